@@ -4,17 +4,17 @@ Exit status: 0, all is well; 1, `check` has findings that were not mended, or `r
 be done.
 """
 
-import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from agentmem.console import Mistake, json_option, write_json
 from agentmem.words import printable
 from cache_service.offline.check import Checked, check
 from cache_service.offline.database import alone, find, writing
@@ -24,13 +24,21 @@ from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.usage import Usage, usage
 from cache_service.tiers import objects
 
-_T = TypeVar("_T")
 _TEXTS = ("what", "where", "problem", "consequence", "repair")
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class OfflineGroup(click.Group):
+    """Commands that end with status 2 and one line where nothing can be done."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CannotCheck as error:
+            raise Mistake(str(error)) from error
+
+
+@click.group(cls=OfflineGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Check, weigh or recover a store's data directory (its --data), or part it from its object store."""
     os.umask(0o077)
@@ -39,15 +47,15 @@ def main() -> None:
 @main.command("check")
 @_directory
 @click.option("--repair", is_flag=True, help="Mend what can be mended. Ledgers are never changed.")
-@_json
+@json_option
 def check_command(directory: Path, repair: bool, as_json: bool) -> None:
     """Verify everything in DIR while no store is using it: database, ledgers, every byte of KV, modes.
 
     Exit status 0: clean, or all mended; 1: there are findings; 2: DIR cannot be checked.
     """
-    checked = _done(lambda: check(directory.expanduser(), repair))
+    checked = check(directory.expanduser(), repair)
     if as_json:
-        click.echo(json.dumps(_check_dict(checked), indent=2))
+        write_json(_check_dict(checked))
     else:
         _write_check(checked, repair)
     sys.exit(0 if checked.is_clean else 1)
@@ -55,12 +63,12 @@ def check_command(directory: Path, repair: bool, as_json: bool) -> None:
 
 @main.command("du")
 @_directory
-@_json
+@json_option
 def du_command(directory: Path, as_json: bool) -> None:
     """Add up what DIR holds, by kind and agent, also while a store is using it."""
-    found = _done(lambda: usage(directory.expanduser()))
+    found = usage(directory.expanduser())
     if as_json:
-        click.echo(json.dumps(_with_agents(found), indent=2))
+        write_json(_with_agents(found))
     else:
         _write_usage(found)
 
@@ -68,15 +76,15 @@ def du_command(directory: Path, as_json: bool) -> None:
 @main.command("recover")
 @_directory
 @click.argument("new_directory", metavar="NEWDIR", type=click.Path(path_type=Path))
-@_json
+@json_option
 def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None:
     """Copy what is readable of DIR, whose database is damaged or lost, into NEWDIR. DIR is not written to.
 
     Exit status 0: nothing is lost; 1: something is; 2: nothing can be recovered, and NEWDIR is as it was.
     """
-    recovered = _done(lambda: recover(directory.expanduser(), new_directory.expanduser()))
+    recovered = recover(directory.expanduser(), new_directory.expanduser())
     if as_json:
-        click.echo(json.dumps({**_with_agents(recovered), "whole": recovered.is_whole}, indent=2))
+        write_json({**_with_agents(recovered), "whole": recovered.is_whole})
     else:
         _write_recovered(recovered, new_directory)
     sys.exit(0 if recovered.is_whole else 1)
@@ -90,7 +98,7 @@ def abandon_command(directory: Path) -> None:
     KV that is in the object store only is computed again. The objects stay where they are: delete them there.
     Exit status 0: done; 2: it cannot be done, and nothing was changed.
     """
-    location, objects_left = _done(lambda: _abandon(directory.expanduser()))
+    location, objects_left = _abandon(directory.expanduser())
     click.echo(f"{objects_left} objects are given up; delete what is at {location}" if location else "there were none")
 
 
@@ -101,14 +109,6 @@ def _abandon(root: Path) -> tuple[str, int]:
             return objects.abandon(connection)
     except (OSError, sqlite3.Error) as error:
         raise CannotCheck(f"cannot change {directory.database}: {error}") from error
-
-
-def _done(work: Callable[[], _T]) -> _T:
-    try:
-        return work()
-    except CannotCheck as error:
-        click.echo(f"agentmem store: {error}", err=True)
-        sys.exit(2)
 
 
 def _check_dict(checked: Checked) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 main.py           the table of commands
 groups.py         imports or runs a command of a table when it is used, and says what to install for it
 client.py         a gateway's client: its options, and errors in one line
-text.py           what commands write: printable text, tables, JSON, mistakes of the user
+text.py           numbers, times and messages for people; tables, JSON and mistakes are in agentmem/console.py
 agents.py         `agents`; branches.py and transfers.py have its commands that change or move an agent
 chat.py           `chat`; chat_terminal.py: its line editor
 serving.py        what `chat --model` needs: a gateway, and the model loaded on it

@@ -8,6 +8,7 @@ import click
 from rich.table import Table
 
 from agentmem import AsyncAgent, AsyncClient
+from agentmem.console import FOLD, LINE, RIGHT, console, table, write_json
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2
@@ -15,7 +16,7 @@ from agentmem.words import is_anonymous, printable, tier_name
 from gateway.api.contract_json import to_json
 from gateway.cli.client import Client, agent_argument, client_options
 from gateway.cli.groups import DefaultGroup, Lazy
-from gateway.cli.text import FOLD, LINE, RIGHT, age, console, counted, described, table, write_json
+from gateway.cli.text import age, counted, described
 from gateway.cli.turns import turn_text
 
 _BRANCHES = {

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from agentmem import AgentInfo, AsyncAgent, AsyncClient
 from agentmem.client.inputs import Policy
+from agentmem.console import FOLD, LINE, RIGHT, table
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
@@ -17,7 +18,7 @@ from agentmem.words import printable, short_name, tier_name
 from gateway.api.contract_json import to_json
 from gateway.cli.agents import only_memory
 from gateway.cli.client import Client, agent_argument, client_options, not_empty
-from gateway.cli.text import FOLD, LINE, RIGHT, counted, iso_time, table
+from gateway.cli.text import counted, iso_time
 from gateway.cli.turns import match_name
 
 _T = TypeVar("_T")

@@ -14,6 +14,7 @@ import click
 from agentmem import Answer, AsyncClient, Reasoning, Restarted, Text
 from agentmem.client.answers import Event
 from agentmem.client.inputs import AskOptions
+from agentmem.console import write_json
 from agentmem.errors import FailedPrecondition
 from agentmem.limits import SAMPLING, Bounds
 from agentmem.words import finish_reason, printable
@@ -21,7 +22,6 @@ from gateway.api.reports import memory_report
 from gateway.cli.agents import find
 from gateway.cli.client import Client, client_options, not_empty, report_outage
 from gateway.cli.serving import serving
-from gateway.cli.text import write_json
 from gateway.cli.turns import turn_line
 
 AGENT = "chat"

@@ -20,9 +20,9 @@ from agentmem import AsyncClient, GatewayUnreachable, errors, layout
 from agentmem.addresses import Address, is_loopback, parse_address
 from agentmem.channels import ClientTls, connect
 from agentmem.client.connection import ADDRESS, KEY
+from agentmem.console import Mistake, console, json_option, write_json
 from agentmem.diagnostics import Diagnostic
 from agentmem.words import printable
-from gateway.cli.text import Mistake, console, json_option, write_json
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gateway.cli.text import Mistake
+from agentmem.console import Mistake
 from gateway.edge import key_file
 from gateway.edge.keys import ApiKey
 
@@ -101,7 +101,7 @@ class InCluster:
             command, input=given, capture_output=True, encoding="utf-8", check=False, env=self._environment()
         )
         if ended.returncode:
-            raise Mistake(ended.stderr.strip().removeprefix("agentmem cluster: "))
+            raise Mistake(ended.stderr.strip().removeprefix("Error: "))
         return ended.stdout
 
     def _environment(self) -> dict[str, str]:

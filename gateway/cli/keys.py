@@ -12,11 +12,11 @@ from click.core import ParameterSource
 from rich.table import Table
 
 from agentmem import layout
+from agentmem.console import FOLD, LINE, Mistake, console, json_option, table, write_json
 from agentmem.diagnostics import FileError
 from agentmem.errors import AgentmemError
 from agentmem.words import printable
 from gateway.cli.key_places import InCluster, InFile, Place
-from gateway.cli.text import FOLD, LINE, Mistake, console, json_option, table, write_json
 from gateway.cli.up.settings import shows_password
 from gateway.edge import key_file
 from gateway.edge.keys import ApiKey, new

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
+from agentmem.console import FOLD, LINE, RIGHT, table
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
 from gateway.api.reports import state_name
-from gateway.cli.text import FOLD, LINE, RIGHT, table
 
 
 def models_table(found: Sequence[model_pb2.Model]) -> Table:

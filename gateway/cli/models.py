@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from agentmem import AsyncClient, Model
+from agentmem.console import console, write_json
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
@@ -17,7 +18,7 @@ from gateway.api.contract_json import to_json
 from gateway.cli.client import Client, client_options, not_empty
 from gateway.cli.groups import DefaultGroup, program
 from gateway.cli.model_tables import errors_of, models_table
-from gateway.cli.text import console, described, write_json
+from gateway.cli.text import described
 
 _STAGES: Final = {
     "wait": "waiting for its turn, and for others to make room",

@@ -12,12 +12,12 @@ import click
 
 from agentmem import AsyncClient, errors, layout
 from agentmem.addresses import parse_address
+from agentmem.console import Mistake
 from agentmem.process.model_sources import parse
 from agentmem.words import printable
 from gateway.cli.client import Client
 from gateway.cli.groups import needing_servers
 from gateway.cli.models import progress
-from gateway.cli.text import Mistake
 
 _CONNECT_SECONDS: Final = 1.0
 _NAMED: Final = 10

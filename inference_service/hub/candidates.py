@@ -3,7 +3,6 @@
 config.json is read into memory, and nothing is written to the hub's local cache.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -116,34 +115,15 @@ def _config(model_id: str, listing: Listing) -> dict[str, Any]:
     if listing.sizes["config.json"] > _MOST_CONFIG_BYTES:
         raise FailedPrecondition(f"model {model_id!r} has a config.json of {listing.sizes['config.json']:,} bytes")
     url = hf_hub_url(model_id, "config.json", revision=listing.revision)
-    headers, content = {**build_hf_headers(), "accept-encoding": "identity"}, bytearray()
-    with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=True) as answer:
-        hf_raise_for_status(answer)
-        for part in answer.iter_bytes():
-            content += part
-            if len(content) > _MOST_CONFIG_BYTES:
-                raise FailedPrecondition(f"model {model_id!r} has a config.json of more than {len(content):,} bytes")
-    config: Any = json.loads(content)
+    answer = get_session().get(url, headers=build_hf_headers(), timeout=_TIMEOUT, follow_redirects=True)
+    hf_raise_for_status(answer)
+    config: Any = answer.json()
     if not isinstance(config, dict):
         raise TypeError("config.json is no object")
-    if (layers := _most_layers(config)) > _MOST_LAYERS:
+    inside = (part.get("num_hidden_layers") for part in (config, config.get("text_config")) if isinstance(part, dict))
+    if (layers := max((each for each in inside if isinstance(each, int)), default=0)) > _MOST_LAYERS:
         raise FailedPrecondition(f"model {model_id!r} cannot be set up from its config.json: {layers} layers")
     return config
-
-
-def _most_layers(config: dict[str, Any]) -> float:
-    """The largest number that a config gives anywhere as one of layers; 0 where it gives none."""
-    most: float = 0
-    inside: list[Any] = [config]
-    while inside:
-        match inside.pop():
-            case dict() as named:
-                numbers = (each for name, each in named.items() if str(name).endswith(("layers", "n_layer")))
-                most = max([most, *(each for each in numbers if isinstance(each, int | float))])
-                inside += named.values()
-            case list() as several:
-                inside += several
-    return most
 
 
 def _judged(

@@ -3,7 +3,6 @@
 Exit status: 0, done; 1, it could not be done, or the model would not run here; 2, a wrong setting; 130, Ctrl-C.
 """
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +13,9 @@ from typing import Final
 import click
 from huggingface_hub import constants
 from huggingface_hub.utils import logging as hub_logging
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from agentmem.console import Mistake, console, json_option, write_json
 from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process.model_sources import is_path
 from agentmem.process.models import VARIABLE
@@ -30,15 +29,8 @@ from inference_service.models.sources import cached, check_disk, fetch, is_direc
 from inference_service.settings import WorkerSettings
 
 _INTERRUPTED: Final = 130
-_PIPE_WIDTH: Final = 200
 _STEP: Final = 0.1
 """The share of a download after which another line is written where there is no terminal."""
-
-_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
-
-
-class _WrongSetting(click.ClickException):
-    exit_code = 2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,7 +43,7 @@ def main() -> None:
 @click.argument("words", nargs=-1)
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many to show at most.")
 @click.option("--any-format", is_flag=True, help="Also models that are not converted for MLX; few are quantized.")
-@_json
+@json_option
 def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json: bool) -> None:
     """Look for models on the hub, and say how large they are and whether they fit this machine's memory.
 
@@ -59,15 +51,15 @@ def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json
     computing take, *4K agents* how many agents of 4,096 tokens have their KV in memory besides.
     """
     given = _settings()
-    with _told(), Console(stderr=True).status("asking the hub…"):
+    with _told(), console(stderr=True).status("asking the hub…"):
         found = list(look(search(words, limit, any_format=any_format), given))
     if as_json:
-        click.echo(json.dumps([report.as_dict(each) for each in found]))
+        write_json([report.as_dict(each) for each in found])
         return
     if not found:
         wider = "take fewer words" if any_format else "take fewer words, or --any-format"
         raise click.ClickException(f"the hub has no such model; {wider}")
-    _console().print(report.results(found))
+    console().print(report.results(found))
     best = report.best(found)
     click.echo(
         f"\nagentmem models pull {printable(best.model_id)}    # the largest of these that fits"
@@ -79,7 +71,7 @@ def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json
 @main.command("pull")
 @click.argument("model")
 @click.option("--anyway", is_flag=True, help="Fetch it although it would not run or not fit here.")
-@_json
+@json_option
 def pull_command(model: str, anyway: bool, as_json: bool) -> None:
     """Fetch MODEL, a hub id, into the cache of the hub (HF_HOME), after saying how large it is and whether it fits.
 
@@ -140,7 +132,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
     if (listing := candidate.listing) is None:
         raise click.ClickException(report.here(candidate.problem))
     if as_json:
-        click.echo(json.dumps(report.as_dict(candidate)))
+        write_json(report.as_dict(candidate))
     else:
         rest = f", of which {byte_size(listing.missing)} are missing here" if listing.missing < listing.total else ""
         click.echo(f"{printable(candidate.model_id)}: {byte_size(listing.total)}{rest}")
@@ -160,7 +152,7 @@ def _settings() -> KVLimits:
     try:
         settings = load(WorkerSettings, ())
     except SettingsError as error:
-        raise _WrongSetting(str(error)) from error
+        raise Mistake(str(error)) from error
     if settings.offline or constants.is_offline_mode():
         raise click.ClickException(
             f"the hub is not asked: {VARIABLE}, HF_HUB_OFFLINE or a setting forbids the network; unset it, or give "
@@ -197,15 +189,13 @@ def _progress(candidate: Candidate, *, as_json: bool) -> Iterator[Callable[[floa
         yield line
         return
     columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=_console()) as bar:
+    with Progress(*columns, console=console()) as bar:
         task = bar.add_task("", total=total)
         yield lambda share: bar.update(task, completed=share * total)
 
 
 def _write(as_json: bool, text: str, **data: object) -> None:
-    click.echo(json.dumps(data) if as_json else text)
-
-
-def _console() -> Console:
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(width=width, highlight=False, markup=False)
+    if as_json:
+        write_json(data)
+    else:
+        click.echo(text)

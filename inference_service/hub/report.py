@@ -7,8 +7,8 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from agentmem.console import FOLD, LINE, RIGHT, table
 from agentmem.sizes import byte_size
-from agentmem.words import printable
 from inference_service.engine.device import share_bytes
 from inference_service.hub.candidates import RECOMMENDED, Candidate
 from inference_service.models.sources import hub_host
@@ -23,24 +23,20 @@ def here(message: str) -> str:
 
 def results(found: Sequence[Candidate]) -> Table:
     """A row for each candidate: what is fetched, what it takes in memory, whether it fits, and with how many agents."""
-    made = Table(box=None, pad_edge=False)
-    made.add_column("model", overflow="fold", min_width=12)
-    for name in ("download", "memory"):
-        made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("fits", no_wrap=True)
-    made.add_column("4K agents", justify="right", no_wrap=True)
-    made.add_column("note", overflow="fold")
-    for each in found:
-        fits, style = ("not now", "yellow") if each.fits and not each.fits_now else _FITS[each.fits]
-        made.add_row(
-            Text(printable(each.model_id)),
-            byte_size(each.listing.total) if each.listing else "",
-            byte_size(each.fit.needs.fixed_bytes) if each.fit else "",
-            Text(fits, style=style),
-            f"{each.fit.agents:,}" if each.fit and each.fits else "",
-            Text(printable(_note(each)), style="dim"),
-        )
-    return made
+    columns = {"model": {**FOLD, "min_width": 12}, "download": RIGHT, "memory": RIGHT}
+    return table({**columns, "fits": LINE, "4K agents": RIGHT, "note": {**FOLD, "style": "dim"}}, map(_row, found))
+
+
+def _row(each: Candidate) -> list[str | Text]:
+    fits, style = ("not now", "yellow") if each.fits and not each.fits_now else _FITS[each.fits]
+    return [
+        each.model_id,
+        byte_size(each.listing.total) if each.listing else "",
+        byte_size(each.fit.needs.fixed_bytes) if each.fit else "",
+        Text(fits, style=style),
+        f"{each.fit.agents:,}" if each.fit and each.fits else "",
+        _note(each),
+    ]
 
 
 def best(found: Sequence[Candidate]) -> Candidate | None:

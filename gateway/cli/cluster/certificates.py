@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from agentmem.console import Mistake
 from agentmem.process.cluster_tls import CA, CERT, KEY
-from gateway.cli.text import Mistake
 
 CA_KEY: Final = "ca-key.pem"
 """The authority's private key. Nodes need it never: it stays where certificates are made."""

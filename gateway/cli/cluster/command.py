@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
+from agentmem.console import Mistake
 from gateway.cli.cluster.status import status
 from gateway.cli.groups import program
-from gateway.cli.text import Mistake
 
 _LEDGERS = {
     "import": "Move a stopped single machine's ledgers into a cluster (agentmem cluster import --help).",

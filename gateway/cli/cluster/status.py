@@ -13,9 +13,9 @@ import click
 from rich.table import Table
 
 from agentmem import layout
+from agentmem.console import FOLD, LINE, Mistake, console, json_option, table, write_json
 from agentmem.words import printable
 from gateway.cli.client import asks_for_key, flag_address, given_key, warn_of_clear_text
-from gateway.cli.text import FOLD, LINE, Mistake, console, json_option, table, write_json
 
 _SECONDS: Final = 10.0
 _MOST_BYTES: Final = 16 * 1024 * 1024

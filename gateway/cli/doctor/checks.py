@@ -19,10 +19,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from agentmem import layout
+from agentmem.console import Mistake
 from agentmem.process.checkup import Checks, Finding, Findings, main, ok, problem, refused, usable_directory, warning
 from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import MAX_SOCKET_PATH_BYTES, Address, parse_address
-from gateway.cli.text import Mistake
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import doors
 from gateway.cli.up.readiness import NAMES, gateway_addresses, unready

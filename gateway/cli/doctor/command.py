@@ -17,10 +17,11 @@ from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.text import Text
 
+from agentmem.console import FOLD, LINE, console, table
 from agentmem.process.checkup import Finding, State, parse, problem, unknown
 from agentmem.sizes import byte_size
 from agentmem.words import printable
-from gateway.cli.text import FOLD, LINE, console, counted, table
+from gateway.cli.text import counted
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.settings import SettingsCommand, UpSettings, service_arguments, store_environment, up_settings
 

@@ -18,8 +18,8 @@ from rich.text import Text
 from agentmem import layout
 from agentmem.addresses import Address
 from agentmem.channels import ClientTls
+from agentmem.console import Mistake, console
 from gateway.cli.client import Client, client_options, flag_address, warn_of_clear_text
-from gateway.cli.text import Mistake, console
 from gateway.cli.top.measure import Figures, History, silent
 from gateway.cli.top.screen import NOTHING_ANSWERS, Screen
 from gateway.cli.top.sources import HttpDoor, Sources

@@ -7,9 +7,10 @@ from typing import Any, Final
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from agentmem.console import LINE, RIGHT, table
 from agentmem.sizes import byte_size
 from agentmem.words import printable
-from gateway.cli.text import LINE, RIGHT, span, table
+from gateway.cli.text import span
 from gateway.cli.top.measure import Figures, silent
 
 NOTHING_ANSWERS: Final = (

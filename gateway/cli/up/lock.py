@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import psutil
 
-from gateway.cli.text import Mistake
+from agentmem.console import Mistake
 
 LOCK_FILE = "up.lock"
 _INTERVAL = 0.1

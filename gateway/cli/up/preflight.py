@@ -5,11 +5,11 @@ import socket
 from collections.abc import Iterator
 
 from agentmem import layout
+from agentmem.console import Mistake
 from agentmem.process import otlp
 from agentmem.process.model_registry import register
 from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import Address, parse_address
-from gateway.cli.text import Mistake
 from gateway.cli.up.settings import UpSettings, gateway_settings
 from gateway.settings import check_files
 

@@ -10,12 +10,12 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
+from agentmem.console import Mistake
 from agentmem.kv.bits import KVBitsText
 from agentmem.kv.object_location import LocationText
 from agentmem.process.models import ModelSettings
 from agentmem.process.settings import SettingsError, load
 from agentmem.process.sockets import OptionalLoopbackAddress, parse_address
-from gateway.cli.text import Mistake
 from gateway.settings import GatewaySettings, ListenSettings
 
 _Settings = TypeVar("_Settings", bound="UpSettings")

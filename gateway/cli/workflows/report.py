@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
+from agentmem.console import Mistake
 from agentmem.words import printable
 from gateway.api.contract_json import to_json
-from gateway.cli.text import Mistake
 from gateway.cli.workflows.state import Run
 from gateway.ui.report import report
 

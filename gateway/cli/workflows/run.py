@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from agentmem import AsyncClient, layout
+from agentmem.console import Mistake
 from agentmem.diagnostics import Diagnostic
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import workflow_pb2
@@ -16,7 +17,6 @@ from agentmem.validation import MAX_WORKFLOW_BYTES
 from agentmem.words import printable
 from gateway.cli.client import Client, client_options, not_empty
 from gateway.cli.groups import needing_servers
-from gateway.cli.text import Mistake
 from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.state import Run, state_name
 from gateway.cli.workflows.view import View, view_of

@@ -8,12 +8,13 @@ import click
 from rich.table import Table
 
 from agentmem import AsyncClient
+from agentmem.console import FOLD, LINE, RIGHT, table
 from agentmem.v1 import workflow_pb2
 from agentmem.words import printable
 from gateway.api.contract_json import to_json
 from gateway.cli.client import Client, client_options, not_empty
 from gateway.cli.groups import DefaultGroup
-from gateway.cli.text import FOLD, LINE, RIGHT, age, counted, described, table
+from gateway.cli.text import age, counted, described
 from gateway.cli.workflows.state import state_name
 
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)

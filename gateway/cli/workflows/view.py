@@ -13,10 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from agentmem.console import FOLD, LINE, RIGHT, console, table, write_json
 from agentmem.v1 import workflow_pb2
 from agentmem.words import printable
 from gateway.api.contract_json import to_json
-from gateway.cli.text import FOLD, LINE, RIGHT, console, counted, table, write_json
+from gateway.cli.text import counted
 from gateway.cli.turns import match_name, tiers_of, turn_line
 from gateway.cli.workflows.state import Member, Run, totals_line
 

@@ -14,10 +14,10 @@ import trustme
 from click.testing import CliRunner, Result
 
 from agentmem import AsyncClient, errors
+from agentmem.console import write_json
 from gateway.app import Gateway
 from gateway.cli.client import Client
 from gateway.cli.main import main
-from gateway.cli.text import write_json
 from tests.gateway.running import settings
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from agentmem.console import Mistake
 from gateway.cli.keys import moment
 from gateway.cli.main import main
-from gateway.cli.text import Mistake
 from gateway.edge.key_file import KeyFile
 from gateway.edge.key_ring import KeyRing
 

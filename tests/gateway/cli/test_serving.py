@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from agentmem.console import Mistake
 from gateway.cli.serving import _name
-from gateway.cli.text import Mistake
 
 
 @pytest.mark.parametrize(

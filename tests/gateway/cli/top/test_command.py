@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from agentmem.console import Mistake
 from agentmem.process.sockets import parse_address
 from gateway import scraping
 from gateway.app import Gateway
 from gateway.cli.client import Client
 from gateway.cli.main import main
-from gateway.cli.text import Mistake
 from gateway.cli.top.command import addresses, measure, until_stopped
 from gateway.cli.top.measure import Figures
 from gateway.scraping import Service

@@ -17,8 +17,8 @@ import pytest
 import trustme
 
 from agentmem import layout
+from agentmem.console import console
 from agentmem.process.checkup import listens
-from gateway.cli.text import console
 from gateway.cli.up.background import _told
 from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import MOST_BYTES, prepared

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.text import Mistake
+from agentmem.console import Mistake
 from gateway.cli.up.lock import LOCK_FILE, UpLock, may_hold
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from agentmem.console import Mistake
 from agentmem.process.settings import load
 from gateway.cli.cluster.certificates import authority, issue
-from gateway.cli.text import Mistake
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.settings import UpSettings
 from tests.agentmem.process.test_model_file import adapter, written

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from agentmem.console import Mistake
 from agentmem.process.settings import SettingsError, load
 from cache_service.settings import StoreSettings
 from cache_service.tiers.quotas import Quotas
-from gateway.cli.text import Mistake
 from gateway.cli.up.settings import UpSettings, service_arguments, store_environment, up_settings
 from gateway.edge.tls import TlsFiles
 from gateway.settings import GatewaySettings

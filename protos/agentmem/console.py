@@ -1,0 +1,65 @@
+"""For commands: text that cannot steer a terminal, tables, JSON, and mistakes of the user."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import IO, Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agentmem.words import printable
+
+_PIPE_WIDTH: Final = 200
+
+FOLD: Final[Mapping[str, Any]] = {"overflow": "fold"}
+LINE: Final[Mapping[str, Any]] = {"no_wrap": True}
+RIGHT: Final[Mapping[str, Any]] = {"no_wrap": True, "justify": "right"}
+"""Columns of a table: of texts that may wrap, of texts that may not, and of figures."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
+
+
+class Mistake(click.ClickException):
+    """Nothing was done, because of something on the command line, in a file, or on this machine. Exit status 2.
+
+    With `located` each line of the message says where it is, and is written as it is.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, located: bool = False) -> None:
+        super().__init__(message)
+        self._located = located
+
+    def format_message(self) -> str:
+        return printable(self.message, keep="\n")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        if self._located:
+            click.echo(self.format_message(), file=file, err=file is None)
+        else:
+            super().show(file)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return standard output or error; as wide as the terminal, or so wide that nothing is cut where it is none."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str | Text]], **settings: Any) -> Table:
+    """Return a table without borders; control characters in its texts are spelled out."""
+    made = Table(box=None, pad_edge=False, **settings)
+    for name, settings_of_column in columns.items():
+        made.add_column(name, **settings_of_column)
+    for row in rows:
+        made.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
+    return made
+
+
+def write_json(data: object) -> None:
+    """Write one JSON document on one line; letters are escaped where the locale may lack them."""
+    click.echo(json.dumps(data, ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))
