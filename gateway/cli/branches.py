@@ -17,7 +17,7 @@ from agentmem.validation import automatic_snapshot
 from agentmem.words import printable, short_name, tier_name
 from gateway.api.contract_json import to_json
 from gateway.cli.agents import only_memory
-from gateway.cli.client import Client, agent_argument, client_options, not_empty
+from gateway.cli.client import NOT_EMPTY, Client, agent_argument, client_options
 from gateway.cli.text import counted, iso_time
 from gateway.cli.turns import match_name
 
@@ -27,7 +27,7 @@ _POLICIES: dict[Policy, str] = {
     "summarize": "replace its oldest turns by a note when its memory outgrows the context",
     "refuse": "refuse turns when its memory outgrows the context",
 }
-_name_argument = click.argument("name", callback=not_empty("the snapshot's name must not be empty"))
+_name_argument = click.argument("name", type=NOT_EMPTY)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _command(name: str, *parameters: Callable[..., Any]) -> Callable[[Callable[.
 
 @_command(
     "fork",
-    click.argument("new", callback=not_empty("the new agent's name must not be empty")),
+    click.argument("new", type=NOT_EMPTY),
     click.option("--at-version", type=click.IntRange(1), help="The state of this version, if it is still kept."),
     click.option("--tokens", "keep_tokens", type=click.IntRange(1), help="Only the first so many tokens."),
 )
@@ -139,7 +139,7 @@ def unpin(memory: Memory) -> None:
     memory.client.show(to_json(memory.ask(lambda agent: agent.pin(False)).raw), f"{memory} is not pinned")
 
 
-@_command("probe", click.argument("message", callback=not_empty("the message must not be empty")))
+@_command("probe", click.argument("message", type=NOT_EMPTY))
 def probe(memory: Memory, message: str) -> None:
     """Show what a turn with MESSAGE would reuse of AGENT's memory, and from where. Nothing is changed."""
     answer = memory.ask(lambda agent: agent.probe(message)).raw

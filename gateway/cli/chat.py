@@ -1,6 +1,5 @@
 """`agentmem chat AGENT`: a conversation in which every turn says only what is new."""
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +15,10 @@ from agentmem.client.answers import Event
 from agentmem.client.inputs import AskOptions
 from agentmem.console import write_json
 from agentmem.errors import FailedPrecondition
-from agentmem.limits import SAMPLING, Bounds
 from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
-from gateway.cli.client import Client, client_options, not_empty, report_outage
+from gateway.cli.client import NOT_EMPTY, Client, client_options, report_outage
 from gateway.cli.serving import serving
 from gateway.cli.turns import turn_line
 
@@ -28,20 +26,6 @@ AGENT = "chat"
 """The agent that is talked with where none is named."""
 
 _INTERRUPTED = 130
-
-
-class Number(click.FloatRange):
-    """A number within the bounds that all doors have of it; click's own range takes NaN."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        super().__init__(bounds.low, bounds.high, min_open=bounds.open)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number. Fails as click does, and for NaN."""
-        number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
-            self.fail(f"{value} is not a number", param, ctx)
-        return number
 
 
 @dataclass
@@ -100,7 +84,7 @@ def summary(answer: Answer) -> str:
 
 
 @click.command()
-@click.argument("agent", default=AGENT, callback=not_empty("the agent's name must not be empty"))
+@click.argument("agent", default=AGENT, type=NOT_EMPTY)
 @click.option("--message", "messages", multiple=True, metavar="TEXT", help="Say this and end; repeatable.")
 @click.option("--system", default="", metavar="TEXT", help="The system message of a new agent.")
 @click.option(
@@ -110,7 +94,7 @@ def summary(answer: Answer) -> str:
 )
 @click.option("--keep", is_flag=True, help="Leave running what --model has started.")
 @click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), help="The longest answer.")
-@click.option("--temperature", type=Number(SAMPLING["temperature"]), help="0 is greedy; by default the model's own.")
+@click.option("--temperature", type=float, help="0 is greedy; by default the model's own.")
 @client_options
 def chat(
     client: Client,

@@ -173,18 +173,17 @@ def _read(flag: str, path: Path) -> bytes:
         raise Mistake(Diagnostic(flag, f"cannot be read: {error.strerror}").render(path)) from error
 
 
-def not_empty(problem: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a callback that refuses an argument or option that is given and empty, with this `problem`."""
+class NotEmpty(click.types.StringParamType):
+    """A text that says something."""
 
-    def check(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value == "":
-            raise Mistake(problem)
-        return value
-
-    return check
+            raise Mistake(f"{param.get_error_hint(ctx) if param else 'a name'} must not be empty")
+        return str(super().convert(value, param, ctx))
 
 
-agent_argument = click.argument("agent", callback=not_empty("the agent's name must not be empty"))
+NOT_EMPTY = NotEmpty()
+agent_argument = click.argument("agent", type=NOT_EMPTY)
 
 
 def report_outage(why: str, *, mid_line: bool = False) -> None:

@@ -15,7 +15,7 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
 from gateway.api.contract_json import to_json
-from gateway.cli.client import Client, client_options, not_empty
+from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import DefaultGroup, program
 from gateway.cli.model_tables import errors_of, models_table
 from gateway.cli.text import described
@@ -38,9 +38,7 @@ _SEARCH = "Look for models on the hub, and say whether they fit this machine's m
 _PULL = "Fetch a model from the hub, after saying how large it is and whether it fits this machine's memory."
 _HUB_NEEDS = ("huggingface_hub", "mlx_lm", "mlx.core")
 
-_name_argument = click.argument(
-    "name", callback=not_empty("the model's name must not be empty; `agentmem models` lists them")
-)
+_name_argument = click.argument("name", type=NOT_EMPTY)
 
 
 @click.group(

@@ -15,7 +15,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import workflow_pb2
 from agentmem.validation import MAX_WORKFLOW_BYTES
 from agentmem.words import printable
-from gateway.cli.client import Client, client_options, not_empty
+from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import needing_servers
 from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.state import Run, state_name
@@ -32,13 +32,13 @@ _INTERRUPTED = 130
     "workflow_id",
     metavar="ID",
     help="Show a run from its beginning; go on where it broke off.",
-    callback=not_empty("--resume must not be empty; `agentmem workflows` lists the runs"),
+    type=NOT_EMPTY,
 )
 @click.option(
     "--request-id",
     metavar="ID",
     help="Names the run: the same again shows it, and starts no other.",
-    callback=not_empty("--request-id must not be empty"),
+    type=NOT_EMPTY,
 )
 @click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.html there.")
 @click.option("--check", is_flag=True, help="Only say what is wrong with FILE. Needs no gateway.")

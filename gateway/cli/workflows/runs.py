@@ -12,7 +12,7 @@ from agentmem.console import FOLD, LINE, RIGHT, table
 from agentmem.v1 import workflow_pb2
 from agentmem.words import printable
 from gateway.api.contract_json import to_json
-from gateway.cli.client import Client, client_options, not_empty
+from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import DefaultGroup
 from gateway.cli.text import age, counted, described
 from gateway.cli.workflows.state import state_name
@@ -21,9 +21,7 @@ _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAI
 _ID_WIDTH = 36
 """Letters of a UUID."""
 
-_id_argument = click.argument(
-    "workflow_id", metavar="ID", callback=not_empty("the run's ID must not be empty; `agentmem workflows` lists them")
-)
+_id_argument = click.argument("workflow_id", metavar="ID", type=NOT_EMPTY)
 
 
 @click.group(cls=DefaultGroup, default="list")

@@ -132,7 +132,7 @@ def test_a_model_has_a_name(command: str) -> None:
     said = CliRunner().invoke(main, ["models", command, ""])
     assert (said.exit_code, said.output) == (
         2,
-        "Error: the model's name must not be empty; `agentmem models` lists them\n",
+        "Error: 'NAME' must not be empty\n",
     )
 
 

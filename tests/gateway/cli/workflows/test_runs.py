@@ -112,5 +112,5 @@ def test_a_run_has_an_id(command: str) -> None:
     said = CliRunner().invoke(main, ["workflows", command, ""])
     assert (said.exit_code, said.output) == (
         2,
-        "Error: the run's ID must not be empty; `agentmem workflows` lists them\n",
+        "Error: 'ID' must not be empty\n",
     )
