@@ -29,7 +29,7 @@ _directory = click.argument("directory", metavar="DIR", type=click.Path(path_typ
 
 
 class OfflineGroup(click.Group):
-    """Commands that end with status 2 and one line where nothing can be done."""
+    """Commands whose CannotCheck is one line, and status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -118,7 +118,6 @@ def _check_dict(checked: Checked) -> dict[str, Any]:
 
 
 def finding_dict(finding: Finding, repaired: bool) -> dict[str, Any]:
-    """A finding for machines."""
     texts = {name: printable(getattr(finding, name)) for name in _TEXTS}
     return {**texts, "agents": list(finding.agents), "repairable": finding.mend is not None, "repaired": repaired}
 
@@ -129,7 +128,6 @@ def _with_agents(found: Usage | Recovered) -> dict[str, Any]:
 
 
 def write_findings(findings: Sequence[Finding], mended: Sequence[Finding]) -> None:
-    """Write findings for people."""
     for finding in findings:
         state = "mended" if finding in mended else "found"
         click.echo(printable(f"{state}: {finding.what}: {finding.where}: {finding.problem}"))

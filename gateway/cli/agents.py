@@ -1,4 +1,4 @@
-"""`agentmem agents`: the agents, what is in their memory, and erasing them."""
+"""`agentmem agents`."""
 
 import sys
 from collections.abc import Sequence
@@ -111,10 +111,7 @@ async def find(agentmem: AsyncClient, agent: str = "", model: str = "") -> list[
 
 
 async def only_memory(agentmem: AsyncClient, agent: str, model: str) -> AsyncAgent:
-    """Return an agent on `model`, or on the only one that it has a memory on.
-
-    Raises NotFound, and FailedPrecondition where there are several.
-    """
+    """Return an agent on `model`, or on its only one. Raises NotFound; FailedPrecondition where there are several."""
     found = await find(agentmem, agent, model)
     if not found:
         raise _unknown(agent)
@@ -134,7 +131,6 @@ async def _turns(agentmem: AsyncClient, agent: agent_pb2.Agent) -> list[agent_pb
 
 
 def agents_table(found: Sequence[agent_pb2.Agent], now: datetime) -> Table:
-    """Return the agents for people."""
     names = {name: {**FOLD, "min_width": len(name)} for name in ("agent", "model")}
     figures = dict.fromkeys(("version", "tokens", "turns"), RIGHT)
     rows = (

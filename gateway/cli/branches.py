@@ -1,4 +1,4 @@
-"""`agentmem agents fork`, `snapshot`, `restore` and the like: what changes an agent without a turn, and probing one."""
+"""`agentmem agents fork`, `snapshot`, `probe` and the like."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _name_argument = click.argument("name", type=NOT_EMPTY)
 
 @dataclass(frozen=True)
 class Memory:
-    """An agent's memory on `model`, or its only one. `str()` is the agent's name, printable."""
+    """An agent's memory on `model`, or its only one."""
 
     client: Client
     agent: str
@@ -42,8 +42,6 @@ class Memory:
         return printable(self.agent)
 
     def ask(self, question: Callable[[AsyncAgent], Coroutine[Any, Any, _T]]) -> _T:
-        """Return the answer to a question about it. Raises ClickException."""
-
         async def asked(agentmem: AsyncClient) -> _T:
             return await question(await only_memory(agentmem, self.agent, self.model))
 
@@ -51,7 +49,7 @@ class Memory:
 
 
 def _command(name: str, *parameters: Callable[..., Any]) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command about a memory, which its function gets first, with further arguments and options."""
+    """Make a command whose function gets a memory first."""
 
     def made(function: Callable[..., None]) -> click.Command:
         @wraps(function)
@@ -165,7 +163,6 @@ def context_policy(memory: Memory, policy: Policy) -> None:
 
 
 def snapshots_table(kept: list[agent_pb2.Snapshot]) -> Table:
-    """Return the snapshots for people."""
     columns = {"snapshot": FOLD, "version": RIGHT, "tokens": RIGHT, "made": LINE}
     rows = ((one.name, str(one.version.version), f"{one.tokens:,}", iso_time(one.create_time) or "") for one in kept)
     return table(columns, rows)

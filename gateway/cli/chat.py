@@ -23,14 +23,13 @@ from gateway.cli.serving import serving
 from gateway.cli.turns import turn_line
 
 AGENT = "chat"
-"""The agent that is talked with where none is named."""
 
 _INTERRUPTED = 130
 
 
 @dataclass
 class Conversation:
-    """One agent on one model. `is_new` says that it has no memory yet, as far as is known."""
+    """One agent on one model."""
 
     agent_id: str
     model_id: str
@@ -39,11 +38,7 @@ class Conversation:
     is_new: bool = False
 
     async def open(self, agentmem: AsyncClient) -> None:
-        """Find out which model is meant and whether the agent has a memory on it.
-
-        A worker that is starting again is waited for. Raises FailedPrecondition where a system message is given to an
-        agent that has one.
-        """
+        """Find the model, and whether the agent is new there. Raises FailedPrecondition for `system` if not."""
         if not self.model_id:
             self.model_id = await agentmem.default_model()
         self.is_new = not await find(agentmem, self.agent_id, self.model_id)
@@ -52,7 +47,6 @@ class Conversation:
             raise FailedPrecondition(f"{has_one}; --system is for the first turn of a new agent")
 
     async def take_turn(self, agentmem: AsyncClient, text: str, shown: "Shown | None" = None) -> Answer:
-        """Run one turn; `shown` gets the answer as it comes."""
         agentmem.connection.answered = True  # to `open`: where nobody answers now, that is waited for
         agent = agentmem.agent(self.agent_id, model=self.model_id, system=self.system)
         async with agent.stream(text, **self.options) as stream:
@@ -63,7 +57,6 @@ class Conversation:
 
 
 def turn_dict(agent_id: str, answer: Answer) -> dict[str, Any]:
-    """Return a turn as --json writes it."""
     started, finished = answer.raw
     return {
         **({"reasoning": answer.reasoning} if answer.reasoning else {}),
@@ -76,7 +69,6 @@ def turn_dict(agent_id: str, answer: Answer) -> dict[str, Any]:
 
 
 def summary(answer: Answer) -> str:
-    """Return a line about match, tokens reused per tier, time and speed; and any warning."""
     started, finished = answer.raw
     line = turn_line(started.cache, finished)
     line = line if answer.durable else f"{line} · not durable"
@@ -130,7 +122,6 @@ def chat(
 
 
 def _talk(client: Client, conversation: Conversation, messages: Sequence[str]) -> None:
-    """Say the messages; without any, what comes from standard input."""
     client.ask(conversation.open)
     if not messages and not client.as_json and _at_terminal():
         talk_at_terminal(client, conversation)
@@ -161,7 +152,7 @@ def talk_at_terminal(client: Client, conversation: Conversation) -> None:
 
 
 def _say(client: Client, conversation: Conversation, text: str) -> None:
-    """Run one turn; write the answer as it comes, what the model thinks before it dimmed, and a line about it."""
+    """Run one turn; write reasoning, dimmed, the answer, and a line about it."""
     shown = Shown(partial(click.echo, nl=False), partial(click.secho, nl=False, dim=True))
     answer = client.ask(
         partial(conversation.take_turn, text=text, shown=shown),
@@ -172,12 +163,11 @@ def _say(client: Client, conversation: Conversation, text: str) -> None:
 
 
 def _at_terminal() -> bool:
-    """Return whether a line editor has what it needs."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _lines() -> Iterator[str]:
-    """Yield what the user says, a line at a time, until the end of input; empty lines are skipped."""
+    """Yield lines of standard input that are not empty."""
     while True:
         if sys.stdin.isatty():
             click.secho("> ", nl=False, bold=True, err=True)
@@ -189,10 +179,7 @@ def _lines() -> Iterator[str]:
 
 
 class Shown:
-    """Writes an answer as it comes; all of it again, on a line of its own, where it came out differently.
-
-    What the model thinks is written by `write_reasoning`, a blank line above what it says.
-    """
+    """Writes an answer as it comes; all of it again, on a line of its own, where it came out differently."""
 
     def __init__(self, write: Callable[[str], object], write_reasoning: Callable[[str], object]) -> None:
         self._write = write
@@ -202,11 +189,10 @@ class Shown:
 
     @property
     def is_mid_line(self) -> bool:
-        """Whether the line that was written last is not ended."""
+        """Return whether the last line is not ended."""
         return self._last != "\n"
 
     def show(self, event: Event) -> None:
-        """Write what is new."""
         match event:
             case Restarted():
                 if self.is_mid_line:

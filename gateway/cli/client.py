@@ -1,6 +1,6 @@
-"""What the commands share that are clients of a gateway: their options, the client itself, and errors in one line.
+"""Options of a gateway's client, the client, and its errors in one line.
 
-A key is no flag: a command line is visible to everybody on the machine.
+A key is no flag: everybody on the machine sees a command line.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Client:
-    """How a command reaches its gateway, and whether it writes JSON. An empty `key` is not shown."""
+    """How a command reaches its gateway, and whether it writes JSON."""
 
     gateway: str = layout.GRPC
     key: str = ""
@@ -37,7 +37,6 @@ class Client:
     as_json: bool = False
 
     def channel(self) -> AbstractAsyncContextManager[grpc.aio.Channel]:
-        """Return a channel to the gateway."""
         return connect(self.gateway, key=self.key, tls=self.tls)
 
     def ask(
@@ -45,10 +44,7 @@ class Client:
         question: Callable[[AsyncClient], Coroutine[Any, Any, _T]],
         on_outage: Callable[[str], None] | None = None,
     ) -> _T:
-        """Run `question` with a client, whose outages go to standard error unless `on_outage` takes them.
-
-        Raises ClickException with one line for whatever fails.
-        """
+        """Run `question` with a client. Outages go to standard error or `on_outage`. Raises ClickException."""
 
         async def asked() -> _T:
             tls = self.tls or False
@@ -63,7 +59,6 @@ class Client:
             raise click.ClickException("what was given is not well-formed UTF-8") from error
 
     def explain(self, error: errors.AgentmemError | grpc.aio.AioRpcError) -> str:
-        """Return in one line what failed, and what to do."""
         if isinstance(error, grpc.aio.AioRpcError):
             unreachable = errors.is_unreachable(error)
             error = GatewayUnreachable(self.gateway) if unreachable else errors.from_rpc(error)
@@ -79,7 +74,7 @@ class Client:
         return error.message
 
     def show(self, data: object, text: str | ConsoleRenderable) -> None:
-        """Write `data` with --json, else `text`, a line or more, or something that the console draws."""
+        """Write `data` with --json, else `text`."""
         if self.as_json:
             write_json(data)
         elif isinstance(text, str):
@@ -89,7 +84,7 @@ class Client:
 
 
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a gateway's client; the command gets a Client as its parameter `client`."""
+    """Add a client's options; the command gets a Client as `client`."""
 
     @wraps(command)
     def with_client(
@@ -139,7 +134,7 @@ _OPTIONS: Final = (
 
 
 def given_key(file: Path | None) -> str:
-    """Return the key in a file, or in the environment; empty where there is none. Raises Mistake, without the key."""
+    """Return the key of a file or of the environment, or "". Raises Mistake, without the key."""
     key = _read("--key-file", file).decode("ascii", "replace") if file else os.environ.get(KEY, "")
     key = key.strip()
     if not (key.isascii() and (key.isprintable() or not key)):
@@ -148,18 +143,16 @@ def given_key(file: Path | None) -> str:
 
 
 def asks_for_key(address: str) -> str:
-    """Return what is said of a gateway that was shown none."""
     return f"the gateway at {address} asks for a key; give one in {KEY}, or in a file with --key-file"
 
 
 def warn_of_clear_text(key: str, address: str, instead: str, *, tls: bool) -> None:
-    """Write to standard error where a key goes to another machine in clear text; `instead` are the flags to use."""
+    """Warn where a key goes to another machine in clear text; `instead` are the flags to use."""
     if key and not tls and not is_loopback(parse_address(address).host):
         click.echo(f"warning: the key goes to {address} in clear text; use {instead}", err=True)
 
 
 def flag_address(flag: str, text: str) -> Address:
-    """Return the address that a flag gives. Raises Mistake."""
     try:
         return parse_address(text)
     except ValueError as error:
@@ -174,8 +167,6 @@ def _read(flag: str, path: Path) -> bytes:
 
 
 class NotEmpty(click.types.StringParamType):
-    """A text that says something."""
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value == "":
             raise Mistake(f"{param.get_error_hint(ctx) if param else 'a name'} must not be empty")
@@ -187,5 +178,5 @@ agent_argument = click.argument("agent", type=NOT_EMPTY)
 
 
 def report_outage(why: str, *, mid_line: bool = False) -> None:
-    """Write to standard error what is waited for; on a new line, if standard output is in the middle of one."""
+    """Write to standard error why a command waits."""
     click.echo("\n" * mid_line + f"… waiting: {printable(why)}", err=True)

@@ -1,4 +1,4 @@
-"""Tables of commands: help and completion read names and lines, and a command is imported, or run, when it is used."""
+"""Tables of commands: help and completion read names and lines; a command is imported, or run, when it is used."""
 
 import importlib
 import os
@@ -13,7 +13,7 @@ from agentmem import extras
 
 
 def needing_servers() -> AbstractContextManager[None]:
-    """As `extras.needing_servers`, whose refusal is the command's."""
+    """As `extras.needing_servers`, with a ClickException."""
     return extras.needing_servers(click.ClickException)
 
 
@@ -39,7 +39,6 @@ class Lazy(click.Command):
         self._target = target
 
     def load(self) -> click.Command:
-        """Return the command itself. Raises ClickException where its packages are not installed."""
         module, _, name = self._target.partition(":")
         with needing_servers():
             command: click.Command = getattr(importlib.import_module(module), name)
@@ -58,9 +57,9 @@ class Lazy(click.Command):
 
 
 def program(name: str, summary: str, *words: str, needs: tuple[str, ...] = (), missing: str = "") -> click.Command:
-    """Return a command that is `python -m WORDS` in this process's place: the services never import each other.
+    """Return a command that is `python -m WORDS` in this process's place, as services never import each other.
 
-    It refuses where one of the modules `needs` is not installed, with the text `missing` instead of the usual one.
+    Where one of the modules `needs` is not installed, it says so, or `missing`.
     """
 
     def run(arguments: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from gateway.api.reports import state_name
 
 
 def models_table(found: Sequence[model_pb2.Model]) -> Table:
-    """Return the models, so that only names and notes wrap on 80 columns. `errors_of` says why some are failed."""
+    """Return the models; only names and notes wrap at 80 columns."""
     figures = dict.fromkeys(("context", "weights", "4K agents"), RIGHT)
     rows = (
         (
@@ -29,7 +29,6 @@ def models_table(found: Sequence[model_pb2.Model]) -> Table:
 
 
 def errors_of(found: Sequence[model_pb2.Model]) -> Iterator[str]:
-    """Yield a line for each model that could not be loaded the last time."""
     for model in found:
         if model.error:
             yield f"{printable(model.model_id)}: {printable(model.error)}"
@@ -54,5 +53,4 @@ def _notes(model: model_pb2.Model) -> Iterator[str]:
 
 
 def _is_good(model: model_pb2.Model) -> bool:
-    """Whether its bits were measured, and are good."""
     return any(found.good for found in model.kv_bits_measured if found.kv_bits == model.kv_bits)

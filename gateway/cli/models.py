@@ -1,4 +1,4 @@
-"""`agentmem models`: what requests may name, what it takes, and loading it ahead of them."""
+"""`agentmem models`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -32,7 +32,6 @@ _STEP: Final = 0.1
 """The share of a stage after which another line is written."""
 
 Report = Callable[[str, float], None]
-"""Takes the stage of a load, and the share of it that is done."""
 
 _SEARCH = "Look for models on the hub, and say whether they fit this machine's memory. Nothing is downloaded."
 _PULL = "Fetch a model from the hub, after saying how large it is and whether it fits this machine's memory."
@@ -116,13 +115,12 @@ def unload(client: Client, name: str) -> None:
 
 
 async def registered(agentmem: AsyncClient) -> list[model_pb2.Model]:
-    """Return the registered models, the default first."""
     return [model.raw async for model in agentmem.models.list()]
 
 
 @contextmanager
 def progress(name: str, *, as_json: bool) -> Iterator[Report]:
-    """Show the progress of a load as JSON, in a line that changes on a terminal, or as lines."""
+    """Show a load as JSON, as a line that changes on a terminal, or as lines."""
     if as_json:
         yield _write_step
     elif not sys.stdout.isatty():
@@ -138,7 +136,7 @@ def _write_step(stage: str, share: float) -> None:
 
 
 def lines(write: Callable[[str], object]) -> Report:
-    """Report a line for each stage, and for each tenth of it, but none for a stage that is done when it begins."""
+    """Report each stage, and each tenth of it; not a stage that is done when it begins."""
     stage, share = "", 0.0
 
     def report(now: str, done: float) -> None:

@@ -16,22 +16,22 @@ from gateway.api.contract_json import to_json
 
 
 def say(line: str) -> None:
-    """Write a line to standard output; the command goes on if nothing reads it."""
+    """Write a line; go on if nothing reads it."""
     logs.write(sys.stdout, f"{line}\n")
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things: "1 turn", "1,200 turns"."""
+    """Return "1 turn", "1,200 turns"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def age(then: Timestamp, now: datetime) -> str:
-    """Return how long ago: "3 min ago"; "never" for the zero timestamp."""
+    """Return "3 min ago"; "never" for the zero timestamp."""
     return f"{span((now - then.ToDatetime(UTC)).total_seconds())} ago" if then.seconds else "never"
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in its largest unit: "3 min"."""
+    """Return "3 min"."""
     whole = max(0, int(seconds))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= length:
@@ -45,10 +45,7 @@ def iso_time(then: Timestamp) -> str | None:
 
 
 def described(message: Message) -> Table:
-    """Return a table of all that a message of the contract says, by the names of `to_json`; bytes as people read them.
-
-    A message in a list is one row, and one elsewhere a row for each of its fields.
-    """
+    """Return a row for each field that says something, by the names of `to_json`; a message in a list is one row."""
     return table(
         {"name": {"no_wrap": True, "min_width": 12}, "value": FOLD}, _rows(to_json(message)), show_header=False
     )

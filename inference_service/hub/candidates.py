@@ -1,6 +1,6 @@
-"""Models that a hub has, and whether each would run here: judged by its list of files and its config.json.
+"""Models that a hub has, and whether each would run here, by its list of files and its config.json.
 
-config.json is read into memory, and nothing is written to the hub's local cache.
+Nothing is written to the hub's local cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,21 +20,21 @@ from inference_service.models.residency import MemoryLimits
 from inference_service.models.sources import HUB_ERRORS, Listing, NothingToLoad, listed, refusal
 
 RECOMMENDED: Final = "mlx-community"
-"""Whose models are converted for MLX, most of them quantized."""
+"""Converts models for MLX, mostly quantized."""
 
 _TAG, _TASK = "mlx", "text-generation"
 _LISTED = 500
-"""How many models of a hub's answer are looked through for all words."""
+
 _AT_ONCE = 8
 _TIMEOUT = 10.0
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_LAYERS = 1000
-"""A network of more would take long to set up; there is none."""
+"""A network of more would take long to set up."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A model of a hub's list. `downloads` are those of the last month, as the hub counts them."""
+    """A model of a hub's list, with the downloads of its last month."""
 
     model_id: str
     downloads: int = 0
@@ -42,11 +42,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model of a hub, and what is known of it. `listing` is None where the hub would not say what files it has.
+    """A model of a hub; `listing` is None where the hub does not tell, `fit` where it cannot be judged (see `problem`).
 
-    `fit` is None where that cannot be judged, and `problem` says why, and what to do; `runs` is False where no machine
-    would do, `answered` where the hub did not answer, which it may do later. `fits` says whether it can be loaded on
-    this machine, `fits_now` whether that is so with what other processes have at this moment.
+    `runs` is False where no machine would do, `answered` where the hub did not answer. `fits` is about this machine,
+    `fits_now` also about the memory that other processes hold.
     """
 
     found: Found
@@ -59,12 +58,10 @@ class Candidate:
 
     @property
     def model_id(self) -> str:
-        """Its hub id."""
         return self.found.model_id
 
     @property
     def fits(self) -> bool | None:
-        """Whether it can be loaded; None where that is not known."""
         if self.fit is not None:
             return not self.fit.refusal
         too_large = self.listing is not None and _weights(self.listing) > share_bytes()
@@ -72,9 +69,9 @@ class Candidate:
 
 
 def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]:
-    """Models whose ids have all words, the most downloaded first; without words, those of RECOMMENDED.
+    """Return models whose ids have all words, or those of RECOMMENDED, the most downloaded first.
 
-    Unless `any_format`, only such as are converted for MLX. Raises FailedPrecondition and Unavailable.
+    Raises FailedPrecondition and Unavailable.
     """
     longest = max(words, key=len, default="")
     try:
@@ -93,14 +90,13 @@ def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]
 
 
 def look(found: Sequence[Found], given: KVLimits) -> Iterator[Candidate]:
-    """Yield what is known of each, in order; the hub is asked about several at once."""
+    """Yield what is known of each, in order."""
     with ThreadPoolExecutor(_AT_ONCE, "hub") as threads:
         for each, asked in zip(found, threads.map(lambda one: _asked(one.model_id), found), strict=True):
             yield _judged(each, *asked, given)
 
 
 def _asked(model_id: str) -> tuple[Listing | None, dict[str, Any] | None, AgentmemError | None]:
-    """What the hub says: the files, config.json, and why one of these is missing."""
     listing = None
     try:
         listing = listed(model_id)

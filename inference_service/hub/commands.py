@@ -30,7 +30,7 @@ from inference_service.settings import WorkerSettings
 
 _INTERRUPTED: Final = 130
 _STEP: Final = 0.1
-"""The share of a download after which another line is written where there is no terminal."""
+"""The share of a download after which another line is written."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -148,7 +148,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
 
 
 def _settings() -> KVLimits:
-    """The worker's settings that the arithmetic takes. Raises ClickException where they forbid the network."""
+    """Return the worker's settings. Raises ClickException where they forbid the network."""
     try:
         settings = load(WorkerSettings, ())
     except SettingsError as error:
@@ -163,7 +163,6 @@ def _settings() -> KVLimits:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Errors in a line, and Ctrl-C without one."""
     try:
         yield
     except AgentmemError as error:
@@ -175,7 +174,7 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def _progress(candidate: Candidate, *, as_json: bool) -> Iterator[Callable[[float], None]]:
-    """Takes the share of the bytes that are here."""
+    """Yield what takes the share of the bytes that are here."""
     total = candidate.listing.total if candidate.listing else 0
     if as_json or not sys.stdout.isatty():
         last = 0.0

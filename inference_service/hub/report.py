@@ -1,4 +1,4 @@
-"""Candidates for people and machines. What a hub says is written so that it cannot steer a terminal."""
+"""Candidates for people and machines."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,12 +17,11 @@ _FITS: Final = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yello
 
 
 def here(message: str) -> str:
-    """A message of the worker's, for a command that fetches in its own environment."""
+    """Return a message of the worker's as one of this command's."""
     return message.replace(" of the worker", "").replace("load it again", "try again")
 
 
 def results(found: Sequence[Candidate]) -> Table:
-    """A row for each candidate: what is fetched, what it takes in memory, whether it fits, and with how many agents."""
     columns = {"model": {**FOLD, "min_width": 12}, "download": RIGHT, "memory": RIGHT}
     return table({**columns, "fits": LINE, "4K agents": RIGHT, "note": {**FOLD, "style": "dim"}}, map(_row, found))
 
@@ -40,14 +39,13 @@ def _row(each: Candidate) -> list[str | Text]:
 
 
 def best(found: Sequence[Candidate]) -> Candidate | None:
-    """The largest that fits with an agent of 4,096 tokens, of RECOMMENDED where one does; None where none does."""
+    """Return the largest that fits with an agent of 4,096 tokens, of RECOMMENDED where one does."""
     fitting = [each for each in found if each.fits and each.fit is not None and each.fit.agents and each.listing]
     recommended = [each for each in fitting if each.model_id.startswith(f"{RECOMMENDED}/")]
     return max(recommended or fitting, key=lambda each: each.listing.total if each.listing else 0, default=None)
 
 
 def what_fits(candidate: Candidate) -> str:
-    """Whether a candidate fits, with the figures, in a line."""
     if candidate.fit is None:
         return candidate.problem or "what it needs is not known"
     needs, usable = candidate.fit.needs, share_bytes()
@@ -60,7 +58,6 @@ def what_fits(candidate: Candidate) -> str:
 
 
 def as_dict(candidate: Candidate) -> dict[str, Any]:
-    """A candidate as --json writes it; sizes are bytes."""
     listing, found = candidate.listing, candidate.fit
     return {
         **asdict(candidate.found),

@@ -17,15 +17,15 @@ _PIPE_WIDTH: Final = 200
 FOLD: Final[Mapping[str, Any]] = {"overflow": "fold"}
 LINE: Final[Mapping[str, Any]] = {"no_wrap": True}
 RIGHT: Final[Mapping[str, Any]] = {"no_wrap": True, "justify": "right"}
-"""Columns of a table: of texts that may wrap, of texts that may not, and of figures."""
+"""Columns of texts that wrap, of texts that do not, and of figures."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 
 
 class Mistake(click.ClickException):
-    """Nothing was done, because of something on the command line, in a file, or on this machine. Exit status 2.
+    """Something on the command line, in a file or on this machine has to be mended first. Exit status 2.
 
-    With `located` each line of the message says where it is, and is written as it is.
+    With `located` each line of the message says where.
     """
 
     exit_code = 2
@@ -45,7 +45,7 @@ class Mistake(click.ClickException):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return standard output or error; as wide as the terminal, or so wide that nothing is cut where it is none."""
+    """Return standard output or error; without a terminal so wide that nothing is cut."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
 
@@ -61,5 +61,5 @@ def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str 
 
 
 def write_json(data: object) -> None:
-    """Write one JSON document on one line; letters are escaped where the locale may lack them."""
+    """Write one line; letters are escaped where the locale may lack them."""
     click.echo(json.dumps(data, ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))

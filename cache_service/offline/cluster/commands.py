@@ -22,14 +22,11 @@ from cache_service.offline.commands import OfflineGroup, finding_dict, write_fin
 from cache_service.offline.findings import CannotCheck
 
 _SECONDS = 600.0
-"""How long one statement may take, and the work of this process between two of them: there are more rows than a node
-reads at once.
-"""
+"""How long one statement, and the work between two, may take: there are more rows than a node reads at once."""
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
 
 def _without_password(context: click.Context, option: click.Parameter, url: str) -> str:
-    """Refuse a password on the command line, where all users of the machine see it."""
     is_seen = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
     if is_seen and (urlsplit(url).password or "password" in url):
         raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
@@ -37,7 +34,7 @@ def _without_password(context: click.Context, option: click.Parameter, url: str)
 
 
 def _server(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where the cluster's ledger is; the command gets them as its parameter `server`."""
+    """Add the options of a cluster's PostgreSQL; the command gets `server`."""
 
     @wraps(command)
     def with_server(*, cluster: str, survives: str, schema: str, **given: Any) -> None:

@@ -127,7 +127,6 @@ async def follow(agentmem: AsyncClient, request: workflow_pb2.RunWorkflowRequest
 
 
 def _read(path: Path) -> str:
-    """Return the file's text. Raises Mistake."""
     name = printable(str(path))
     try:
         if path.is_dir():
@@ -189,7 +188,6 @@ def _there(gateway: str) -> str:
 
 
 def _end(workflow: workflow_pb2.Workflow, gateway: str) -> None:
-    """Raise ClickException for a run that did not succeed."""
     if workflow.state == workflow_pb2.WORKFLOW_STATE_SUCCEEDED:
         return
     name = printable(workflow.workflow_id)

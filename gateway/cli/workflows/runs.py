@@ -1,4 +1,4 @@
-"""`agentmem workflows`: the runs that there are and were, ending them, and erasing their records."""
+"""`agentmem workflows`."""
 
 import sys
 from collections.abc import Sequence
@@ -73,12 +73,11 @@ def delete(client: Client, workflow_id: str, yes: bool) -> None:
 
 
 async def find(agentmem: AsyncClient) -> list[workflow_pb2.Workflow]:
-    """Return all runs, the newest first."""
     return [run.raw async for run in agentmem.workflows.list()]
 
 
 def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Table:
-    """Return the runs for people; phase and start are in `show`, so that 80 columns have room for a whole id."""
+    """Return the runs; an id has room at 80 columns."""
     longest = max((len(printable(workflow.workflow_id)) for workflow in found), default=0)
     ids = {**FOLD, "no_wrap": longest <= _ID_WIDTH}
     rows = ((one.workflow_id, one.name, state_name(one), f"{one.turns:,}", age(one.update_time, now)) for one in found)
