@@ -21,7 +21,7 @@ import mlx_lm
 from benchmarks.children import answer, cpu_seconds
 from benchmarks.contestants import Ours, Row
 from benchmarks.prompts import token_ids
-from inference_service.doctor import checks
+from inference_service import doctor
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.models.proof import Speeds
 
@@ -133,7 +133,7 @@ class _Worker:
 
 def products() -> dict[str, Any]:
     """Operations per second in float32 products of matrices, and whether this process has OpenBLAS."""
-    [found] = checks.matrix_products()
+    [found] = doctor.matrix_products()
     return dict(found.facts)
 
 

@@ -16,7 +16,7 @@ portable/     agents as files: exported and imported
 open_files.py  the limit of open files, which mlx-lm would lower
 heap.py       when garbage is looked for
 json_cache.py values that cost seconds to find out, kept in a JSON file: measurements, hashes of weights
-doctor/       the worker's checks for `agentmem doctor`
+doctor.py     the worker's checks for `agentmem doctor`
 """
 
 import os

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agentmem.errors import FailedPrecondition
-from agentmem.extras import needing_servers
+from agentmem.extras import INSTALL, needing_servers
 
 if TYPE_CHECKING:
     from inference_service.settings import WorkerSettings
@@ -23,10 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
     """Do as `process.serve`, which imports MLX. Raises FailedPrecondition where that cannot be imported."""
-    from inference_service.doctor import hardware
-
-    if problem := hardware.import_problem():
-        raise FailedPrecondition(f"{problem.found}; {problem.advice}")
+    try:
+        for module in ("mlx.core", "mlx_lm"):
+            importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise FailedPrecondition(f"MLX cannot be imported: {error}; {INSTALL}") from error
     from inference_service import heap
     from inference_service.process import serve
 

@@ -18,20 +18,19 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, er
 class DirectoryLock:
     """Both locks, from `__init__` to `close`."""
 
-    def __init__(self, root: Path, *, creates: bool = True, shared: bool = False) -> None:
+    def __init__(self, root: Path, *, creates: bool = True) -> None:
         """Raises BlockingIOError where another holds one of them, and OSError where they cannot be opened.
 
-        The file is made if need be, where this `creates`. The shared do not keep one another out.
+        The file is made if need be, where this `creates`.
         """
-        how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         self._held: list[int] = []
         try:
             with suppress(FileNotFoundError):
                 self._held.append(_opened(root / FILE, creates))
-                fcntl.flock(self._held[0], how)
+                fcntl.flock(self._held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._held.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
             try:
-                fcntl.flock(self._held[-1], how)
+                fcntl.flock(self._held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
@@ -43,17 +42,6 @@ class DirectoryLock:
         """Let the directory go. May be called twice."""
         while self._held:
             os.close(self._held.pop())
-
-
-def is_held(root: Path) -> bool:
-    """Whether a store has the directory. Changes nothing; taken for a moment, and shared, so that two may ask."""
-    try:
-        DirectoryLock(root, creates=False, shared=True).close()
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _opened(path: Path, creates: bool) -> int:

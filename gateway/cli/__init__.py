@@ -13,6 +13,6 @@ keys.py           `keys`; key_places.py: where these are
 up/               `up`
 workflows/        `run` and `workflows`
 top/              `top`
-doctor/           `doctor`
+doctor.py         `doctor`
 cluster/          `cluster`
 """

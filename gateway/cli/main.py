@@ -21,7 +21,7 @@ from gateway.cli.groups import Lazy, program
         ),
         Lazy("chat", "gateway.cli.chat:chat", "Talk with an agent, line by line from standard input."),
         Lazy("cluster", "gateway.cli.cluster.command:cluster", "List nodes, make certificates, move or check ledgers."),
-        Lazy("doctor", "gateway.cli.doctor.command:doctor", "Look what of this machine or its settings is wrong."),
+        Lazy("doctor", "gateway.cli.doctor:doctor", "Look what of this machine or its settings is wrong."),
         Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
         Lazy("models", "gateway.cli.models:models", "Show, load, unload, search or pull models."),
         Lazy(

@@ -10,6 +10,11 @@ _OURS: Final = ("agentmem", "benchmarks", "cache_service", "gateway", "inference
 BACKEND: Final = "metal" if sys.platform == "darwin" else "cpu"
 """The extra that a machine takes which runs the services."""
 
+INSTALL: Final = (
+    "install MLX for this machine: make setup, or pip install 'agentmem[cpu]' ('agentmem[cuda13]' for an NVIDIA GPU; "
+    "a Mac needs a Python for arm64)"
+)
+
 
 @contextmanager
 def needing_servers(refusal: Callable[[str], BaseException] = SystemExit) -> Iterator[None]:

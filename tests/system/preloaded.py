@@ -44,12 +44,7 @@ def _threads() -> int:
 _before = _threads()
 if "grpc" in sys.modules or "mlx" in sys.modules:
     raise RuntimeError("gRPC or MLX are imported already: whether they have threads cannot be seen any more")
-for module in (
-    "cache_service.process",
-    "gateway.app",
-    "inference_service.process",
-    "inference_service.doctor.hardware",
-):
+for module in ("cache_service.process", "gateway.app", "inference_service.process"):
     importlib.import_module(module)
 if _threads() != _before:
     raise RuntimeError("an import has started a thread, which a fork would not have; take out what imports it")

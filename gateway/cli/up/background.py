@@ -21,9 +21,9 @@ from rich.text import Text
 
 from agentmem import layout
 from agentmem.console import Mistake, console
-from agentmem.process.checkup import listens
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
+from agentmem.process.sockets import listens
 from agentmem.words import printable
 from gateway.cli.up.lock import LOCK_FILE, has_been_taken, may_hold
 from gateway.cli.up.log_file import prepared

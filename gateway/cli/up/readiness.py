@@ -7,7 +7,7 @@ from pathlib import Path
 from agentmem import layout
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
-from agentmem.process.checkup import listens
+from agentmem.process.sockets import listens
 from gateway import upstream
 
 NAMES = ("store", "worker", "gateway")

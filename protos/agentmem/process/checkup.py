@@ -1,27 +1,25 @@
-"""Findings of `agentmem doctor`, and the JSON lines in which each service's `python -m PACKAGE.doctor` writes them.
+"""Findings of `agentmem doctor`: `python -m agentmem.process.checkup SERVICE MODULE [FLAGS]` writes lines of JSON.
 
-The name of a check is written as it begins, so the reader knows which one hangs or crashes.
+The module has SETTINGS, their class, and `checks`. The name of a check is written as it begins: one may hang or crash.
 """
 
+import importlib
 import json
 import os
-import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from shlex import quote
-from typing import Any, TypeVar
+from typing import Any
 
+import click
 from pydantic import TypeAdapter
 
 from agentmem.errors import AgentmemError
-from agentmem.layout import ForeignDirectory
-from agentmem.process.settings import ServiceSettings, SettingsError, load
-from agentmem.process.sockets import parse_address
-
-_Settings = TypeVar("_Settings", bound=ServiceSettings)
+from agentmem.extras import INSTALL
+from agentmem.process.settings import SettingsError, load
 
 
 class State(StrEnum):
@@ -35,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; unless it is OK, what to do; measured values by name and unit. `run` sets `check`."""
+    """The result of a check; unless OK, what to do; measured values by name and unit. `main` sets `check`."""
 
     state: State
     found: str
@@ -43,54 +41,38 @@ class Finding:
     facts: Mapping[str, Any] = field(default_factory=dict)
     check: str = ""
 
-    def __post_init__(self) -> None:
-        if self.state is not State.OK and not self.advice:
-            raise ValueError(f"{self.found}: a finding that is not ok says what to do")
-
 
 ok, warning, problem, unknown = (partial(Finding, state) for state in State)
 
 Findings = Iterable[Finding]
 Checks = Mapping[str, Callable[[], Findings]]
-"""Checks by name, in their order. What a check raises of OSError and of our own errors is a problem that it found."""
-
 _LINE: TypeAdapter[str | Finding] = TypeAdapter(str | Finding)
 
 
-def main(kind: type[_Settings], service: str, *groups: Callable[[_Settings], Checks]) -> None:
-    """Run the checks of a service with its settings from flags, environment and TOML, or say what is wrong with those.
+def main(service: str, module: str, *arguments: str) -> None:
+    """Print the findings of a module's checks with the settings that flags, environment and TOML give."""
 
-    A group of checks that finds a problem is the last.
-    """
-    os.umask(0o077)
-    try:
-        settings = load(kind)
-    except SettingsError as error:
-        wrong = refused(error)
-        run({f"{service} settings": lambda: [wrong]})
-    else:
-        all(run(checks(settings)) for checks in groups)
+    def settings() -> Findings:
+        checked = importlib.import_module(module)
+        checks.extend(checked.checks(load(checked.SETTINGS, arguments)).items())
+        return ()
 
-
-def run(checks: Checks, write: Callable[[str], object] = lambda line: print(line, flush=True)) -> bool:  # noqa: T201
-    """Run the checks in order, even where one fails, and write their lines. Return whether none found a problem."""
-    well = True
-    for name, check in checks.items():
-        write(json.dumps(name))
+    checks = [(f"{service} settings", settings)]
+    for name, check in checks:
+        print(json.dumps(name), flush=True)  # noqa: T201
         for finding in findings(check):
-            well = well and finding.state is not State.PROBLEM
-            write(json.dumps(asdict(replace(finding, check=name))))
-    return well
+            print(json.dumps(asdict(replace(finding, check=name))), flush=True)  # noqa: T201
 
 
 def findings(check: Callable[[], Findings]) -> Findings:
     """Yield what a check finds, and the error that it raises as a finding."""
     try:
         yield from check()
+    except ImportError as error:  # MLX is not there, or its build misses a GPU's libraries
+        yield problem(f"a library cannot be imported: {error}", INSTALL)
     except OSError as error:
-        about = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        yield problem(about, "look at that file or device, and at its permissions")
-    except (AgentmemError, ForeignDirectory, SettingsError) as error:
+        yield problem(str(error), "look at that file or device, and at its permissions")
+    except (AgentmemError, SettingsError, click.ClickException) as error:
         yield refused(error)
     except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the others
         failed = f"the check itself failed: {type(error).__name__}: {error}"
@@ -104,43 +86,20 @@ def refused(error: Exception) -> Finding:
     return problem(found, advice or "mend what it names")
 
 
-def parse(line: bytes | str) -> str | Finding:
-    """Return the name of the check that begins, or the finding, of a line of `run`. Raise ValueError for others."""
-    return _LINE.validate_json(line)
+def parse(lines: bytes) -> tuple[str, list[Finding]]:
+    """Return the last check that began, and all findings, of what `main` wrote; other lines are a library's."""
+    began, found = "", list[Finding]()
+    for line in lines.splitlines():
+        with suppress(ValueError):
+            match _LINE.validate_json(line):
+                case Finding() as finding:
+                    found.append(finding)
+                case name:
+                    began = name
+    return began, found
 
 
-def listens(target: str) -> bool:
-    """Return whether "unix:PATH" or "host:port" accepts connections, or is too busy to within a second."""
-    try:
-        if target.startswith("unix:"):
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(1.0)
-                probe.connect(target.removeprefix("unix:"))
-        else:
-            socket.create_connection(parse_address(target), 1.0).close()
-    except (TimeoutError, BlockingIOError):
-        return True
-    except OSError:  # includes a path that is too long
-        return False
-    return True
-
-
-def usable_directory(path: Path, flag: str) -> Finding | None:
-    """Return why this user cannot use a directory, or that it will be made; None where it is there and this user's."""
-    another = f"choose another {flag}"
-    if (parent := existing(path)) != path:
-        if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
-            return ok(f"{path} will be made at the first start")
-        return problem(f"{path} cannot be made in {parent}", f"{another}, or let this user write there")
-    if not path.is_dir():
-        return problem(f"{path} is not a directory", another)
-    if (owner := path.stat().st_uid) != (user := os.geteuid()):
-        return problem(f"{path} is user {owner}'s, and this is user {user}", f"run as that user, or {another}")
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return problem(f"{path} cannot be read and written", f"chmod 700 {quote(str(path))}")
-    return None
-
-
-def existing(path: Path) -> Path:
-    """Return `path`, or its nearest parent that exists. Raise OSError where that cannot be determined."""
-    return next(place for place in (path, *path.parents) if place.exists())
+if __name__ == "__main__":
+    # The module that the checks import; this one is a copy.
+    importlib.import_module("agentmem.process.checkup").main(*sys.argv[1:])
+    os._exit(0)  # threads that wait for a device end with the process

@@ -8,6 +8,7 @@ whose socket is removed (a cleaner of temporary files) does not notice that it c
 import fcntl
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,22 @@ def asked_host(header: str) -> str:
     """The name or address in a Host header, in small letters and without its port; empty where it has none."""
     found = _HOST.fullmatch(header.lower())
     return "" if found is None else found[1] or found[2]
+
+
+def listens(target: str) -> bool:
+    """Return whether "unix:PATH" or "host:port" accepts connections, or is too busy to within a second."""
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(1.0)
+                probe.connect(target.removeprefix("unix:"))
+        else:
+            socket.create_connection(parse_address(target), 1.0).close()
+    except (TimeoutError, BlockingIOError):
+        return True
+    except OSError:  # includes a path that is too long
+        return False
+    return True
 
 
 def _loopback(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from agentmem.process.checkup import parse
 from inference_service.models.sources import registry
 from tests.model_hub import Hub, Repository, model_hub
 
@@ -268,18 +269,13 @@ def test_without_a_network(models: Any, hub: Hub) -> None:
 @pytest.mark.slow
 def test_the_arithmetic_is_that_of_a_load(models: Any) -> None:
     """Of config.json alone comes what `agentmem doctor` finds by opening the model."""
-    checks = subprocess.run(
-        (sys.executable, "-m", "inference_service.doctor"), capture_output=True, text=True, check=True, timeout=120
-    )
-    (facts,) = (
-        each["facts"]
-        for each in map(json.loads, checks.stdout.splitlines())
-        if isinstance(each, dict) and each["check"] == "model demo"
-    )
-    (found,) = json.loads(models("search", "tiny-4bit", "--json").out)
-    assert found["weight_bytes"] == facts["weight_bytes"]
-    assert found["activation_bytes"] == facts["activation_bytes"]
-    assert found["agents_4k"] == facts["agents"] > 0
+    command = (sys.executable, "-m", "agentmem.process.checkup", "worker", "inference_service.doctor")
+    _, found = parse(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    (facts,) = (each.facts for each in found if each.check == "model demo")
+    (told,) = json.loads(models("search", "tiny-4bit", "--json").out)
+    assert told["weight_bytes"] == facts["weight_bytes"]
+    assert told["activation_bytes"] == facts["activation_bytes"]
+    assert told["agents_4k"] == facts["agents"] > 0
 
 
 @pytest.mark.slow

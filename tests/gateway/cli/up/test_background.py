@@ -18,7 +18,7 @@ import trustme
 
 from agentmem import layout
 from agentmem.console import console
-from agentmem.process.checkup import listens
+from agentmem.process.sockets import listens
 from gateway.cli.up.background import _told
 from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import MOST_BYTES, prepared

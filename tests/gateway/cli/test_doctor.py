@@ -1,0 +1,202 @@
+"""`agentmem doctor`: real processes that end, hang or crash; the gateway's checks; the report; the whole command."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from agentmem.console import Mistake
+from agentmem.process.checkup import Finding, State, ok, problem, unknown, warning
+from agentmem.process.settings import load
+from gateway.app import Gateway
+from gateway.cli import doctor as subject
+from gateway.cli.doctor import findings, judge_running, open_files, ports, print_report, running, status, to_json
+from gateway.cli.main import main
+from gateway.cli.up.settings import UpSettings
+
+from ..running import ANY_PORT
+from ..scripted import ScriptedWorker
+
+MODULE = "tests.gateway.cli.checked"
+FIRST = replace(ok("fine", "é\n"), check="first")
+GOOD = replace(ok("fine"), check="a")
+POOR = replace(warning("slow", "hurry"), check="b")
+BAD = replace(problem("taken \x1b[31m[red]", "choose another"), check="ports")
+BLIND = replace(unknown("hung", "look"), check="c")
+COMMAND = [sys.executable, "-m", "gateway.cli.main", "doctor"]
+DOORS = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ""]
+
+
+def children() -> set[int]:
+    return {each.pid for each in psutil.Process().children(recursive=True)}
+
+
+async def said(how: str) -> list[Finding]:
+    before, descriptors = children(), len(os.listdir("/dev/fd"))
+    found = await findings("it", MODULE, ["--grace=1"], {"HOW": how})
+    assert children() == before, "it leaves no process behind"
+    assert len(os.listdir("/dev/fd")) == descriptors
+    return found
+
+
+async def test_all_findings_come_and_no_other_words() -> None:
+    assert await said("says") == [FIRST, replace(warning("says", "do it"), check="second")]
+
+
+async def test_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MOST_SECONDS", 0.2)
+    (last,) = await said("hangs")
+    assert last.check in ("it", "it settings") and last.state is State.UNKNOWN and "0.2 s" in last.found
+
+
+@pytest.mark.parametrize(("how", "words"), [("crashes", "SIGILL"), ("fails", "last words")])
+async def test_process_that_dies_is_named_by_its_check(how: str, words: str) -> None:
+    first, last = await said(how)
+    assert first == FIRST and last.check == "second" and last.state is State.UNKNOWN
+    assert words in last.found
+
+
+@pytest.mark.parametrize(
+    ("found", "ends"),
+    [([], 0), ([GOOD, POOR], 0), ([GOOD, BAD, BLIND, BAD], 1), ([GOOD, POOR, BLIND], 2)],
+)
+def test_status_and_json_agree_with_the_findings(found: list[Finding], ends: int) -> None:
+    told = json.loads(to_json(found))
+    assert status(found) == ends and told["well"] == (ends == 0)
+    assert [each["check"] for each in told["findings"]] == [each.check for each in found]
+    assert told["problems"] == found.count(BAD) and told["not_checked"] == found.count(BLIND)
+
+
+def test_table_has_all_of_it_and_steers_no_terminal() -> None:
+    out = io.StringIO()
+    print_report(Console(file=out, width=120, markup=False, highlight=False), [GOOD, POOR, BAD])
+    told = out.getvalue()
+    assert "\x1b" not in told and r"taken \x1b[31m[red]" in told
+    assert all(word in told for word in ("ok", "warning", "problem", "hurry", "choose another"))
+    assert told.endswith("1 ok, 1 warning, 1 problem\n")
+
+
+def settings(*arguments: str) -> UpSettings:
+    return load(UpSettings, [*DOORS, *arguments])
+
+
+@pytest.mark.parametrize(
+    ("limit", "state"),
+    [(64, State.PROBLEM), (256, State.WARNING), (1024, State.OK), (4096, State.OK), (resource.RLIM_INFINITY, State.OK)],
+)
+def test_open_files(limit: int, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTMEM_GATEWAY_MAX_CONNECTIONS", "512")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    (found,) = open_files(settings())
+    assert found.state is state
+    assert bool(found.advice) == (limit in (64, 256, 1024))
+
+
+async def test_silent_service_is_named(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "_ANSWER_SECONDS", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(run_dir / "store.sock"))
+        silent.listen()
+        found = await running(run_dir)
+    assert found == {"store": "the store did not answer within 0.2 s"}
+    assert judge_running(found).state is State.WARNING and "did not answer" in judge_running(found).found
+
+
+async def test_gateway_without_a_store(gateway: Gateway, worker: ScriptedWorker, run_dir: Path) -> None:
+    found = await running(run_dir)
+    assert judge_running({}).state is State.OK and set(found) == {"worker", "gateway"}
+    assert judge_running(found).state is State.WARNING and "no store" in judge_running(found).found
+    assert judge_running(dict.fromkeys(("store", "worker", "gateway"), "")).state is State.OK
+
+
+def test_taken_port_is_refused_unless_services_run_here(run_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as store:
+        http = f"127.0.0.1:{server.getsockname()[1]}"
+        given = settings("--http", http, "--run-dir", str(run_dir))
+        with pytest.raises(Mistake, match=f"--http {http}: cannot listen on {http}: .*; choose another port"):
+            ports(given)
+        store.bind(str(run_dir / "store.sock"))
+        store.listen()
+        assert ports(given) == [ok("not checked while services run here")]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+@pytest.mark.slow
+def test_healthy_machine_has_no_problems(run_dir: Path) -> None:
+    told = run("--data", str(run_dir / "a" / "data"), *DOORS)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stderr == "", "nothing but the table where there is no terminal"
+    assert told.stdout.endswith(", 0 problems\n")
+    checks = ("versions", "BLAS", "ports", "file system", "disk space", "disk speed", "backend", "memory", "demo")
+    assert all(name in told.stdout for name in checks)
+    assert os.listdir(run_dir) == []
+
+
+@pytest.mark.slow
+def test_each_fault_is_found_and_none_hides_another(run_dir: Path) -> None:
+    data = run_dir / "data"
+    data.mkdir()
+    (data / "letters").touch()
+    (run_dir / "model").mkdir()
+    (run_dir / "model" / "config.json").write_text('{"model_type": "lla')
+    config = run_dir / "config.toml"
+    config.write_text(f"[store]\nfree_bytes_floor = {1 << 60}\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        http = ["--http", f"127.0.0.1:{server.getsockname()[1]}"]
+        model = ["--model", f"broken={run_dir}/model"]
+        before = sorted(path.stat().st_mtime_ns for path in run_dir.rglob("*"))
+        told = run("--json", "--data", str(data), *DOORS[2:], *http, *model, AGENTMEM_CONFIG=str(config))
+    assert told.returncode == 1, told.stderr
+    report: dict[str, Any] = json.loads(told.stdout)
+    found = {each["check"]: each for each in report["findings"] if each["state"] == "problem"}
+    assert set(found) == {"settings", "ports", "disk space", "model broken"}
+    assert all(each["advice"] for each in report["findings"] if each["state"] != "ok")
+    assert sorted(path.stat().st_mtime_ns for path in run_dir.rglob("*")) == before
+    assert report["problems"] == 4 and report["not_checked"] == 1 and report["well"] is False
+
+
+@pytest.mark.parametrize("arguments", [["--grace", "never"], ["--http", "nowhere"]])
+def test_settings_that_cannot_be_read(arguments: list[str]) -> None:
+    assert "--json" in CliRunner().invoke(main, ["doctor", "--help"]).stdout
+    told = CliRunner().invoke(main, ["doctor", *arguments])
+    assert told.exit_code == 2 and told.stderr.startswith("Error: ") and told.stdout == ""
+
+
+INTERRUPTIBLE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit that it is ignored
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_ctrl_c_leaves_nothing_behind(run_dir: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTIBLE, *COMMAND, "--data", str(run_dir), *DOORS]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    known = psutil.Process(process.pid)
+    while not (halves := known.children()):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert process.communicate()[0] == ""
+    psutil.wait_procs(halves, timeout=60)
+    assert not any(half.is_running() for half in halves)
+    assert os.listdir(run_dir) == []
