@@ -41,14 +41,11 @@ class Page:
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
         """Return the sums of those samples by the value of one more label, sorted by it."""
-        groups = {value for key in self.samples.get(name, {}) for label_name, value in key if label_name == label}
-        sums = {group: self.total(name, **{label: group}, **labels) for group in sorted(groups)}
-        return {group: total for group, total in sums.items() if total is not None}
-
-    def quantile(self, quantile: float, name: str, **labels: str) -> float | None:
-        """Return a quantile of what a histogram observed, all those series together; None if nothing."""
-        buckets = self.by("le", f"{name}_bucket", **labels)
-        return histogram_quantile(quantile, {float(bound): count for bound, count in buckets.items()})
+        groups: dict[str, list[float]] = {}
+        for key, value in self.samples.get(name, {}).items():
+            if labels.items() <= key and (group := dict(key).get(label)) is not None:
+                groups.setdefault(group, []).append(value)
+        return {group: math.fsum(groups[group]) for group in sorted(groups)}
 
 
 def restarted(before: Page, after: Page) -> bool:

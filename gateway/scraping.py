@@ -1,7 +1,6 @@
 """Reading the page of metrics of a process, over HTTP, and what it says of that process."""
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Collection
 from typing import Final, Literal
@@ -38,7 +37,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = (),
     query = "&".join(f"name[]={name}" for name in names)
     try:
         async with asyncio.timeout(PATIENCE):
-            status, body = await get(address, f"/metrics?{query}" if query else "/metrics")
+            status, body = await _get(address, f"/metrics?{query}" if query else "/metrics")
         if status != "200":
             return f"{address} answers with status {status}; is that its page of metrics?"
         page = await asyncio.to_thread(Page.parse, skip(body.decode()), time.monotonic())  # some ms, for the gateway
@@ -58,22 +57,14 @@ async def read_page(service: Service, address: str, names: Collection[str] = (),
     return page
 
 
-async def get(
-    address: str,
-    path: str = "/metrics",
-    accept: str = "text/plain; version=0.0.4",
-    key: str = "",
-    tls: ssl.SSLContext | None = None,
-) -> tuple[str, bytes]:
+async def _get(address: str, path: str) -> tuple[str, bytes]:
     """Return status and body by HTTP/1.0: the server closes the connection at the end of the body.
 
     Unlike a request on a thread this can be cancelled. Raises OSError, and ValueError for what is not HTTP.
     """
-    headers = {"Host": address, "Accept": accept, **({"Authorization": f"Bearer {key}"} if key else {})}
-    lines = [f"GET {path} HTTP/1.0", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    reader, writer = await asyncio.open_connection(*parse_address(address), ssl=tls)
+    reader, writer = await asyncio.open_connection(*parse_address(address))
     try:
-        writer.write("\r\n".join(lines).encode())
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: text/plain; version=0.0.4\r\n\r\n".encode())
         answer = b""
         while len(answer) < _LARGEST_PAGE and (part := await reader.read(1 << 16)):
             answer += part

@@ -107,7 +107,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         warn_of_clear_text(client.key, gateway, "--tls or --ca FILE", tls=client.tls is not None)
         return command(client=client, **given)
 
-    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), with_client)
+    return reduce(lambda decorated, option: option(decorated), reversed((_GATEWAY, *CONNECTION)), with_client)
 
 
 def _file(flag: str, variable: str | None, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -115,21 +115,23 @@ def _file(flag: str, variable: str | None, text: str) -> Callable[[Callable[...,
     return click.option(flag, type=kind, metavar="FILE", envvar=variable, help=text)
 
 
-_OPTIONS: Final = (
-    click.option(
-        "--gateway",
-        metavar="HOST:PORT",
-        envvar=ADDRESS,
-        default=layout.GRPC,
-        show_default=True,
-        help="The gateway's gRPC address.",
-    ),
+CONNECTION: Final = (
     _file("--key-file", None, f"A file with the key to show; without it {KEY} of the environment."),
     click.option("--tls", is_flag=True, envvar="AGENTMEM_TLS", help="The gateway has TLS."),
     _file("--ca", "AGENTMEM_CA", "Who signed the gateway's certificate; PEM. Implies --tls."),
     _file("--client-cert", "AGENTMEM_CLIENT_CERT", "The certificate to show; PEM. Implies --tls."),
     _file("--client-key", "AGENTMEM_CLIENT_KEY", "Its private key; PEM."),
     json_option,
+)
+"""Options of a connection, whatever it is to."""
+
+_GATEWAY: Final = click.option(
+    "--gateway",
+    metavar="HOST:PORT",
+    envvar=ADDRESS,
+    default=layout.GRPC,
+    show_default=True,
+    help="The gateway's gRPC address.",
 )
 
 

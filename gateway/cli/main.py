@@ -33,7 +33,7 @@ from gateway.cli.groups import Lazy, program
             "cache_service.offline.commands",
             needs=("pydantic_settings",),
         ),
-        Lazy("top", "gateway.cli.top.command:top", "Show what store, worker and gateway do."),
+        Lazy("top", "gateway.cli.top:top", "Show what gateway, worker and store do."),
         Lazy("up", "gateway.cli.up.command:up", "Start store, worker and gateway, and keep them running until Ctrl-C."),
         Lazy("workflows", "gateway.cli.workflows.runs:workflows", "Show, cancel or erase runs of workflows."),
     ],

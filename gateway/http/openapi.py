@@ -138,7 +138,8 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: answer_schemas.MODELS}),
     ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: answer_schemas.MODEL}),
     ("GET", "/v1/overview"): Operation(
-        "What the processes count, for admins: requests, tokens by tier, times, pool, disk, evictions",
+        "What the processes count, for admins: requests, tokens by tier, times, pool, disk, evictions; rates and"
+        " percentiles are since the reading before, which is at least a second ago and shared by all who ask",
         "Operations",
         {JSON: answer_schemas.OVERVIEW},
     ),

@@ -1,13 +1,13 @@
-"""GET /v1/overview: what the processes count, for admins; from their pages of metrics, as `agentmem top` has it."""
+"""GET /v1/overview, for admins: counts and rates of the processes, from their pages of metrics."""
 
 import asyncio
 import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import JSONResponse
@@ -18,13 +18,18 @@ from agentmem.addresses import parse_address
 from gateway.api.validation import Json
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller
-from gateway.pages import Page
+from gateway.pages import Page, histogram_quantile, increase, restarted
 from gateway.running import RunningTurns
 from gateway.scraping import Service, condition, read_page
 from gateway.settings import GatewaySettings
 
 _FRESH_SECONDS: Final = 1.0
 """How old a reading may be that is returned again: however many ask, a page is read once in that time."""
+
+_FAILED: Final = frozenset(
+    ("UNKNOWN", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+)
+"""Codes of failures of the server; the others are the client's."""
 
 OF_WORKER: Final = (
     *("agentmem_build_info", "agentmem_ready", "agentmem_peer_up", "grpc_server_handled_total"),
@@ -33,15 +38,15 @@ OF_WORKER: Final = (
     *("agentmem_model_info", "agentmem_cache_agents", "agentmem_pool_blocks", "agentmem_requests_finished_total"),
     *("agentmem_prompt_tokens_total", "agentmem_prompt_tokens_cached_total", "agentmem_generation_tokens_total"),
     *("agentmem_cache_evictions_total", "agentmem_cache_load_bytes_total", "agentmem_cache_store_bytes_total"),
-    *(f"agentmem_time_to_first_token_seconds_{part}" for part in ("bucket", "count", "sum")),
-    *(f"agentmem_inter_token_latency_seconds_{part}" for part in ("bucket", "count", "sum")),
+    *(f"agentmem_time_to_first_token_seconds_{part}" for part in ("bucket", "count")),
+    *(f"agentmem_inter_token_latency_seconds_{part}" for part in ("bucket", "count")),
 )
-"""What is asked of the worker, which decodes while it writes its page: half of the lines of all."""
+"""The series asked of the worker, which decodes while it writes its page: half of all lines."""
 
 _NOT_SHOWN: Final = re.compile(
     r"^(?:#.*|grpc_server_(?!handled_total).*|grpc_server_handled_total.* 0\.0)\n", re.MULTILINE
 )
-"""Lines of which the overview has nothing: nine in ten, most of them zeros of RPCs by status."""
+"""Lines that the overview does not use: nine in ten, most of them zeros of RPCs by status."""
 
 Pages = Mapping[Service, Page | str]
 """Of each process its page, or why there is none."""
@@ -60,17 +65,18 @@ class OverviewEndpoint:
 
 
 class Overview:
-    """Reads the pages, and tells all who ask within a second the same. Event loop only."""
+    """Reads the pages, at most once a second for all who ask. Rates compare the last two readings. Event loop only."""
 
     def __init__(self, settings: GatewaySettings, registry: CollectorRegistry, running: RunningTurns) -> None:
         self._registry = registry
         self._running = running
         self._addresses: dict[Service, str] = {
-            "worker": settings.worker_metrics or _behind(settings.metrics, layout.WORKER_METRICS),
-            "store": settings.store_metrics or _behind(settings.metrics, layout.STORE_METRICS),
+            "worker": settings.worker_metrics or _offset(settings.metrics, layout.WORKER_METRICS),
+            "store": settings.store_metrics or _offset(settings.metrics, layout.STORE_METRICS),
         }
         self._reading = asyncio.Lock()
         self._read_at = -math.inf
+        self._pages: Pages = {}
         self._answer: Json = {}
 
     async def read(self) -> Json:
@@ -79,10 +85,11 @@ class Overview:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 pages = await asyncio.gather(self._own_page(), *(self._page(name) for name in self._addresses))
                 found: Pages = dict(zip(("gateway", *self._addresses), pages, strict=True))
-                self._answer = await asyncio.to_thread(overview_of, found, datetime.now(UTC)) | {
-                    "turns_running": self._running.to_json()
-                }
-                self._read_at = time.monotonic()
+                read_at = time.monotonic()
+                seconds = read_at - self._read_at if self._pages else None
+                answer = await asyncio.to_thread(overview_of, found, self._pages, seconds, datetime.now(UTC))
+                self._answer = {**answer, "turns_running": self._running.to_json()}
+                self._pages, self._read_at = found, read_at
             return self._answer
 
     async def _own_page(self) -> Page:
@@ -101,20 +108,28 @@ def _shown_lines(text: str) -> str:
     return _NOT_SHOWN.sub("", text)
 
 
-def _behind(metrics: str, offset: int) -> str:
-    """Return the address that is so far behind the gateway's; empty where that has no port that is known."""
+def _offset(metrics: str, offset: int) -> str:
+    """Return the gateway's address with so much added to its port; empty where that port is not known."""
     address = parse_address(metrics) if metrics else None
     return str(address.offset(offset)) if address is not None and address.port else ""
 
 
-def overview_of(pages: Pages, now: datetime) -> Json:
-    """Return what pages say. Counters are since the start of their process: who asks twice has the difference."""
+def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetime) -> Json:
+    """Return what pages say, with rates since the pages `before`, which were read so many seconds earlier.
+
+    Rates are null where a page is missing now or then, or its process has restarted. Counters are since its start.
+    """
     found = {service: page if isinstance(page, Page) else None for service, page in pages.items()}
     gateway, worker, store = (found.get(service) for service in ("gateway", "worker", "store"))
+    grown = {service: _Growth.between(before.get(service), page, seconds) for service, page in pages.items()}
+    first = "agentmem_time_to_first_token_seconds"
     return {
         "time": now.isoformat(timespec="milliseconds"),
-        "processes": [_process(service, page) for service, page in pages.items()],
-        "models": None if worker is None else _models(worker),
+        "interval_seconds": seconds,
+        "processes": [_process(service, page, grown[service]) for service, page in pages.items()],
+        "models": None if worker is None else _models(worker, grown["worker"]),
+        "time_to_first_token": _latencies(grown["worker"].page, "tier", first),
+        "time_to_first_token_since_start": _latencies(worker or Page(), "tier", first),
         "agents_by_tier": {
             **({} if worker is None else {"hot": _count(worker, "agentmem_cache_agents")}),
             **({} if store is None else _counts(store, "tier", "agentmem_cache_agents")),
@@ -130,9 +145,28 @@ def overview_of(pages: Pages, now: datetime) -> Json:
     }
 
 
-def _process(service: Service, page: Page | str) -> Json:
+@dataclass(frozen=True)
+class _Growth:
+    """By how much a page's counters grew; without `seconds` that is not known, and the page is empty."""
+
+    page: Page = field(default_factory=Page)
+    seconds: float | None = None
+
+    @classmethod
+    def between(cls, before: Page | str | None, after: Page | str, seconds: float | None) -> Self:
+        if not (isinstance(before, Page) and isinstance(after, Page)) or restarted(before, after):
+            return cls()
+        return cls(increase(before, after), seconds)
+
+    def rate(self, amount: float | None) -> float | None:
+        return amount / self.seconds if self.seconds and amount is not None else None
+
+
+def _process(service: Service, page: Page | str, grown: _Growth) -> Json:
     state, why = condition(page)
     known = page if isinstance(page, Page) else Page()
+    ended = {**_requests(grown.page), **_http_requests(grown.page)}
+    failed = sum(count for code, count in ended.items() if code in _FAILED or code.startswith("5"))
     return {
         "service": service,
         "state": state,
@@ -141,63 +175,81 @@ def _process(service: Service, page: Page | str) -> Json:
         "start_time_seconds": known.total("process_start_time_seconds"),
         "memory_bytes": _count(known, "process_resident_memory_bytes"),
         "cpu_seconds": known.total("process_cpu_seconds_total"),
-        "requests": _counts(known, "grpc_code", "grpc_server_handled_total"),
-        "http_requests": _counts(known, "code", "agentmem_http_requests_total"),
+        "cpu_cores": grown.rate(grown.page.total("process_cpu_seconds_total")),
+        "requests": _requests(known),
+        "http_requests": _http_requests(known),
+        "requests_per_second": grown.rate(sum(ended.values())),
+        "failures_per_second": grown.rate(failed),
     }
 
 
-def _models(worker: Page) -> list[Json]:
+def _requests(page: Page) -> dict[str, int]:
+    return _counts(page, "grpc_code", "grpc_server_handled_total")
+
+
+def _http_requests(page: Page) -> dict[str, int]:
+    return _counts(page, "code", "agentmem_http_requests_total")
+
+
+def _models(worker: Page, grown: _Growth) -> list[Json]:
     names = worker.by("model_id", "agentmem_num_requests_running")
     loaded = worker.by("model_id", "agentmem_model_info")
-    return [{"model_id": name, "loaded": name in loaded, **_model(_Of(worker, name))} for name in names]
+    return [{"model_id": name, "loaded": name in loaded, **_model(name, worker, grown)} for name in names]
+
+
+def _model(name: str, page: Page, grown: _Growth) -> Json:
+    now, growth = _Of(page, name), _Of(grown.page, name)
+    prompt = {tier: grown.rate(tokens) for tier, tokens in growth.prompt_tokens().items()}
+    return {
+        "running": now.count("num_requests_running"),
+        "waiting": now.count("num_requests_waiting"),
+        "hot_agents": now.count("cache_agents"),
+        "pool_blocks": now.counts("state", "pool_blocks"),
+        "prompt_tokens": now.prompt_tokens(),
+        "prompt_tokens_per_second": prompt if grown.seconds else None,
+        "generated_tokens": now.count("generation_tokens_total"),
+        "generated_tokens_per_second": grown.rate(growth.count("generation_tokens_total")),
+        "turns": now.counts("reason", "requests_finished_total"),
+        "evictions": now.counts("reason", "cache_evictions_total"),
+        "loaded_bytes": now.count("cache_load_bytes_total"),
+        "loaded_bytes_per_second": grown.rate(growth.count("cache_load_bytes_total")),
+        "stored_bytes": now.count("cache_store_bytes_total"),
+        "stored_bytes_per_second": grown.rate(growth.count("cache_store_bytes_total")),
+        "time_to_first_token": _latencies(grown.page, "tier", "agentmem_time_to_first_token_seconds", model_id=name),
+        "inter_token_latency": _latency(grown.page, "agentmem_inter_token_latency_seconds", model_id=name),
+    }
 
 
 @dataclass(frozen=True)
 class _Of:
-    """What of the worker's page is about one model."""
+    """The metrics of one model on the worker's page."""
 
     page: Page
     model_id: str
 
-    def count(self, name: str, **labels: str) -> int | None:
-        return _count(self.page, name, model_id=self.model_id, **labels)
+    def count(self, name: str) -> int | None:
+        return _count(self.page, f"agentmem_{name}", model_id=self.model_id)
 
-    def counts(self, label: str, name: str, **labels: str) -> dict[str, int]:
-        return _counts(self.page, label, name, model_id=self.model_id, **labels)
+    def counts(self, label: str, name: str) -> dict[str, int]:
+        return _counts(self.page, label, f"agentmem_{name}", model_id=self.model_id)
 
-    def histogram(self, name: str, **labels: str) -> Json | None:
-        """Return cumulative counts by upper bounds, null for infinity: their differences make quantiles."""
-        page, labels = self.page, {"model_id": self.model_id, **labels}
-        if page.total(f"{name}_count", **labels) is None:
-            return None
-        buckets = sorted((float(bound), int(n)) for bound, n in page.by("le", f"{name}_bucket", **labels).items())
-        return {
-            "buckets": [[None if math.isinf(bound) else bound, n] for bound, n in buckets],
-            "count": _count(page, f"{name}_count", **labels),
-            "sum_seconds": page.total(f"{name}_sum", **labels),
-        }
+    def prompt_tokens(self) -> dict[str, int]:
+        reused = self.counts("tier", "prompt_tokens_cached_total")
+        return {**reused, "computed": max(0, (self.count("prompt_tokens_total") or 0) - sum(reused.values()))}
 
 
-def _model(of: _Of) -> Json:
-    first = "agentmem_time_to_first_token_seconds"
-    prompt = of.count("agentmem_prompt_tokens_total")
-    reused = of.counts("tier", "agentmem_prompt_tokens_cached_total")
-    return {
-        "running": of.count("agentmem_num_requests_running"),
-        "waiting": of.count("agentmem_num_requests_waiting"),
-        "hot_agents": of.count("agentmem_cache_agents"),
-        "pool_blocks": of.counts("state", "agentmem_pool_blocks"),
-        "prompt_tokens": {**reused, "computed": max(0, (prompt or 0) - sum(reused.values()))},
-        "generated_tokens": of.count("agentmem_generation_tokens_total"),
-        "turns": of.counts("reason", "agentmem_requests_finished_total"),
-        "evictions": of.counts("reason", "agentmem_cache_evictions_total"),
-        "loaded_bytes": of.count("agentmem_cache_load_bytes_total"),
-        "stored_bytes": of.count("agentmem_cache_store_bytes_total"),
-        "time_to_first_token": {
-            tier: of.histogram(first, tier=tier) for tier in of.page.by("tier", f"{first}_count", model_id=of.model_id)
-        },
-        "inter_token_latency": of.histogram("agentmem_inter_token_latency_seconds"),
-    }
+def _latencies(page: Page, label: str, name: str, **labels: str) -> dict[str, Json]:
+    found = {value: _latency(page, name, **{label: value}, **labels) for value in page.by(label, f"{name}_count")}
+    return {value: latency for value, latency in found.items() if latency}
+
+
+def _latency(page: Page, name: str, **labels: str) -> Json | None:
+    """Return count and percentiles of a histogram; None where nothing was observed."""
+    if not (count := _count(page, f"{name}_count", **labels)):
+        return None
+    buckets = {float(bound): n for bound, n in page.by("le", f"{name}_bucket", **labels).items()}
+    percentiles = {f"p{percent}_seconds": histogram_quantile(percent / 100, buckets) for percent in (50, 95, 99)}
+    return {"count": count, **percentiles}
 
 
 def _disk(store: Page) -> Json:

@@ -51,11 +51,8 @@ async def test_what_two_turns_change(stack: Stack) -> None:
     prompts = first.finished.usage.prompt_tokens + second.finished.usage.prompt_tokens
     assert grown["computed"] == prompts - second.cached["hot"]
     assert new["generated_tokens"] - old["generated_tokens"] == 8
+    firsts = [each["time_to_first_token_since_start"] for each in (before, after)]
     for tier in ("none", "hot"):
-        found = new["time_to_first_token"][tier]
-        earlier = old["time_to_first_token"].get(tier, {"count": 0})["count"]
-        assert found["count"] - earlier == 1
-        bounds = [bound for bound, _ in found["buckets"]]
-        assert bounds == [*sorted(bounds[:-1]), None]
+        assert firsts[1][tier]["count"] - firsts[0].get(tier, {"count": 0})["count"] == 1
     assert sum(new["pool_blocks"].values()) > 0
     assert after["disk"]["limit_bytes"] > 0

@@ -14,10 +14,11 @@ import pytest
 from agentmem.process.exposition import MetricsServer
 from gateway.http import overview
 from gateway.scraping import Service, read_page
-from tests.gateway.cli.top.example import STARTED, Processes
 from tests.gateway.running import running
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured, showing
+
+from .example import NOON, STARTED, Processes, at_work
 
 SERVICES: tuple[Service, ...] = ("worker", "store")
 
@@ -83,30 +84,74 @@ async def test_nothing_is_left_out_that_it_tells(
 ) -> None:
     """Of long pages only some series are asked for and read."""
     whole = {name: await read_page(name, pages[f"{name}_metrics"]) for name in SERVICES}
-    expected = overview.overview_of(whole, datetime.now(UTC))
+    expected = overview.overview_of(whole, {}, None, datetime.now(UTC))
     found = await told(http)
-    for name in ("models", "disk", "remote", "quarantined", "requests_limit", "agents_by_tier"):
+    same = ("models", "disk", "remote", "quarantined", "requests_limit", "agents_by_tier")
+    for name in (*same, "time_to_first_token_since_start"):
         assert found[name] == expected[name], name
     for one, other in zip(found["processes"][1:], expected["processes"], strict=True):
         assert {**one, "requests": None} == {**other, "requests": None}
         assert one["requests"] == {code: count for code, count in other["requests"].items() if count}
 
 
-async def test_histograms_can_be_subtracted(
+async def test_rates_are_of_the_time_since_the_reading_before(
     worker: ScriptedWorker, http: httpx.AsyncClient, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "_FRESH_SECONDS", 0.0)
-    first = (await told(http))["models"][0]["time_to_first_token"]
-    assert [(tier, one["count"]) for tier, one in first.items()] == [("hot", 20), ("none", 1)]
-    processes.worker.observe("agentmem_time_to_first_token_seconds", [0.3] * 5, model_id="demo", tier="hot")
-    later = (await told(http))["models"][0]["time_to_first_token"]["hot"]
-    grown = [
-        (bound, now - was) for (bound, now), (_, was) in zip(later["buckets"], first["hot"]["buckets"], strict=True)
+    first = await told(http)
+    assert (first["interval_seconds"], first["time_to_first_token"]) == (None, {})
+    assert {one["requests_per_second"] for one in first["processes"]} == {None}
+    assert first["models"][0]["generated_tokens_per_second"] is None
+    processes.work()
+    second = await told(http)
+    seconds = second["interval_seconds"]
+    assert second["models"][0]["generated_tokens_per_second"] * seconds == pytest.approx(500)
+    assert second["processes"][2]["cpu_cores"] == 0
+    assert [(tier, one["count"]) for tier, one in second["time_to_first_token"].items()] == [("hot", 20), ("none", 1)]
+    assert second["time_to_first_token_since_start"]["hot"]["count"] == 40
+    assert (await told(http))["models"][0]["generated_tokens_per_second"] == 0
+
+
+def test_two_seconds_of_work() -> None:
+    found = at_work()
+    gateway, told_worker, _ = found["processes"]
+    assert (gateway["requests_per_second"], gateway["failures_per_second"], gateway["cpu_cores"]) == (30, 3.5, 0.25)
+    assert (told_worker["requests_per_second"], told_worker["failures_per_second"]) == (0, 0)
+    demo, large = found["models"]
+    assert demo["prompt_tokens_per_second"] == {"hot": 1800, "warm": 0, "computed": 200}
+    assert (demo["generated_tokens_per_second"], demo["loaded_bytes_per_second"]) == (250, 12e6)
+    assert (list(demo["time_to_first_token"]), demo["inter_token_latency"]["count"]) == (["hot", "none"], 499)
+    hot = demo["time_to_first_token"]["hot"]
+    assert (hot["count"], found["time_to_first_token"]["hot"]) == (20, hot)
+    assert 0.01 < hot["p50_seconds"] < hot["p95_seconds"] < hot["p99_seconds"] <= 0.025
+    assert large["prompt_tokens_per_second"] == {"hot": 0, "warm": 0, "computed": 0}
+    assert (large["time_to_first_token"], large["inter_token_latency"]) == ({}, None)
+
+
+def test_without_two_pages_of_one_process_there_are_no_rates() -> None:
+    down, page = "nothing listens there", Processes()
+    page.worker.set("process_start_time_seconds", STARTED + 60)
+    again = page.worker.page(2.0)
+    for instead in (down, again):
+        found = at_work(worker=instead)
+        assert (found["processes"][1]["requests_per_second"], found["time_to_first_token"]) == (None, {})
+        assert found["processes"][0]["requests_per_second"] == 30
+        if instead is again:
+            assert {one["prompt_tokens_per_second"] for one in found["models"]} == {None}
+    missed = overview.overview_of({"worker": again}, {"worker": down}, 2.0, NOON)
+    assert missed["processes"][0]["cpu_cores"] is None
+
+
+def test_who_is_not_ready_says_which_process_it_misses() -> None:
+    processes = Processes()
+    processes.worker.set("agentmem_ready", 0)
+    processes.gateway.set("agentmem_peer_up", 0, peer="worker")
+    states = [(one["state"], one["why"]) for one in at_work(**processes.pages())["processes"]]
+    assert states == [
+        ("up", "does not reach the worker"),
+        ("not_ready", "it says that it is not serving; its log says why"),
+        ("up", None),
     ]
-    assert [bound for bound, more in grown if more] == [bound for bound, _ in grown if bound is None or bound >= 0.5]
-    assert {more for _, more in grown} == {0, 5}
-    assert later["buckets"][-1][0] is None
-    assert later["sum_seconds"] == pytest.approx(20 * 0.02 + 5 * 0.3)
 
 
 async def test_all_who_ask_are_told_of_one_reading(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

@@ -6,7 +6,7 @@ import { poll } from '../polling.js';
 import { linkTo } from '../routing.js';
 import { Loading, Name, Problem, Tier } from '../parts.js';
 import { Plot } from './overview/plot.js';
-import { REUSED, firstTokens, point, quantile, sums } from './overview/rates.js';
+import { REUSED, point, sums } from './overview/rates.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
 /** @typedef {import('./overview/rates.js').Point} Point */
@@ -41,7 +41,7 @@ function useOverview() {
     (told) => {
       const last = before.current;
       before.current = told;
-      const added = last && told.time !== last.time ? [point(told, last)] : [];
+      const added = last && told.time !== last.time ? [point(told)] : [];
       setState(({ points }) => ({ told, points: [...points, ...added].slice(-POINTS), error: null }));
     },
     (error) => setState((now) => ({ ...now, error })),
@@ -112,10 +112,9 @@ function Processes({ processes }) {
 /** @param {{told: Json}} props */
 function Tiers({ told }) {
   const reused = sums(told.models, 'prompt_tokens');
-  const firsts = firstTokens(told.models);
-  const time = (/** @type {string} */ tier, /** @type {number} */ share) => {
-    const found = firsts[tier] ? quantile(firsts[tier], share) : null;
-    return found === null ? '–' : duration(found);
+  const time = (/** @type {string} */ tier, /** @type {string} */ percentile) => {
+    const found = told.time_to_first_token_since_start[tier]?.[percentile];
+    return found == null ? '–' : duration(found);
   };
   return html`<h2>By tier, since the worker began</h2>
     <div class="scrolls" tabindex="0" role="region" aria-label="By tier"><table>
@@ -126,7 +125,8 @@ function Tiers({ told }) {
       <th scope="row"><${Tier} tier=${tier} /></th>
       <td class="num">${(tier === 'hot' ? told.models : told.disk) ? number(told.agents_by_tier[tier] ?? 0) : '–'}</td>
       <td class="num">${told.models ? number(reused[tier === 'none' ? 'computed' : tier] ?? 0) : '–'}</td>
-      <td class="num">${time(tier, 0.5)}</td><td class="num">${time(tier, 0.99)}</td></tr>`)}</tbody></table></div>`;
+      <td class="num">${time(tier, 'p50_seconds')}</td>
+      <td class="num">${time(tier, 'p99_seconds')}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** @param {{told: Json}} props */

@@ -1,4 +1,4 @@
-"""`agentmem cluster status` where there is no list of nodes to show: what is said, and that no key is."""
+"""Commands that ask the HTTP door, by `agentmem cluster status` where there is no list to show."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ async def test_the_grpc_door(worker: ScriptedWorker, gateway: Gateway) -> None:
 
 async def test_a_key_in_clear_text_is_warned_of() -> None:
     told = await status("192.0.2.1.invalid:1", key="am_x")
-    assert "warning: the key goes to 192.0.2.1.invalid:1 in clear text; use --ca FILE" in told.output
+    assert "warning: the key goes to 192.0.2.1.invalid:1 in clear text; use --tls or --ca FILE" in told.output
     assert "am_x" not in told.output

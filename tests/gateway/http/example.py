@@ -1,27 +1,60 @@
-"""A stack of two models at work, whose figures are easy to reckon: two readings, two seconds apart."""
+"""Pages of metrics, made by the library that makes the services' pages: of two models at work, in round figures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agentmem.v1 import agent_pb2, model_pb2, types_pb2
-from gateway.cli.top.measure import Figures, History
-from gateway.cli.top.sources import Reading
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from .pages import NOON, Process, reading
+from agentmem.process.exposition import LATENCY_BUCKETS
+from gateway.http.overview import Pages, overview_of
+from gateway.pages import Page
 
-DEMO = model_pb2.Model(model_id="demo", state=model_pb2.MODEL_STATE_LOADED, is_default=True)
-BIG = model_pb2.Model(model_id="llama-3.1-8b", state=model_pb2.MODEL_STATE_REGISTERED)
+NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 STARTED = NOON.timestamp() - 7200
 
 
-def agent(name: str, ago: float, tier: types_pb2.Tier.ValueType = types_pb2.TIER_WARM) -> agent_pb2.Agent:
-    """An agent whose last turn ended so many seconds before noon."""
-    told = agent_pb2.Agent(
-        key=types_pb2.AgentKey(namespace="default", agent_id=name, model_id="demo"), tier=tier, tokens=1234, turns=3
-    )
-    told.update_time.FromNanoseconds(int((NOON.timestamp() - ago) * 1e9))
-    return told
+class Process:
+    """The metrics of a process, by their names; a second one with the same names is the process after a restart."""
+
+    def __init__(self, started: float | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics: dict[str, Counter | Gauge | Histogram] = {}
+        if started is not None:
+            self.set("process_start_time_seconds", started)
+
+    def count(self, name: str, by: float = 1, **labels: str) -> None:
+        """Increase a counter, whose name is without `_total`."""
+        if name not in self._metrics:
+            self._metrics[name] = Counter(name, "A counter.", sorted(labels), registry=self.registry)
+        metric = self._metrics[name]
+        assert isinstance(metric, Counter)
+        (metric.labels(**labels) if labels else metric).inc(by)
+
+    def set(self, name: str, to: float, **labels: str) -> None:
+        """Set a gauge."""
+        if name not in self._metrics:
+            self._metrics[name] = Gauge(name, "A gauge.", sorted(labels), registry=self.registry)
+        metric = self._metrics[name]
+        assert isinstance(metric, Gauge)
+        (metric.labels(**labels) if labels else metric).set(to)
+
+    def observe(self, name: str, values: Iterable[float], **labels: str) -> None:
+        """Observe values in a histogram."""
+        if name not in self._metrics:
+            self._metrics[name] = Histogram(
+                name, "A histogram.", sorted(labels), buckets=LATENCY_BUCKETS, registry=self.registry
+            )
+        metric = self._metrics[name]
+        assert isinstance(metric, Histogram)
+        for value in values:
+            (metric.labels(**labels) if labels else metric).observe(value)
+
+    def page(self, at: float = 0.0) -> Page:
+        """What a reader sees now."""
+        return Page.parse(generate_latest(self.registry).decode(), at)
 
 
 class Processes:
@@ -104,40 +137,19 @@ class Processes:
             names = {"route": "/v1/chat/completions", "method": "POST"}
             self.gateway.count("agentmem_http_requests", number, code=code, **names)
 
-    def read(self, at: float, **instead: object) -> Reading:
-        """A reading of all that they tell now; or something else."""
-        pages = {"gateway": self.gateway.page(at), "worker": self.worker.page(at), "store": self.store.page(at)}
-        agents = [agent("ada", 30), agent("bob", 5, types_pb2.TIER_HOT)]
-        told: dict[str, object] = {"models": (DEMO, BIG), "agents": agents, **instead}
-        return reading(at, {**pages, **told.pop("pages", {})}, **told)  # type: ignore[arg-type, dict-item]
+    def pages(self, at: float = 0.0) -> Pages:
+        """What they tell now."""
+        return {"gateway": self.gateway.page(at), "worker": self.worker.page(at), "store": self.store.page(at)}
 
 
-def at_work(most_agents: int = 40, **instead: object) -> Figures:
-    """The figures of two seconds of work, the second reading with something else `instead`."""
-    processes, history = Processes(), History(most_agents)
-    history.add(processes.read(0.0))
+def at_work(**instead: Any) -> Any:
+    """The overview of two seconds of work, with other pages at their end `instead`."""
+    processes = Processes()
+    before = processes.pages()
     processes.work()
-    return history.add(processes.read(2.0, **instead))
-
-
-def many_agents(number: int) -> list[agent_pb2.Agent]:
-    """So many of them."""
-    return [agent(f"agent-{index:03}", index) for index in range(number)]
-
-
-def node(name: str, **instead: object) -> dict[str, Any]:
-    """A node, as GET /v1/cluster lists it."""
-    model = {"model_id": "demo", "fingerprint": "f1", "loaded": True}
-    other = {"model_id": "llama-3.1-8b", "fingerprint": "", "loaded": False}
-    told = {
-        "name": name, "epoch": 7, "address": f"{name}.local:50061", "ready": True, "draining": False, "load": 3,
-        "models": [model, other], "expires_in": 9.6, "heard_ago": 0.4, "version": "0.1.0", "schema": 2, "silent": False,
-    }  # fmt: skip
-    return {**told, **instead}
-
-
-NODES = [
-    node("a"),
-    node("b", draining=True, load=1, heard_ago=1.5),
-    node("c", ready=False, load=0, models=[], expires_in=0, heard_ago=300.0),
-]
+    after = {**processes.pages(2.0), **instead}
+    turns = [
+        {"namespace": "default", "agent_id": name, "model_id": "demo", "state": state, "since": since.isoformat()}
+        for name, state, since in (("ada", "answering", NOON - timedelta(seconds=3)), ("bob", "waiting", NOON))
+    ]
+    return {**overview_of(after, before, 2.0, NOON), "turns_running": turns}
