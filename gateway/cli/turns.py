@@ -1,7 +1,5 @@
 """A turn for people: what memory gave and how long it took in one line, and what was said."""
 
-from collections.abc import Iterable
-
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
 from agentmem.words import cached_tokens, cut_short, printable, short_name, tier_name
 from gateway.cli.text import iso_time
@@ -40,11 +38,6 @@ def turn_line(
 def match_name(cache: types_pb2.CacheReport) -> str:
     """Return "new", "exact", "extend", "partial" or "diverge"."""
     return short_name(types_pb2.Match.DESCRIPTOR, cache.match)
-
-
-def tiers_of(cached: Iterable[types_pb2.TierTokens]) -> str:
-    """Return the names of the tiers that tokens came from: "hot, warm"; "none" where none did."""
-    return ", ".join(tier_name(part.tier) for part in cached if part.tokens) or "none"
 
 
 def turn_text(turn: agent_pb2.Turn) -> str:

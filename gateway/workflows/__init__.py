@@ -13,6 +13,7 @@ read:
     task_runner.py   the tasks of a run's agents, each done once and in order
     run.py           a run: the program, executed and recorded
     event_log.py     its events: durable before they are sent
+    totals.py        sums over them
     records.py       runs as the store keeps them
     live.py          the runs that go on here: how one begins and ends
     runs.py          runs as callers have them: begun, joined, resumed, taken over, cancelled

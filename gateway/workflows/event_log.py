@@ -13,6 +13,7 @@ from agentmem.errors import AgentmemError, FailedPrecondition
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2, workflow_run_pb2
 from agentmem.validation import MAX_RECORD_BYTES
+from gateway.workflows.totals import Totals
 
 _MAX_UNREAD: Final = 1024
 """Published events that may wait for one reader."""
@@ -35,6 +36,7 @@ class EventLog:
         self._write = write
         self._known = {logged.key: logged for logged in events}
         self._stored = [logged.event for logged in self._known.values()]
+        self._totals = Totals(self._stored)
         self._bytes = used + sum(logged.ByteSize() for logged in self._known.values())
         self._pending: list[LoggedEvent | Event] = []
         self._readers: set[_Reader] = set()
@@ -46,18 +48,19 @@ class EventLog:
         """Return what was appended under `key`, in this execution of the run or in one before."""
         return self._known.get(key)
 
-    def count(self, kind: str) -> int:
-        """Return how many events of a kind are stored."""
-        return sum(event.WhichOneof("event") == kind for event in self._stored)
+    def stored_totals(self) -> workflow_pb2.WorkflowTotals:
+        """Return the sums over what is stored."""
+        return Totals(self._stored).sums
 
     def append(self, key: str, event: Event, digest: bytes = b"") -> None:
-        """Have an event stored and sent by the next `flush`, unless there is one under its key.
+        """Have an event stored and sent by the next `flush`, with the totals up to it, unless its key has one.
 
         `digest` is of the request that it answers.
         """
         if key not in self._known:
             event.sequence = len(self._known) + 1
             event.time.GetCurrentTime()
+            self._totals.add(event)
             self._known[key] = logged = LoggedEvent(key=key, event=event, digest=digest)
             self._pending.append(logged)
 

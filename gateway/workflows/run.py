@@ -100,7 +100,8 @@ class Run:
             self.over = True
             await self._worker.forget([agent.key for agent in workflow.agents if not agent.persists])
         else:
-            workflow.turns = self.log.count("agent_spoke")
+            workflow.totals.CopyFrom(self.log.stored_totals())
+            workflow.turns = workflow.totals.turns
             try:
                 await self.log.save()
             except TakenOver:

@@ -67,7 +67,6 @@ class TaskRunner:
                     self._log.publish(Event(agent_delta=workflow_pb2.AgentDelta(agent_id=agent, text=text)))
 
         def spoke(done: Done) -> Event:
-            self._workflow.turns += 1
             reason = done.finished.reason
             return Event(agent_spoke=workflow_pb2.AgentSpoke(text=done.text, reason=reason, **_done(step, agent, done)))
 
@@ -127,6 +126,9 @@ class TaskRunner:
             self._workflow.update_time.GetCurrentTime()
             self._log.append(key, made, _digest(request))
         durable = made.agent_spoke if made.HasField("agent_spoke") else made.agent_listened
+        if logged is None:
+            self._workflow.turns = durable.totals.turns
+            self._workflow.totals.CopyFrom(durable.totals)
         self._versions[agent] = durable.version
         return made
 

@@ -7,19 +7,20 @@ from functools import partial
 from pathlib import Path
 
 import click
+from rich.text import Text
 
-from agentmem import AsyncClient, layout
-from agentmem.console import Mistake
+from agentmem import AsyncClient
+from agentmem.console import Mistake, console, write_json
 from agentmem.diagnostics import Diagnostic
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import workflow_pb2
 from agentmem.validation import MAX_WORKFLOW_BYTES
 from agentmem.words import printable
+from gateway.api.contract_json import to_json
 from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import needing_servers
 from gateway.cli.workflows.report import prepare, write_report
-from gateway.cli.workflows.state import Run, state_name
-from gateway.cli.workflows.view import View, view_of
+from gateway.cli.workflows.view import Lines, state_name
 
 _INTERRUPTED = 130
 
@@ -83,32 +84,53 @@ def run(
     _follow(client, request, file, report)
 
 
+class Shown:
+    """Shows the events of a run, and keeps those of its log."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.workflow = workflow_pb2.Workflow()
+        """As it began, or ended."""
+        self.log: list[workflow_pb2.RunWorkflowResponse] = []
+        self._as_json = as_json
+        self._lines, self._console = Lines(), console()
+
+    def add(self, event: workflow_pb2.RunWorkflowResponse) -> None:
+        if not self.log or event.sequence > self.log[-1].sequence:  # neither growing text nor the end of a failed run
+            self.log.append(event)
+        if event.HasField("started") or event.HasField("finished"):
+            self.workflow = (event.started if event.HasField("started") else event.finished).workflow
+        if self._as_json:
+            write_json(to_json(event))
+            return
+        for line in self._lines.of(event):
+            self._console.print(line, soft_wrap=isinstance(line, Text))
+
+
 def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path | None, report: Path | None) -> None:
     """Show the run until it ends, and write its report. Raises ClickException where it did not succeed."""
-    shown = Run()
-    view = view_of(shown, as_json=client.as_json)
+    shown = Shown(as_json=client.as_json)
     try:
-        client.ask(partial(_followed, request=request, view=view, file=file), view.outage)
+        client.ask(partial(_followed, request=request, shown=shown, file=file), _outage)
     except KeyboardInterrupt:
-        click.echo(f"\n{_goes_on(shown, file, request, client.gateway)}", err=True)
+        click.echo(f"\n{_goes_on(shown, file, request)}", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
     except click.ClickException as error:
-        if isinstance(error, Mistake) or not shown.sequence:
+        if isinstance(error, Mistake) or not shown.log:
             raise
-        going_on = _goes_on(shown, file, request, client.gateway)
-        raise click.ClickException(f"{error.message}; {going_on}") from error
-    view.ended()
+        raise click.ClickException(f"{error.message}; {_goes_on(shown, file, request)}") from error
     if report is not None:
-        click.echo(f"wrote {printable(str(write_report(report, shown)))}", err=client.as_json)
-    _end(shown.workflow, client.gateway)
+        path = write_report(report, shown.workflow, shown.log)
+        click.echo(f"wrote {printable(str(path))}", err=client.as_json)
+    _end(shown.workflow)
 
 
 async def _followed(
-    agentmem: AsyncClient, request: workflow_pb2.RunWorkflowRequest, view: View, file: Path | None
+    agentmem: AsyncClient, request: workflow_pb2.RunWorkflowRequest, shown: Shown, file: Path | None
 ) -> None:
     try:
-        with view:
-            await follow(agentmem, request, view)
+        async for event in agentmem.workflows.raw_events(request):
+            if event is not None:
+                shown.add(event)
     except InvalidArgument as failure:
         raise _refused(file, map(Diagnostic.of_violation, failure.violations)) from failure
     except NotFound as failure:
@@ -117,13 +139,8 @@ async def _followed(
         raise
 
 
-async def follow(agentmem: AsyncClient, request: workflow_pb2.RunWorkflowRequest, view: View) -> None:
-    """Show all events of a workflow, each once and in their order, until it has ended, through outages."""
-    async for event in agentmem.workflows.raw_events(request):
-        if event is None:
-            view.run.interrupt()
-        elif view.run.add(event):
-            view.show(event)
+def _outage(why: str) -> None:
+    click.echo(f"… waiting: {printable(why)}; the run goes on where it was", err=True)
 
 
 def _read(path: Path) -> str:
@@ -172,29 +189,22 @@ def _refused(path: Path | None, diagnostics: Iterable[Diagnostic]) -> Mistake:
     return Mistake("\n".join(lines), located=True)
 
 
-def _goes_on(run: Run, file: Path | None, request: workflow_pb2.RunWorkflowRequest, gateway: str) -> str:
+def _goes_on(shown: Shown, file: Path | None, request: workflow_pb2.RunWorkflowRequest) -> str:
     """Return what to do about a run that is no longer watched."""
-    there = _there(gateway)
-    if name := run.workflow.workflow_id or request.resume_workflow_id:
-        name = printable(name) + there
+    if name := printable(shown.workflow.workflow_id or request.resume_workflow_id):
         return f"the run goes on: `agentmem run --resume {name}` shows it, `agentmem workflows cancel {name}` ends it"
-    again = f"{printable(str(file))} --request-id {printable(request.request_id)}{there}"
-    return f"the run may have begun: `agentmem workflows{there}` lists runs, and `agentmem run {again}` shows this one"
+    again = f"{printable(str(file))} --request-id {printable(request.request_id)}"
+    return f"the run may have begun: `agentmem workflows` lists runs, and `agentmem run {again}` shows this one"
 
 
-def _there(gateway: str) -> str:
-    """Return what it takes to reach the same gateway again."""
-    return "" if gateway == layout.GRPC else f" --gateway {gateway}"
-
-
-def _end(workflow: workflow_pb2.Workflow, gateway: str) -> None:
+def _end(workflow: workflow_pb2.Workflow) -> None:
     if workflow.state == workflow_pb2.WORKFLOW_STATE_SUCCEEDED:
         return
     name = printable(workflow.workflow_id)
     where = f" in phase {printable(workflow.phase)}" if workflow.phase else ""
     why = f": {printable(workflow.error)}" if workflow.error else ""
-    again = ""
-    if workflow.state != workflow_pb2.WORKFLOW_STATE_CANCELLED:
-        again = f"; `agentmem run --resume {name}{_there(gateway)}` tries again at the last finished turn"
+    again = f"; `agentmem run --resume {name}` tries again at the last finished turn"
+    if workflow.state == workflow_pb2.WORKFLOW_STATE_CANCELLED:
+        again = ""
     ended = "failed" if workflow.state == workflow_pb2.WORKFLOW_STATE_FAILED else f"was {state_name(workflow)}"
     raise click.ClickException(f"run {name} {ended}{where}{why}{again}")

@@ -15,7 +15,7 @@ from gateway.api.contract_json import to_json
 from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import DefaultGroup
 from gateway.cli.text import age, counted, described
-from gateway.cli.workflows.state import state_name
+from gateway.cli.workflows.view import state_name
 
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)
 _ID_WIDTH = 36

@@ -73,6 +73,7 @@ class Workflow(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
     """Names the run."""
     namespace: _builtins.str
@@ -99,6 +100,10 @@ class Workflow(_message.Message):
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowAgent]:
         """Who takes part, in the order of the definition."""
 
+    @_builtins.property
+    def totals(self) -> Global___WorkflowTotals:
+        """Sums of what is committed."""
+
     def __init__(
         self,
         *,
@@ -112,14 +117,67 @@ class Workflow(_message.Message):
         update_time: _timestamp_pb2.Timestamp | None = ...,
         error: _builtins.str = ...,
         agents: _abc.Iterable[Global___WorkflowAgent] | None = ...,
+        totals: Global___WorkflowTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "totals", b"totals", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "create_time", b"create_time", "error", b"error", "name", b"name", "namespace", b"namespace", "phase", b"phase", "state", b"state", "turns", b"turns", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "create_time", b"create_time", "error", b"error", "name", b"name", "namespace", b"namespace", "phase", b"phase", "state", b"state", "totals", b"totals", "turns", b"turns", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Workflow: _TypeAlias = Workflow  # noqa: Y015
+
+@_typing.final
+class WorkflowTotals(_message.Message):
+    """WorkflowTotals are sums over the turns and listenings of a run, which say what memory saved."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURNS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    LISTENINGS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    RESENT_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILLED_TOKENS_FIELD_NUMBER: _builtins.int
+    REUSED_TOKENS_FIELD_NUMBER: _builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    turns: _builtins.int
+    """Turns."""
+    notes: _builtins.int
+    """Listenings with a note."""
+    listenings: _builtins.int
+    """Listenings without one."""
+    replayed: _builtins.int
+    """Turns and listenings that had been committed before, and were not computed again."""
+    resent_tokens: _builtins.int
+    """Tokens that a server without memory prefills: the whole ledger for each turn and each note. It has no listenings,
+    so where many hear and few speak prefilled_tokens may be more.
+    """
+    prefilled_tokens: _builtins.int
+    """Prompt tokens that were computed."""
+    reused_tokens: _builtins.int
+    """Prompt tokens whose KV was reused."""
+    recomputed_tokens: _builtins.int
+    """Of prefilled_tokens, those that the agent's ledger had held before, which were computed again after a cache miss."""
+    def __init__(
+        self,
+        *,
+        turns: _builtins.int = ...,
+        notes: _builtins.int = ...,
+        listenings: _builtins.int = ...,
+        replayed: _builtins.int = ...,
+        resent_tokens: _builtins.int = ...,
+        prefilled_tokens: _builtins.int = ...,
+        reused_tokens: _builtins.int = ...,
+        recomputed_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["listenings", b"listenings", "notes", b"notes", "prefilled_tokens", b"prefilled_tokens", "recomputed_tokens", b"recomputed_tokens", "replayed", b"replayed", "resent_tokens", b"resent_tokens", "reused_tokens", b"reused_tokens", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkflowTotals: _TypeAlias = WorkflowTotals  # noqa: Y015
 
 @_typing.final
 class WorkflowAgent(_message.Message):
@@ -453,6 +511,7 @@ class AgentSpoke(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Who."""
     text: _builtins.str
@@ -481,6 +540,10 @@ class AgentSpoke(_message.Message):
     def cache(self) -> _types_pb2.CacheReport:
         """What memory gave."""
 
+    @_builtins.property
+    def totals(self) -> Global___WorkflowTotals:
+        """Sums of the run up to here."""
+
     def __init__(
         self,
         *,
@@ -494,10 +557,11 @@ class AgentSpoke(_message.Message):
         round: _builtins.int = ...,
         reason: _types_pb2.FinishReason.ValueType = ...,
         replayed: _builtins.bool = ...,
+        totals: Global___WorkflowTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "phase", b"phase", "reason", b"reason", "replayed", b"replayed", "round", b"round", "text", b"text", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "phase", b"phase", "reason", b"reason", "replayed", b"replayed", "round", b"round", "text", b"text", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -556,6 +620,7 @@ class AgentListened(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Who."""
     phase: _builtins.str
@@ -582,6 +647,10 @@ class AgentListened(_message.Message):
     def version(self) -> _types_pb2.AgentVersion:
         """The agent's new state."""
 
+    @_builtins.property
+    def totals(self) -> Global___WorkflowTotals:
+        """Sums of the run up to here."""
+
     def __init__(
         self,
         *,
@@ -594,10 +663,11 @@ class AgentListened(_message.Message):
         round: _builtins.int = ...,
         replayed: _builtins.bool = ...,
         note: _builtins.str = ...,
+        totals: Global___WorkflowTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "note", b"note", "phase", b"phase", "replayed", b"replayed", "round", b"round", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "note", b"note", "phase", b"phase", "replayed", b"replayed", "round", b"round", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

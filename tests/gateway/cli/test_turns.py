@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.cli.turns import tiers_of, turn_line
+from gateway.cli.turns import turn_line
 
 CACHED = [types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=7), types_pb2.TierTokens(tier=types_pb2.TIER_WARM)]
 
@@ -35,8 +35,3 @@ def test_lines(cache: dict[str, Any], usage: dict[str, Any], more: dict[str, Any
     timings.decode.FromMilliseconds(500)
     ended = inference_pb2.Finished(usage=types_pb2.Usage(**usage), timings=timings, **more)
     assert turn_line(types_pb2.CacheReport(**cache), ended) == line
-
-
-def test_tiers() -> None:
-    assert tiers_of(CACHED) == "hot"
-    assert tiers_of([]) == "none"

@@ -174,7 +174,7 @@ async def test_a_failure_is_saved_without_what_could_not_be_stored() -> None:
         await log.flush()
     await log.save()
     assert record.written == [["a"], []]
-    assert log.count("agent_spoke") == 1
+    assert log.stored_totals().turns == 1
 
 
 async def test_a_full_record_has_room_for_the_end() -> None:

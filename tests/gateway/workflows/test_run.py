@@ -16,6 +16,7 @@ from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import LoggedEvent
 from gateway.workflows.records import StoredRun
 from gateway.workflows.run import Run, agent_keys
+from gateway.workflows.totals import Totals
 from gateway.workflows.worker import Worker
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
@@ -94,7 +95,8 @@ async def test_what_a_run_asks_for(worker: ScriptedWorker) -> None:
     assert kinds.count("agent_spoke") == kinds.count("agent_speaking") == kinds.count("agents_heard") == 4
     assert (kinds[0], kinds[-1]) == ("started", "finished")
     assert run.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
-    assert run.workflow.turns == 4
+    assert run.workflow.turns == run.workflow.totals.turns == 4
+    assert run.workflow.totals.listenings == 2
 
 
 async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
@@ -151,6 +153,7 @@ async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) ->
     assert [logged.key for logged in written].count("finished") == 1
     assert again.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
     assert (again.workflow.error, again.workflow.turns) == ("", 4)
+    assert again.workflow.totals == Totals(logged.event for logged in written).sums
     assert kinds.count("agent_spoke") == 4
 
 

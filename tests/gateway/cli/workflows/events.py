@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentmem.v1 import types_pb2, workflow_pb2
+from gateway.workflows.totals import Totals
 
 Event = workflow_pb2.RunWorkflowResponse
 ID = "wf-1"
@@ -50,13 +51,17 @@ ABSENT, EVICTED = types_pb2.MISS_REASON_ABSENT, types_pb2.MISS_REASON_EVICTED
 
 
 def numbered(*told: dict[str, Any]) -> list[Event]:
-    """Events, a second apart, with their numbers; growing text is not in the log, and has that of the event before."""
+    """Events, a second apart, with their numbers and sums; growing text has the number of the event before."""
     events: list[Event] = []
-    number = 0
+    number, totals = 0, Totals()
     for fields in told:
         number += not {"agent_speaking", "agent_delta"} & set(fields)
         event = Event(sequence=number, **fields)
         event.time.seconds = 1_700_000_000 + number
+        totals.add(event)
+        if event.HasField("finished"):
+            event.finished.workflow.totals.CopyFrom(totals.sums)
+            event.finished.workflow.update_time.CopyFrom(event.time)
         events.append(event)
     return events
 

@@ -8,9 +8,6 @@ import pytest
 
 from agentmem import AsyncClient, errors
 from agentmem.v1 import workflow_pb2
-from gateway.cli.workflows.run import follow
-from gateway.cli.workflows.state import Run
-from gateway.cli.workflows.view import View
 from tests.gateway.cli.workflows.events import RUN, Event
 from tests.gateway.cli.workflows.scripted import ScriptedWorkflows, after
 
@@ -18,11 +15,11 @@ PATIENCE = 2.0
 """Seconds. An outage has two attempts, each a tenth of a second after the one before, or a little more."""
 
 
-async def followed(workflows: ScriptedWorkflows, patience: float = 60) -> tuple[Run, list[str]]:
-    outages, view = list[str](), View(Run())
+async def followed(workflows: ScriptedWorkflows, patience: float = 60) -> tuple[list[Event], list[str]]:
+    outages = list[str]()
     async with AsyncClient(workflows.address, patience=patience, on_outage=outages.append) as client:
-        await follow(client, workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-1"), view)
-    return view.run, outages
+        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-1")
+        return [event async for event in client.workflows.raw_events(request) if event is not None], outages
 
 
 async def test_patience_begins_anew_with_what_is_new(workflows: ScriptedWorkflows) -> None:
@@ -36,9 +33,9 @@ async def test_patience_begins_anew_with_what_is_new(workflows: ScriptedWorkflow
 
     workflows.script = one_at_a_time
     began = time.monotonic()
-    run, outages = await followed(workflows, PATIENCE)
+    events, outages = await followed(workflows, PATIENCE)
     assert time.monotonic() - began > PATIENCE
-    assert run.finished
+    assert events == after(RUN, 0)
     assert set(outages) == {"restarting"}
 
 
@@ -62,5 +59,5 @@ async def test_what_comes_after_the_end_does_not_matter(workflows: ScriptedWorkf
         raise errors.Unavailable("draining")
 
     workflows.script = stops
-    run, outages = await followed(workflows)
-    assert (run.finished, outages, len(workflows.runs_asked)) == (True, [], 1)
+    assert await followed(workflows) == (RUN, [])
+    assert len(workflows.runs_asked) == 1

@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from agentmem.v1 import workflow_pb2
 from gateway.cli.workflows.report import html
-from gateway.cli.workflows.state import Run
 from tests.gateway.cli.conftest import Command
 from tests.gateway.cli.workflows.events import ID, RUN, Event
 from tests.gateway.cli.workflows.hostile import HOSTILE, SAID
@@ -42,11 +42,10 @@ async def test_a_disk_that_refuses(workflows: ScriptedWorkflows, agentmem: Comma
     assert said.stderr == f"Error: cannot write the report to {tmp_path}: Is a directory\n"
 
 
-def told(events: list[Event]) -> Run:
-    run = Run()
-    for event in events:
-        run.add(event)
-    return run
+def page_of(events: list[Event]) -> str:
+    """The file of a run of these events."""
+    logged = [event for event in events if event.WhichOneof("event") not in ("agent_speaking", "agent_delta")]
+    return html(logged[-1].finished.workflow, logged)
 
 
 class Page(HTMLParser):
@@ -72,7 +71,7 @@ class Page(HTMLParser):
 
 
 def test_it_holds_the_events_of_the_log() -> None:
-    page = Page(html(told(RUN)))
+    page = Page(page_of(RUN))
     logged = [event for event in RUN if event.WhichOneof("event") not in ("agent_speaking", "agent_delta")]
     assert [event["sequence"] for event in page.run["events"]] == [*range(1, len(logged) + 1)]
     spoke = next(event["agent_spoke"] for event in page.run["events"] if "agent_spoke" in event)
@@ -80,23 +79,32 @@ def test_it_holds_the_events_of_the_log() -> None:
     assert page.run["workflow"]["state"] == "succeeded"
 
 
-def test_how_a_run_failed_is_in_it_though_not_in_its_log() -> None:
-    failed = workflow_pb2.Workflow(workflow_id=ID, state=workflow_pb2.WORKFLOW_STATE_FAILED, error="no room")
-    events = [*RUN[:3], Event(sequence=RUN[2].sequence, finished=workflow_pb2.WorkflowFinished(workflow=failed))]
-    page = Page(html(told(events)))
+async def test_how_a_run_failed_is_in_it_though_not_in_its_log(
+    workflows: ScriptedWorkflows, agentmem: Command, tmp_path: Path
+) -> None:
+    async def fails(_: Any) -> AsyncIterator[Event]:
+        failed = workflow_pb2.Workflow(workflow_id=ID, state=workflow_pb2.WORKFLOW_STATE_FAILED, error="no room")
+        for event in RUN[:9]:
+            yield event
+        yield Event(sequence=RUN[8].sequence, finished=workflow_pb2.WorkflowFinished(workflow=failed))
+
+    workflows.script = fails
+    assert (await agentmem("run", "--resume", ID, "--report", str(tmp_path))).exit_code == 1
+    page = Page((tmp_path / "report.html").read_text())
     assert (page.run["workflow"]["state"], page.run["workflow"]["error"]) == ("failed", "no room")
+    assert [event["sequence"] for event in page.run["events"]] == [1, 2, 3]
 
 
 def test_what_agents_said_ends_no_script() -> None:
-    text = html(told(HOSTILE))
+    text = page_of(HOSTILE)
     page = Page(text)
-    assert page.elements == Page(html(told(RUN))).elements
+    assert page.elements == Page(page_of(RUN)).elements
     assert [event["agent_spoke"]["text"] for event in page.run["events"] if "agent_spoke" in event] == list(SAID)
     assert "<script>alert" not in text
 
 
 def test_it_needs_nothing_beside_it() -> None:
-    text = html(told(RUN))
+    text = page_of(RUN)
     assert re.search(r"default-src 'none'; script-src 'sha256-[^;]* data:; style-src 'sha256-", text)
     assert not {"href", "src"} & {name for _, names in Page(text).elements for name in names}
 
@@ -107,7 +115,7 @@ import sys
 for name in ("jinja2", "matplotlib", "numpy", "pydantic", "starlette"):
     sys.modules[name] = None
 from gateway.cli.workflows.report import html
-from gateway.cli.workflows.state import Run
-html(Run())
+from agentmem.v1.workflow_pb2 import Workflow
+html(Workflow(), [])
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -8,9 +8,9 @@
 /** @typedef {import('../../gateway.js').Json} Json */
 /** @typedef {{listeners: string[], bystanders: string[], channel: string}} Heard */
 /**
- * What an agent has done, a turn or a listening, and is durable. `before` are the tokens that its ledger had.
+ * What an agent has done, a turn or a listening, and is durable.
  *
- * @typedef {Json & {kind: 'turn' | 'listening', before: number, heard?: Heard}} Step
+ * @typedef {Json & {kind: 'turn' | 'listening', heard?: Heard}} Step
  */
 /** @typedef {Map<string, Step>} Row what happened beside each other, by agent */
 /**
@@ -30,8 +30,8 @@
  * @property {Map<string, Saying>} speaking who speaks now
  * @property {number} sequence of the last event of the log
  * @property {boolean} finished
- * @property {string} first the time of the first event, "" before it
- * @property {string} latest that of the last one
+ * @property {Json} totals WorkflowTotals up to the last step; null before the first
+ * @property {string} latest the time of the last event, "" before the first
  */
 
 /** Stands for what a lost connection has cost of an utterance that goes on. */
@@ -40,8 +40,8 @@ export const GAP = '… ';
 /** @returns {Run} */
 export function newRun() {
   return {
-    workflow: null, members: new Map(), phases: [], speaking: new Map(), sequence: 0, finished: false, first: '',
-    latest: '',
+    workflow: null, members: new Map(), phases: [], speaking: new Map(), sequence: 0, finished: false,
+    totals: null, latest: '',
   };
 }
 
@@ -60,7 +60,6 @@ export function added(run, event) {
   const next = {
     ...run,
     sequence: Math.max(run.sequence, event.sequence),
-    first: run.first || event.time,
     latest: event.time ?? run.latest,
   };
   if (event.started) return begun(next, event.started.workflow);
@@ -124,7 +123,7 @@ export function goesOn(run) {
 function begun(run, workflow) {
   const members = new Map(run.members);
   for (const { name } of workflow.agents) if (!members.has(name)) members.set(name, newMember(name));
-  return { ...run, workflow, members };
+  return { ...run, workflow, members, totals: workflow.totals ?? run.totals };
 }
 
 /** @param {string} name @returns {Member} */
@@ -202,7 +201,7 @@ function done(run, told) {
   const agent = told.agent_id;
   const known = knowing(run, [agent]);
   const member = /** @type {Member} */ (known.members.get(agent));
-  const step = /** @type {Step} */ ({ ...told, before: member.tokens });
+  const step = /** @type {Step} */ (told);
   const next = withRound(known, told.phase, told.round, (round) => {
     const rows = [...round.rows];
     const last = rows[rows.length - 1];
@@ -218,7 +217,7 @@ function done(run, told) {
   const members = new Map(next.members).set(agent, {
     ...member, tokens, turns: member.turns + (turn ? 1 : 0), last: turn ? placeOf(next, told) : member.last,
   });
-  return { ...next, speaking, members };
+  return { ...next, speaking, members, totals: told.totals };
 }
 
 /**

@@ -1,16 +1,17 @@
 /** What a run is, how far it is, and what memory saved in it. */
-import { html, useMemo } from '../../vendor/preact.js';
+import { html } from '../../vendor/preact.js';
 import { clock, counted, duration, number } from '../../format.js';
 import { Name } from '../../parts.js';
-import { totals } from './totals.js';
 
 /** @typedef {import('./state.js').Run} Run */
 
 /** @param {{run: Run, actions?: unknown}} props `actions` stand beside its name */
 export function Summary({ run, actions }) {
   const { workflow } = run;
-  const sums = useMemo(() => totals(run), [run.phases]); // not for each word that is said
-  const share = sums.resent ? Math.max(0, Math.round((100 * (sums.resent - sums.prefilled)) / sums.resent)) : 0;
+  const sums = run.totals ?? { turns: 0, listenings: 0 };
+  const { resent_tokens: resent, prefilled_tokens: prefilled } = sums;
+  const share = resent ? Math.max(0, Math.round((100 * (resent - prefilled)) / resent)) : 0;
+  const seconds = Math.max(0, (Date.parse(run.latest) - Date.parse(workflow.create_time)) / 1000);
   const running = workflow.state === 'running'; // and then `workflow` is what it was when it began
   const facts = [['Run', workflow.workflow_id],
     ['Phase', (running && run.phases[run.phases.length - 1]?.name) || workflow.phase],
@@ -23,12 +24,12 @@ export function Summary({ run, actions }) {
     <dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd><bdi>${value}</bdi></dd></div>`)}
       <div><dt>So far</dt><dd>${counted(sums.turns, 'turn')}, ${sums.notes ? `${counted(sums.notes, 'note')}, ` : ''}${
         counted(sums.listenings, 'listening')}${sums.replayed ? `, ${number(sums.replayed)} replayed` : ''} in ${
-        duration(sums.seconds)}</dd></div>
-      ${sums.resent > 0 && html`<div class="saved"><dt>What memory saved</dt><dd title=${
+        duration(seconds)}</dd></div>
+      ${resent > 0 && html`<div class="saved"><dt>What memory saved</dt><dd title=${
         'Without memory each turn and each note '
         + 'sends its agent’s whole ledger again'}><strong>${share}%</strong> ${
-        number(sums.prefilled)} tokens were prefilled, where
-        sending each ledger again takes ${number(sums.resent)}; ${number(sums.again)} computed another time</dd></div>`}
+        number(prefilled)} tokens were prefilled, where sending each ledger again takes ${number(resent)}; ${
+        number(sums.recomputed_tokens)} computed another time</dd></div>`}
     </dl>`;
 }
 
