@@ -130,11 +130,14 @@ async def test_the_prisoners_dilemma_re_prefills_nothing(runs: Any, dilemma: str
 @pytest.mark.slow
 async def test_kill_9_between_phases_changes_no_word(runs: Any, dilemma: str, stack: Stack) -> None:
     undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
+    client = await stack.client()
     call = runs.RunWorkflow(asked(dilemma))
     events = []
     async for event in call:
         events.append(event)
         if event.phase_started.phase == "yard" and event.phase_started.round == 1:
+            for agent in (await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))).agents:
+                await client.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=agent.key), timeout=30)  # to the disk
             stack.kill("worker", "store")
             stack.start("store", "worker")
     assert ended(events) == "SUCCEEDED"
