@@ -24,8 +24,7 @@ quantization.py    the quantization scheme of K and V
 codec.py           K and V centred, balanced and rotated for quantization, with `rotation` and `calibration`, which is
                    measured by `calibrating`, with `balancing`; `matrices` multiplies by heads on NVIDIA GPUs
 blas_threads.py    NumPy's linear algebra of small matrices, on one thread
-cuda_kernel.py     makes our kernels for NVIDIA GPUs; `cuda_encoding` is one, which packs K and V; `metal_kernel` makes
-                   those for Apple's
+cuda_kernel.py     makes our kernels for NVIDIA GPUs; `cuda_encoding` is one, which packs K and V
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
 uploading.py       arrays to host memory and back
 cuda_copies.py     copies between host memory and an NVIDIA GPU's

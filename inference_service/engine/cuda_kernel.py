@@ -1,7 +1,7 @@
 """Our kernels for NVIDIA GPUs: device code in .cu files, compiled by MLX on first use."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -33,28 +33,12 @@ def kernel(
     """Make a kernel of `source`, as `mx.fast.cuda_kernel` takes it, after some .cu files of this package.
 
     `width` is that of the widest rows that it rotates, or 0. Inputs keep their strides; with `contiguous`, those whose
-    rows are not contiguous are copied. Compiler errors raise RuntimeError when a result is evaluated.
+    rows are not contiguous are copied. Compiler errors raise RuntimeError when a result is evaluated. MLX caches
+    compiled kernels by name, also on disk, so the name has a hash of the whole source.
     """
-    return named_by_source(mx.fast.cuda_kernel, name, inputs, outputs, source, _signs(width), files, contiguous)
-
-
-def named_by_source(
-    make: Callable[..., Any],
-    name: str,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    source: str,
-    declarations: str,
-    files: Sequence[str],
-    contiguous: bool = False,
-) -> Any:
-    """Make a kernel with `make`, MLX's function for a kind of GPU: `source` after declarations and package files.
-
-    MLX caches compiled kernels by name, also on disk, so the name has a hash of the whole source.
-    """
-    header = declarations + "".join(map(_device_code, files))
+    header = _signs(width) + "".join(map(_device_code, files))
     digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
-    return make(
+    return mx.fast.cuda_kernel(
         name=f"{name}_{digest}",
         input_names=list(inputs),
         output_names=list(outputs),

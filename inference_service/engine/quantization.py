@@ -5,7 +5,6 @@ A group of `group_size` elements along the last axis has one scale and one bias,
 have bits of their own: nearly all error of 4 bits comes from K, through the softmax.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final, NamedTuple, Self
@@ -93,35 +92,9 @@ class Quantized(NamedTuple):
         return sum(int(part.nbytes) for part in self)
 
     @property
-    def tokens(self) -> int:
-        """Length of the token axis."""
-        return int(self.weights.shape[2])
-
-    @property
     def dtype(self) -> mx.Dtype:
         """Dtype of the original tensor: Phi-2 and StableLM return to it from attention in float32."""
         return self.scales.dtype
-
-    def map(self, function: Callable[[mx.array], mx.array]) -> "Quantized":
-        """Apply `function` to each of the three arrays."""
-        return Quantized(*(function(part) for part in self))
-
-    def between(self, start: int, stop: int) -> "Quantized":
-        """Return a view of tokens `start` to `stop`."""
-        return self.map(lambda part: part[:, :, start:stop])
-
-    def followed_by(self, *others: "Quantized") -> "Quantized":
-        """Concatenate along the token axis."""
-        return Quantized(*(mx.concatenate(list(parts), axis=2) for parts in zip(self, *others, strict=True)))
-
-    def blank(self, tokens: int, rows: int | None = None) -> "Quantized":
-        """Return zeros of the same shape but for the number of tokens, and of rows if given."""
-
-        def zeros(part: mx.array) -> mx.array:
-            own, heads, _, width = part.shape
-            return mx.zeros((own if rows is None else rows, heads, tokens, width), dtype=part.dtype)
-
-        return self.map(zeros)
 
 
 def quantize(x: mx.array, by: Quantization) -> Quantized:

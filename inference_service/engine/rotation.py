@@ -1,6 +1,6 @@
 """Rotation R = diag(signs) Hadamard of the scheme `rotated`; see `codec`.
 
-rotation.cu and rotation.metal are its versions for GPUs.
+rotation.cu is its version for NVIDIA GPUs.
 """
 
 import hashlib

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 
@@ -25,13 +25,11 @@ from inference_service.engine.attention.self_test import (
     few_queries_error,
     many_queries_error,
     one_query_error,
-    row_in_segments_error,
     unpacking_error,
 )
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.device import has_own_memory, on_cpu
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.metal_kernel import available as metal_available
 from inference_service.engine.network import Network
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence as KVSequence
@@ -42,9 +40,6 @@ from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
-
-METAL_IN_BLOCKS: Final = False
-"""Rows without arrays attend by the kernel for Apple's GPUs, where it is right. None of these has run it."""
 
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
 """Token ids of a prompt. Every vocabulary has them."""
@@ -172,15 +167,8 @@ def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
     encoding_error(geometry)
     if not has_own_memory():
         error = arrays_error(geometry)
-        reports = [PathReport(phase, "arrays", error, "K and V are unpacked once") for phase in ("prefill", "decode")]
-        if not (METAL_IN_BLOCKS and metal_available()) or geometry.shows_arrays or geometry.latents:
-            return reports, Kernels()
-        try:
-            row_in_segments_error(geometry)
-        except (RuntimeError, ValueError, FailedPrecondition) as failure:
-            return [reports[0], replace(reports[1], note=f"{reports[1].note}; {failure}")], Kernels()
-        note = f"{reports[1].note}; where there is no memory for that, rows attend over packed K and V"
-        return [reports[0], replace(reports[1], note=note)], Kernels(one=True)
+        note = "K and V are unpacked once"
+        return [PathReport(phase, "arrays", error, note) for phase in ("prefill", "decode")], Kernels()
     unpacked = unpacking_error(geometry)
     if geometry.format.scheme == BALANCED:
         unpacked = max(unpacked, many_queries_error(geometry))

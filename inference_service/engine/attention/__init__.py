@@ -1,6 +1,5 @@
 """Attention over quantized K and V. Models call `backend`; `latents` attends over latents as arrays. `paged.attention`
-uses the .cu kernels, for NVIDIA GPUs, `paged.metal_attention` the .metal ones, for Apple GPUs; `chunks` joins their
-results. `self_test` verifies them at load, by `reference`.
+uses the .cu kernels, for NVIDIA GPUs; `chunks` joins their results. `self_test` verifies them at load, by `reference`.
 """
 
 from inference_service.engine.attention.backend import AttentionBackend

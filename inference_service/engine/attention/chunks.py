@@ -1,6 +1,5 @@
 """Parts shared by kernels over packed K and V: reading, and joining the results of chunks of tokens."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -40,10 +39,6 @@ _SINK_MEAN = """ - {scale!r}f * product<{type}, {k_dim}, {v_dim}, {together}>(
       k_mean + head * k_mean_shape[0] / heads * k_mean_strides[0], k_mean_strides[2])"""
 _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_strides[2]"
 _BACK = "v_back + head * v_back_shape[0] / heads * {v_dim} * {v_dim}"
-
-
-MergeKernel = Callable[[mx.Dtype, int, int, KVFormat, float, bool, bool], Any]
-"""(dtype, k_dim, v_dim, format, scale, with sinks, centred) to the kernel that joins chunks."""
 
 
 class Split(NamedTuple):
@@ -88,18 +83,17 @@ def joined(
     sinks: mx.array | None,
     codec: KVCodec,
     v_mean: mx.array | None,
-    merge_kernel: MergeKernel | None = None,
 ) -> mx.array:
     """Join the chunks' results, out of the packed basis and with the mean of V: [rows, heads, n, v_dim]. `v_mean` is
     the one that they lack.
 
     `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32, over packed K and V;
     `queries` [rows, heads, n, k_dim] are the model's, padded to packed K's width; the output has their dtype. `sinks`
-    [heads]. `merge_kernel` makes the kernel for other than NVIDIA GPUs. Raises ValueError for means of another dtype.
+    [heads]. Raises ValueError for means of another dtype.
     """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
-    bases = codec.kernel_bases if merge_kernel is None else None
+    bases = codec.kernel_bases
     if bases:
         v_mean = codec.v_mean
     inputs = [stats, partial]
@@ -114,8 +108,9 @@ def joined(
         inputs.append(bases[1].back)
         alike = heads // len(bases[1].back) if n == 1 else 1
         together = max(c for c in range(1, alike + 1) if alike % c == 0 and (c == 1 or c * v_dim <= _MOST_THREADS))
-    of = (dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
-    merge = merge_kernel(*of) if merge_kernel else _merge_kernel(*of, together)
+    merge = _merge_kernel(
+        dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred, together
+    )
     [out] = merge(
         inputs=inputs,
         grid=(rows * heads * n * v_dim, 1, 1),

@@ -8,12 +8,11 @@ import mlx.core as mx
 import numpy as np
 
 from agentmem.errors import FailedPrecondition
-from agentmem.kv.blockfile import TENSORS
 from inference_service.engine.attention.reference import out_of_packed, plain_attention, plain_values, random_codec
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.paged import attention, kernels, metal_attention, write_kernels
-from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
+from inference_service.engine.paged import attention, kernels, write_kernels
+from inference_service.engine.paged.arena import Arena, DeviceArena
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import banded
@@ -107,17 +106,6 @@ def one_query_error(geometry: Geometry) -> float:
     return _kernel_error(_latents if geometry.latents else _one, "one query", _ONE, geometry)
 
 
-def row_in_segments_error(geometry: Geometry) -> float:
-    """As `one_query_error`, of the kernel for Apple GPUs, over blocks in several segments."""
-    errors = [
-        _segments_error(lengths, geometry, group, with_sinks)
-        for _, lengths in _ONE
-        for group in geometry.groups
-        for with_sinks in (False, True)
-    ]
-    return _within(max(errors), geometry, "one query in segments")
-
-
 def few_queries_error(geometry: Geometry) -> float:
     """As `one_query_error`, of the kernel for a few queries of a sequence."""
     return _kernel_error(_latents if geometry.latents else _few, "a few queries", _FEW, geometry)
@@ -173,10 +161,13 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
     """Write random K and V of these lengths to blocks in random order; with a window, only the last tokens."""
     random = partial(_random, geometry.dtype)
     tokens = geometry.piece_tokens if group.window else geometry.block_tokens
-    paged, layout = _paged(geometry, group)
-    k_mean, v_mean = _means(geometry, group, seed)
+    layout = BlockLayout(geometry.shapes(group, tokens) if group.window else geometry.block_shapes(tokens))
+    paged = PagedGroup.of(geometry, group, layout, tokens)
+    k_mean, v_mean = random(seed, group.kv_heads, group.k_dim), 0.125 * random(seed + 1, group.kv_heads, group.v_dim)
+    if geometry.latents:  # Outputs contain this mean, and so its rounding.
+        k_mean = 0.125 * k_mean
     codec = random_codec(geometry.format_of(group), (k_mean, v_mean), seed)
-    firsts = _firsts(group, tokens, lengths)
+    firsts = [max(0, length - group.window - 60) // tokens * tokens if group.window else 0 for length in lengths]
     counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
     arena = DeviceArena(layout, sum(counts) + 1)
     places = np.random.default_rng(seed).permutation(sum(counts))
@@ -211,23 +202,6 @@ def _off(x: mx.array, packed: mx.array, found: mx.array) -> float:
     return error
 
 
-def _paged(geometry: Geometry, group: LayerGroup) -> tuple[PagedGroup, BlockLayout]:
-    tokens = geometry.piece_tokens if group.window else geometry.block_tokens
-    layout = BlockLayout(geometry.shapes(group, tokens) if group.window else geometry.block_shapes(tokens))
-    return PagedGroup.of(geometry, group, layout, tokens), layout
-
-
-def _means(geometry: Geometry, group: LayerGroup, seed: int) -> tuple[mx.array, mx.array]:
-    random = partial(_random, geometry.dtype)
-    k_mean, v_mean = random(seed, group.kv_heads, group.k_dim), 0.125 * random(seed + 1, group.kv_heads, group.v_dim)
-    # Outputs over latents contain the mean, and so its rounding.
-    return 0.125 * k_mean if geometry.latents else k_mean, v_mean
-
-
-def _firsts(group: LayerGroup, tokens: int, lengths: tuple[int, ...]) -> list[int]:
-    return [max(0, length - group.window - 60) // tokens * tokens if group.window else 0 for length in lengths]
-
-
 _KEPT: list[DeviceArena] = []
 """The memory of the last sequences, kept alive: kernels read it by address."""
 
@@ -252,71 +226,21 @@ def _values(
     return sides[0], sides[1]
 
 
-def _segments_error(lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool) -> float:
-    """Return the error over blocks in random order, few per segment; the last token is each row's own."""
-    paged, layout = _paged(geometry, group)
-    random, tokens, seed = partial(_random, geometry.dtype), paged.tokens, 7
-    codec = random_codec(geometry.format_of(group), _means(geometry, group, seed), seed)
-    firsts = _firsts(group, tokens, lengths)
-    counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
-    arena = HostArena(layout, sum(counts), max(2, -(-sum(counts) // metal_attention.MOST_SEGMENTS)))
-    arena.take(range(sum(counts)))
-    order = np.random.default_rng(seed).permutation(sum(counts)).tolist()
-    tables, spans, values, last = [], [], [], []
-    for row, (length, first) in enumerate(zip(lengths, firsts, strict=True)):
-        own = order[sum(counts[:row]) : sum(counts[: row + 1])]
-        k_mean, v_mean = _means(geometry, group, seed)
-        k = random(seed + 10 + row, 1, group.kv_heads, length - first, group.k_dim, mean=k_mean[:, None])
-        v = random(seed + 30 + row, 1, group.kv_heads, length - first, group.v_dim, mean=v_mean[:, None])
-        packed = codec.encode(k, v)
-        for at, block in enumerate(own):
-            views = layout.views(arena.words(block))
-            parts = [part for side in packed for part in side.between(at * tokens, (at + 1) * tokens)]
-            for name, part in zip(TENSORS, parts, strict=True):
-                host = np.array(part.view(mx.uint16) if part.dtype.size == 2 else part)
-                views[geometry.prefix(group) + name][-1, :, : host.shape[2]] = host[0]
-        values.append(_values(arena, geometry, group, own, length - first, codec))
-        last.append([side.between(length - first - 1, length - first) for side in packed])
-        low = max(first, length - group.window) if group.window else 0
-        spans.append((first, low, length - 1))
-        tables.append(own)
-    segments, blocks = arena.placed(tables)
-    where = metal_attention.Places(segments, mx.array(blocks), mx.array(np.array(spans, np.int32)))
-    k_own, v_own = (
-        Quantized(*(mx.concatenate(list(part)) for part in zip(*side, strict=True))) for side in zip(*last, strict=True)
-    )
-
-    def attend(queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        layer = mx.array([len(group.layers) - 1])
-        return metal_attention.flash_decoding(paged, layer, queries, (k_own, v_own), where, codec, scale, sinks)
-
-    return _error(attend, values, (k_mean, v_mean), 1, geometry, group, with_sinks)
-
-
 def _group_error(
     kernel: Kernel, queries: int, lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool
 ) -> float:
-    row = _in_blocks(geometry, group, lengths, seed=7)
-    return _error(partial(kernel, row), row.values, row.means, queries, geometry, group, with_sinks)
-
-
-def _error(
-    attend: Callable[[mx.array, float, mx.array | None], mx.array], values: Sequence[tuple[mx.array, mx.array]],
-    means: tuple[mx.array, mx.array], queries: int, geometry: Geometry, group: LayerGroup, with_sinks: bool,
-) -> float:  # fmt: skip
-    random = partial(_random, geometry.dtype)
-    width = group.k_dim + geometry.latents * group.v_dim
-    q = random(1, len(values), geometry.heads, queries, width)
+    row, random = _in_blocks(geometry, group, lengths, seed=7), partial(_random, geometry.dtype)
+    q = random(1, len(lengths), geometry.heads, queries, group.k_dim + geometry.latents * group.v_dim)
     sinks = random(2, geometry.heads, mean=4.0) if with_sinks else None
     scale = group.k_dim**-0.5
-    found = attend(q, scale, sinks).astype(mx.float32)
+    found = kernel(row, q, scale, sinks).astype(mx.float32)
     wanted = []
-    for at, (k, v) in enumerate(values):
+    for at, (k, v) in enumerate(row.values):
         if geometry.latents:
             k, v = mx.concatenate([k, v], axis=-1), k
         wanted.append(plain_attention(q[at : at + 1], k, v, scale, group.window, sinks))
     truth = mx.concatenate(wanted)
-    mean = means[not geometry.latents]
+    mean = row.means[not geometry.latents]
     of_mean = mx.repeat(mean.astype(mx.float32), geometry.heads // group.kv_heads, axis=0)[:, None]
     error: float = (mx.abs(found - truth).max() / mx.abs(truth - of_mean).max()).item()  # type: ignore[assignment]
     return error

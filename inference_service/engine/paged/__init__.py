@@ -4,7 +4,6 @@ sequence.py         one sequence's KV: blocks, windows and states, and checkpoin
 store.py            all KV memory of a model, and the caches for a call of the model
 passes.py           one call of the model: tokens of some sequences; caches over arrays
 in_blocks.py        caches over blocks that kernels write and read: `write_kernels`, `kernels`, `attention`. NVIDIA GPUs
-in_segments.py      caches over blocks that kernels only read, in host memory: `metal_attention`. Apple GPUs
 shares.py           how thread blocks share queries that attend together
 writing.py          copies of K and V between arrays and blocks of host memory
 traces.py           passes that are traced once and replayed

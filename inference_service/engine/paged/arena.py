@@ -158,18 +158,6 @@ class HostArena(Arena):
         words: Words = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
         return words
 
-    def placed(self, tables: Sequence[Sequence[int]]) -> tuple[list[mx.array], npt.NDArray[np.int32]]:
-        """Return the segments of these tables' blocks, at least one, and [tables, n, 2]: each block's segment, as an
-        index into these, and index there; zeros after a table's end.
-        """
-        found = np.zeros((len(tables), max(1, *map(len, tables)), 2), np.int32)
-        order: dict[int, int] = {}
-        for row, table in enumerate(tables):
-            for at, block in enumerate(table):
-                segment, place = self._place(block)
-                found[row, at] = order.setdefault(segment, len(order)), place
-        return [self._segments[segment] for segment in order or list(self._segments)[:1]], found
-
     def put(self, placed: Sequence[Placed]) -> None:
         for block, first, tensors in placed:
             self.layout.put(self.words(block), tensors, first)

@@ -38,8 +38,6 @@ class PagedGroup:
     """Tokens in a block of the pool."""
     offsets: tuple[int, ...]
     """Bytes from a block's beginning to each of the six tensors."""
-    words: int
-    """uint32 words of a block of the pool."""
     window: int = 0
 
     @classmethod
@@ -48,7 +46,7 @@ class PagedGroup:
         prefix = geometry.prefix(group)
         return cls(
             group.kv_heads, group.k_dim, group.v_dim, geometry.format_of(group), geometry.dtype, tokens,
-            tuple(layout.tensors[prefix + name].offset for name in TENSORS), layout.words, group.window or 0,
+            tuple(layout.tensors[prefix + name].offset for name in TENSORS), group.window or 0,
         )  # fmt: skip
 
     def fields(self) -> dict[str, str | int]:

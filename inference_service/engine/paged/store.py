@@ -18,10 +18,8 @@ from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena, Reading
 from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
-from inference_service.engine.paged.in_segments import SegmentKVCache, attends_in_segments, places
 from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
-from inference_service.engine.paged.metal_attention import Places
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, Piece, StatesCache, state_caches
 from inference_service.engine.paged.sequence import (
     BlockTable,
@@ -43,7 +41,7 @@ _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 
 class Kernels(NamedTuple):
     """Phases that use our kernels: attention over packed K and V in blocks, for `one` query of a row and a `few` of a
-    sequence; `traced` passes. In memory shared with the host only `one` counts, for sequences without arrays.
+    sequence; `traced` passes.
     """
 
     one: bool = False
@@ -204,18 +202,8 @@ class KVStore:
 
     def _over_arrays(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
         for group in self.geometry.groups:
-            where = self._places(of, group) if self.kernels.one and attends_in_segments(of) else None
-            for index, layer in enumerate(group.layers):
-                codec = self.codecs[layer]
-                if where is None:
-                    yield layer, ArrayKVCache(of, layer, codec, group.window or 0, self.load)
-                else:
-                    yield layer, SegmentKVCache(of, layer, codec, self._paged[group], _INDEX[index], where, self.load)
-
-    def _places(self, of: Pass, group: LayerGroup) -> Places | None:
-        home = next(each for each in self._homes if each.group is group)
-        assert isinstance(home.arena, HostArena)
-        return places(of, home.arena, home.table, group.window or 0)
+            for layer in group.layers:
+                yield layer, ArrayKVCache(of, layer, self.codecs[layer], group.window or 0, self.load)
 
     def _in_blocks(self, of: Pass) -> dict[int, BlockKVCache]:
         before = None

@@ -25,36 +25,34 @@ _UNUSED_SECONDS = 30 * 86_400.0
 class CompiledKernels:
     """Compiles code that includes `header`, in `directory`. What comes of it stays there where no cache can be had."""
 
-    def __init__(self, directory: Path, header: Path, flags: Sequence[str], environment: dict[str, str]) -> None:
-        """`environment`: what g++ gets beside this process's variables."""
+    def __init__(self, directory: Path, header: Path, flags: Sequence[str]) -> None:
         self._directory = directory
         self._header = header
         self._flags = tuple(flags)
-        self._environment = environment
         self._prepared = False
         self._kept = _folder() or directory
 
-    def file(self, code: str, *, shared: bool) -> Path:
-        """A shared library, or a program. Raises RuntimeError with what g++ says to code that it refuses."""
+    def file(self, code: str) -> Path:
+        """Return the shared library. Raises RuntimeError with g++'s message."""
         headers = (header.read_text() for header in sorted(self._header.parent.glob("*.h")))
-        parts = (_compiler(), *self._flags, "-shared" if shared else "", self._header.name, *headers, code)
+        parts = (_compiler(), *self._flags, self._header.name, *headers, code)
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
         kept = self._kept / digest
         try:
             os.utime(kept)
         except FileNotFoundError:
             with costs.kept():
-                self._compile(code, kept, ("-shared",) if shared else ())
+                self._compile(code, kept)
         return kept
 
-    def _compile(self, code: str, kept: Path, how: Sequence[str]) -> None:
+    def _compile(self, code: str, kept: Path) -> None:
         if not self._prepared:
             self._compile_header()
         source = self._directory / f"{kept.name}.cpp"
         source.write_text(code)
         made = kept.with_suffix(f".{os.getpid()}")
         try:
-            self._run(*how, str(source), "-o", str(made))
+            self._run("-shared", str(source), "-o", str(made))
             made.rename(kept)
         finally:
             made.unlink(missing_ok=True)
@@ -67,8 +65,7 @@ class CompiledKernels:
 
     def _run(self, *arguments: str) -> None:
         command = ["g++", *self._flags, f"-I{self._header.parent}", *arguments]
-        environment = {**os.environ, **self._environment}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr)
 

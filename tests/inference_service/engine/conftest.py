@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_copies, cuda_encoding, dequantizing, matrices, metal_kernel, prompts, skinny
+from inference_service.engine import cuda_copies, cuda_encoding, dequantizing, matrices, prompts, skinny
 from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.paged import arena, metal_attention, write_kernels
+from inference_service.engine.paged import arena, write_kernels
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.engine.paged.arena import Arena, DeviceArena
@@ -24,7 +24,6 @@ from inference_service.engine.paged.passes import Pass
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
-from tests.inference_service.engine.metal_on_cpu import MetalOnCPU
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -121,29 +120,6 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
     monkeypatch.setattr(self_test, "_ONE", ((1, (150,)), (1, (90, 260, 40))))
     monkeypatch.setattr(self_test, "_FEW", ((5, (150,)), (20, (70,)), (3, (260, 40))))
     monkeypatch.setattr(self_test, "_ARRAYS", ((30, (260, 40)),))
-    for each in made:
-        each.cache_clear()
-    yield
-    for each in made:
-        each.cache_clear()
-
-
-@pytest.fixture(scope="session")
-def metal_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> MetalOnCPU:
-    return MetalOnCPU(tmp_path_factory.mktemp("metal"))
-
-
-@pytest.fixture
-def metal_kernels(metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Our kernels run: as they are on Apple's GPUs, elsewhere as g++ compiles them, over fewer tokens."""
-    if metal_kernel.available():
-        yield
-        return
-    if not shutil.which("g++"):
-        pytest.skip("kernels run on Apple's GPUs, or with g++")
-    made = (metal_attention._chunks_kernel, metal_attention._merge_kernel)
-    monkeypatch.setattr(mx.fast, "metal_kernel", metal_on_cpu)
-    monkeypatch.setattr(self_test, "_ONE", ((1, (300,)), (1, (60, 270, 1))))
     for each in made:
         each.cache_clear()
     yield

@@ -57,7 +57,7 @@ class CudaOnCPU:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._compiled = CompiledKernels(directory, Path(__file__).with_suffix(".h"), _FLAGS, {})
+        self._compiled = CompiledKernels(directory, Path(__file__).with_suffix(".h"), _FLAGS)
         self._libraries: dict[str, Any] = {}
 
     def __call__(
@@ -85,7 +85,7 @@ class CudaOnCPU:
 
     def _library(self, code: str) -> Any:
         if code not in self._libraries:
-            library = ctypes.CDLL(str(self._compiled.file(code, shared=True)))
+            library = ctypes.CDLL(str(self._compiled.file(code)))
             library.launch.restype = ctypes.c_bool
             self._libraries[code] = library
         return self._libraries[code]

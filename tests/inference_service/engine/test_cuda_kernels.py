@@ -234,7 +234,7 @@ def test_what_is_left_out_of_a_kernel_shows(
 
 
 def paged(k_dim: int, bits: int = 4, dtype: mx.Dtype = mx.bfloat16) -> PagedGroup:
-    return PagedGroup(2, k_dim, k_dim, KVFormat(bits, bits, 8), dtype, 64, (0,) * 6, words=0)
+    return PagedGroup(2, k_dim, k_dim, KVFormat(bits, bits, 8), dtype, 64, (0,) * 6)
 
 
 def nowhere(rows: int = 1) -> Tables:

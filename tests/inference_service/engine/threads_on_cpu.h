@@ -1,6 +1,6 @@
 // The threads of a GPU's kernel on the CPU, block after block: they are fibers that take turns at barriers and wherever
 // they exchange values, in an order that changes from turn to turn, and now and then a warp is held until all others
-// wait, so that a missing barrier shows. "Block" and "warp" are CUDA's words; Metal's are threadgroup and simdgroup.
+// wait, so that a missing barrier shows.
 
 #pragma once
 
@@ -32,7 +32,7 @@ struct Fiber {
   bool begun = false, done = false;
 };
 static std::vector<Fiber> fibers;
-static std::function<void()> body, fresh_block = [] {};
+static std::function<void()> body;
 static jmp_buf scheduler;
 static unsigned current;
 static unsigned long events;  // arrivals at barriers and ends of threads: without any, all wait for ever
@@ -124,7 +124,6 @@ static bool run(Dim3 grid, Dim3 block) {
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z) {
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
-        fresh_block();
         if (!run_block()) return false;
       }
     }

@@ -191,7 +191,7 @@ def test_one_query_of_each_row_is_right(case: Case, sunk: bool) -> None:
     tables = pool.tables(rows, firsts, ends)
     found = attention.flash_decoding(pool.group, pool.layer, queries, tables, codec, 0.125, sinks, written)
     for at, (row, end) in enumerate(zip(rows, ends, strict=True)):
-        seen = tuple(side.between(0, end) for side in packed[row])
+        seen = tuple(Quantized(*(part[:, :, :end] for part in side)) for side in packed[row])
         wanted = truth(seen, case, queries[at : at + 1], codec, sinks, 0.125)
         assert near(found[at], wanted[0], case.dtype), (at, end)
 
