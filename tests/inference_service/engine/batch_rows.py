@@ -1,4 +1,4 @@
-"""Turns of any architecture whose rows join and leave passes at given ticks, and faults of passes of several rows."""
+"""Turns of any architecture whose rows join and leave passes at given ticks."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
@@ -12,7 +12,7 @@ from inference_service.engine.paged.passes import Pass
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import Turn, begin, difference, prompt_of
 from tests.oracle import Oracle
-from tests.tiny_hybrids import HYBRIDS, WITHOUT_POSITIONS
+from tests.tiny_hybrids import HYBRIDS
 from tests.tiny_models import (
     write_deepseek2,
     write_gemma3,
@@ -23,16 +23,15 @@ from tests.tiny_models import (
     write_qwen2,
     write_qwen3,
 )
-from tests.tiny_own_attention import OWN_ATTENTION, write_kimi_linear
+from tests.tiny_own_attention import OWN_ATTENTION
 from tests.tiny_states import STATES
 
 TOLERANCE = 1e-3
-SLIDING = [write_gemma3, write_gpt_oss]
-OTHERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, write_deepseek2]
-WRITERS = [*OTHERS, *SLIDING, *HYBRIDS, *OWN_ATTENTION, *STATES]
+WRITERS = [
+    write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, write_deepseek2, write_gemma3, write_gpt_oss,
+    *HYBRIDS, *OWN_ATTENTION, *STATES,
+]  # fmt: skip
 WITH_KV = [writer for writer in WRITERS if writer not in STATES]
-RECURRENT = [*HYBRIDS, *STATES]
-POSITIONED = [writer for writer in WITH_KV if writer not in (*WITHOUT_POSITIONS, write_kimi_linear)]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 REPEATS, LENGTHS = (2, 9, 15, 5), (30, 14, 18, 36)
 
@@ -46,17 +45,12 @@ Rows = dict[int, Turn]
 
 def decoded(model: LoadedModel, joins: dict[int, int]) -> Rows:
     """Turns that join at given ticks, none of which fails."""
-    rows = begun(model, joins)
-    assert all(row.whole and not row.job.alone for row in rows.values())
-    return rows
-
-
-def begun(model: LoadedModel, joins: dict[int, int]) -> Rows:
     rows: Rows = {}
     for tick in range(10_000):
         for number in (number for number, at in joins.items() if at == tick):
             rows[number] = begin(model, prompt_of(model, number, REPEATS[number]), LENGTHS[number])
         if not model.engine.step() and len(rows) == len(joins):
+            assert all(row.whole and not row.job.alone for row in rows.values())
             return rows
     raise AssertionError("the engine does not come to an end")
 

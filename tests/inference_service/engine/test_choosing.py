@@ -65,16 +65,6 @@ def test_a_bias_is_its_own_rows() -> None:
     assert next_tokens(logits, jobs).tolist() == [likeliest[0], 7, likeliest[2]]
 
 
-def test_a_key_of_another_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    flat, kinds = mx.zeros((4, VOCABULARY)), [Sampling(temperature=1.0, seed=seed) for seed in range(4)]
-    right = next_tokens(flat, [job_of(kind) for kind in kinds]).tolist()
-    original = sampled
-    monkeypatch.setattr(choosing, "sampled", lambda logprobs, by, keys: original(logprobs, by, keys[1:] + keys[:1]))
-    wrong = next_tokens(flat, [job_of(kind) for kind in kinds]).tolist()
-    assert wrong == [*right[1:], right[0]]  # type: ignore[index]
-    assert len(set(right)) == 4  # type: ignore[arg-type]
-
-
 def test_tokens_are_drawn_with_their_probabilities() -> None:
     """The chi-squared statistic over five tokens with 4 degrees of freedom stays below that of one in a million."""
     wanted, draws = np.array([0.5, 0.25, 0.15, 0.07, 0.03]), 20_000

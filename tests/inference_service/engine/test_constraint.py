@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from agentmem.errors import InvalidArgument
@@ -127,51 +126,9 @@ def swap_grammars(step: int, turns: list[Turn]) -> None:
         one._grammar, other._grammar = other._grammar, one._grammar
 
 
-def swap_last_tokens(step: int, turns: list[Turn]) -> None:
-    one, other = (turn.job.sampler for turn in turns[2:4])
-    if step < 50 and isinstance(one, ConstrainedSampler) and isinstance(other, ConstrainedSampler):
-        one._last, other._last = other._last, one._last
-
-
-@pytest.mark.parametrize("fault", [swap_grammars, swap_last_tokens])
-def test_rows_whose_states_are_swapped_are_found_out(model: LoadedModel, fault: Callable[..., None]) -> None:
+def test_rows_whose_grammars_are_swapped_are_found_out(model: LoadedModel) -> None:
     with pytest.raises((AssertionError, InvalidArgument)):
-        mixed(model, fault)
-    run(model)
-
-
-def test_a_pass_that_gives_each_row_the_logits_of_another_is_found_out(
-    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = batching.next_tokens
-
-    def turned(logits: mx.array, jobs: Any) -> mx.array:
-        return original(logits[::-1] if len(jobs) > 4 else logits, jobs)
-
-    monkeypatch.setattr(batching, "next_tokens", turned)
-    with pytest.raises((AssertionError, InvalidArgument)):
-        assert all(right(oracle, turn) for turn in mixed(model))
-    monkeypatch.undo()
-    run(model)
-
-
-def test_a_turn_that_samples_with_a_neighbours_sampler_is_found_out(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = batching.next_tokens
-
-    def shifted(logits: mx.array, jobs: Any) -> mx.array:
-        if len(jobs) < 4:
-            return original(logits, jobs)
-        samplers = [job.sampler for job in jobs]
-        for job, sampler in zip(jobs, samplers[1:] + samplers[:1], strict=True):
-            job.sampler = sampler
-        return original(logits, jobs)
-
-    monkeypatch.setattr(batching, "next_tokens", shifted)
-    with pytest.raises((AssertionError, InvalidArgument, IndexError)):
-        mixed(model)
-    monkeypatch.undo()
+        mixed(model, swap_grammars)
     run(model)
 
 

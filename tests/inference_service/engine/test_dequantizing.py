@@ -1,6 +1,5 @@
 """Whole weights by the kernel for NVIDIA GPUs: what MLX makes of them, and its device code wherever g++ is."""
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -57,24 +56,13 @@ def test_which_weights_it_supports() -> None:
         assert not dequantizing.known(mode, bits, group_size, dtype)
 
 
-FAULTS: dict[str, Callable[[str], str]] = {
-    "words are taken twice": lambda code: code.replace("first + i * THREADS, count - 1)", "first, count - 1)"),
-    "scales are of the group before": lambda code: code.replace("biases[group]", "biases[max(group, int64_t(1)) - 1]"),
-    "biases are missing": lambda code: code.replace("static_cast<float>(biases[group])", "0"),
-    "pairs are swapped": lambda code: code.replace("level[2 * j]", "level[2 * j ^ 1]"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_the_kernel_shows(fault: str, cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swapped_pairs_show(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> None:
     if available():
         pytest.skip("of kernels as g++ compiles them")
-    changed = []
 
     def faulty(*, header: str, **others: Any) -> Any:
-        changed.append(FAULTS[fault](header) != header)
-        return cuda_on_cpu(header=FAULTS[fault](header), **others)
+        assert "level[2 * j]" in header
+        return cuda_on_cpu(header=header.replace("level[2 * j]", "level[2 * j ^ 1]"), **others)
 
     monkeypatch.setattr(mx.fast, "cuda_kernel", faulty)
     assert error(40, 384) > 0.02
-    assert changed and all(changed)

@@ -17,14 +17,14 @@ from inference_service.engine.attention.self_test import ROUNDING, arrays_error,
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged.store import KVStore
-from inference_service.engine.quantization import FOUR_BITS, KVFormat, Quantized
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable.format import kv_geometry, places
 from inference_service.storage.blocks import build
 from tests.inference_service.engine import geometries
-from tests.inference_service.engine.batch_turns import Turn, differing
+from tests.inference_service.engine.batch_turns import Turn, differing, rewrite
 from tests.inference_service.engine.batch_turns import packed as in_blocks
 from tests.inference_service.engine.test_generation import TOLERANCE, conversation, prompt, restored, turn
 from tests.inference_service.storage.test_blocks import header, random_tensors
@@ -111,36 +111,9 @@ def test_hot_is_warm_is_cold(model: LoadedModel, prompt: list[int]) -> None:
     assert len({token for each in hot for token in each.said}) >= 8, "an output that varies"
     cold = [turn(model, list(each.job.sequence), tokens=12) for each in hot]
     assert difference(told(cold), told(hot)) < TOLERANCE
-
-
-class _OtherBits(KVCodec):
-    """Shows what other bits leave of K and V, whatever it packs."""
-
-    def __init__(self, codec: KVCodec, other: KVFormat) -> None:
-        super().__init__(codec.format)
-        self.k_mean, self.v_mean = codec.k_mean, codec.v_mean
-        self._other = KVCodec(other)
-        self._other.k_mean, self._other.v_mean = codec.k_mean, codec.v_mean
-
-    def encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
-        self._given = self._other.encode(keys, values)
-        return super().encode(keys, values)
-
-    def decode(self, keys: Quantized, values: Quantized) -> tuple[mx.array, mx.array]:
-        return self._other.decode(*self._given)
-
-
-def test_faulty_bits_are_found(model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(by: KVFormat) -> KVFormat:
-        return by.with_bits(
-            str(KVBits(by.v_bits, by.k_bits)) if by.v_bits != by.k_bits else "4" if str(by) != "4" else "3"
-        )
-
-    found = turn(model, prompt)
-    codecs = {layer: _OtherBits(codec, other(codec.format)) for layer, codec in model.arenas.codecs.items()}
-    monkeypatch.setattr(model.arenas, "codecs", codecs)
-    faulty = turn(model, prompt)
-    assert difference(told([found]), told([faulty])) > 10 * TOLERANCE
+    rewrite(model, hot[0].kv, lambda tensor: tensor[::-1])  # Layers change places.
+    wrong = turn(model, list(hot[1].job.sequence), tokens=12, warm=hot[0].kv)
+    assert difference(told([wrong]), told(hot[1:2])) > 10 * TOLERANCE
 
 
 def difference(found: list[list[TokenEvent]], wanted: list[list[TokenEvent]]) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from agentmem.errors import FailedPrecondition
 from agentmem.kv.bits import BITS
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.latents import over_arrays
@@ -86,37 +85,6 @@ def test_the_kernel_reads_all_bits(bits: tuple[int, int], scheme: str, on_cuda: 
     assert few_queries_error(with_bits(latents(heads=1), bits, scheme)) < 5e-3
 
 
-FAULTS = ["a token short", "a token too many", "another row's table", "no rotary keys", "means left out"]
-
-
-def faulty(fault: str) -> Any:
-    """The kernel, which goes wrong in one way."""
-    original = attention.flash_latents
-
-    def attend(group: Any, layer: Any, q: Any, r: Any, tables: Any, tokens: int, codec: Any, *rest: Any) -> mx.array:
-        if fault in ("a token short", "a token too many"):
-            more = 1 if "many" in fault else -1
-            tables = tables._replace(spans=tables.spans + mx.array([0, more], dtype=mx.int32))
-        if fault == "another row's table":
-            longest = tables.blocks[mx.argmax(tables.spans[:, 1])]
-            tables = tables._replace(blocks=mx.contiguous(mx.broadcast_to(longest, tables.blocks.shape)))
-        if fault == "no rotary keys":
-            r = mx.zeros_like(r)
-        out = original(group, layer, q, r, tables, tokens, codec, *rest)
-        return out - codec.k_mean if fault == "means left out" else out
-
-    return attend
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_of_the_kernel_are_found(fault: str, on_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "flash_latents", faulty(fault))
-    for error in (one_query_error, few_queries_error):
-        with pytest.raises(FailedPrecondition, match="wrong on this backend"):
-            error(latents())
-
-
 @pytest.mark.slow
 def test_what_is_right_is_taken_and_reported(on_cuda: None) -> None:
     reports, kernels = attention_paths(latents())
@@ -130,7 +98,8 @@ def test_what_is_right_is_taken_and_reported(on_cuda: None) -> None:
 
 @pytest.mark.slow
 def test_where_the_kernel_is_not_right_latents_are_unpacked(on_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "flash_latents", faulty("means left out"))
+    original: Any = attention.flash_latents
+    monkeypatch.setattr(attention, "flash_latents", lambda *of: original(*of) - of[6].k_mean)
     reports, kernels = attention_paths(latents())
     assert [(report.phase, report.path) for report in reports] == [("prefill", "unpacked"), ("decode", "unpacked")]
     assert "one query differs" in reports[-1].note and "a few queries differs" in reports[-1].note

@@ -1,5 +1,6 @@
 """Rows of one pass that join and leave at any time: each is what it is alone, to the bit."""
 
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -7,6 +8,7 @@ import pytest
 
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling
+from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.passes import Pass
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import (
@@ -14,6 +16,7 @@ from tests.inference_service.engine.batch_turns import (
     Turn,
     begin,
     differing,
+    new_kv,
     packed,
     prompt_of,
     right,
@@ -147,3 +150,28 @@ def test_kv_is_of_what_was_generated_however_a_turn_ends(
     more = begin(model, [*prompt, *kept, *prompt_of(model, 5, 1)], 8, warm=turn.kv)
     run(model)
     assert right(oracle, more) and more.job.chunks[0].position == len(prompt) + len(kept)
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_what_is_under_way_of_a_turn_that_is_over_is_not_put(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, fault: bool
+) -> None:
+    """Its blocks may be another's by then."""
+    prompt = prompt_of(model, 0, 3)
+    past = begin(model, prompt, None)
+    gone = begin(model, prompt_of(model, 1, 1), 60)
+    until_told(model, [past, gone][1:], 3)
+    assert gone.job.kv is not None and gone.job.kv.length < past.kv.length
+    [block] = gone.job.kv.full.blocks
+    make = new_kv(model, len(prompt) + 9, past.kv)
+    make.start = replace(make.start, blocks=[block], cut=(past.kv.full.blocks[0], block))
+    if fault:
+        monkeypatch.setattr(TurnJob, "drop_kv", lambda job: setattr(job, "kv", None))
+    gone.cancelled.set()
+    turn = begin(model, [*prompt, 5, 6], 6, make=make)
+    turn.job.reused = past.kv.length  # It rides at once.
+    run(model)
+    wanted = begin(model, [*prompt, 5, 6], 6, warm=past.kv)
+    run(model)
+    assert turn.said == wanted.said
+    assert (differing(packed(model, turn.kv, of_full=True), packed(model, wanted.kv, of_full=True)) > 0) == fault

@@ -1,4 +1,4 @@
-"""Riders that are cancelled, fail or lack memory harm no other; and faults of riding are found."""
+"""Riders that are cancelled, fail or lack memory harm no other."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,11 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import Cancelled, ResourceExhausted
-from inference_service.engine.attention import backend
 from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.headroom import Headroom
-from inference_service.engine.paged import passes
 from inference_service.engine.paged.passes import Pass
-from inference_service.models.latents import LatentAttention
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import begin, difference, prompt_of, right, run, until_told
+from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run, until_told
 from tests.inference_service.engine.riders import LENGTHS, RIDING, some_prompts
 from tests.oracle import Oracle
 
@@ -111,40 +108,3 @@ def test_as_many_ride_together_as_there_is_memory_for(
     assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in stay)
     riding = [prompts for passed in computed if (prompts := [n for n in passed if n > 1])]
     assert riding == {0: [[20]], 150: [[20, 70], [71, 72]], 1000: [[20, 70, 71, 72]]}[tokens]
-
-
-@pytest.mark.usefixtures("rides")
-def test_a_riding_token_that_sees_a_later_one_is_found(
-    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def all_seen(attend: Any, queries: mx.array, pieces: Any, window: int, scale: float, sinks: Any) -> mx.array:
-        def unmasked(*arguments: Any, mask: Any, **named: Any) -> Any:
-            return attend(*arguments, mask=None, **named)
-
-        return over_pieces(unmasked, queries, pieces, window, scale, sinks)
-
-    over_pieces = passes.over_pieces
-    over_some: Any = LatentAttention._over_some
-    monkeypatch.setattr(backend, "over_pieces", all_seen)
-    monkeypatch.setattr(LatentAttention, "_over_some", lambda self, *arrays: over_some(self, *arrays[:-1], None))
-    turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
-    run(model)
-    assert not any(turn.job.alone for turn in turns)
-    assert max(difference(oracle, turn) for turn in turns) > 1e-2
-
-
-@pytest.mark.usefixtures("rides")
-def test_a_rider_at_anothers_positions_is_found(
-    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    init = Pass.__init__
-
-    def late(self: Pass, *arguments: Any, **named: Any) -> None:
-        init(self, *arguments, **named)
-        if self.rows and self.tokens > len(self.pieces):
-            self.offset = self.offset[::-1]  # type: ignore[index]
-
-    monkeypatch.setattr(Pass, "__init__", late)
-    turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
-    run(model)
-    assert max(difference(oracle, turn) for turn in turns) > 1e-2

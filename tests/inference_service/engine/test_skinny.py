@@ -1,6 +1,5 @@
 """Products of a few rows by the kernel for NVIDIA GPUs: right there, and its device code wherever g++ is."""
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -143,20 +142,10 @@ def test_which_ways_are_tried() -> None:
     assert SKINNY not in Case(STEP, 2).ways(known._replace(dtype=mx.float32))
 
 
-FAULTS: dict[str, Callable[[str], str]] = {
-    "a warp's sum is missing": lambda code: code.replace("each < WARPS", "each < WARPS - 1"),
-    "biases are missing": lambda code: code.replace("bias[i] = biases[at];", "bias[i] = static_cast<T>(0.0f);"),
-    "elements are in another order": lambda code: code.replace("0x7632 : 0x5410", "0x5410 : 0x7632"),
-    "scales are of the group before": lambda code: code.replace("+ k / GROUP;", "+ max(k / GROUP - 1, 0);"),
-    "warps do not wait for each other": lambda code: code.replace("__syncthreads();", ""),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_a_gpu")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_the_kernel_shows_and_it_is_not_taken(
-    fault: str, cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, caplog: Any
+def test_a_kernel_without_barriers_is_not_taken(
+    cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, caplog: Any
 ) -> None:
     if available():
         pytest.skip("of kernels as g++ compiles them")
@@ -165,7 +154,7 @@ def test_a_fault_of_the_kernel_shows_and_it_is_not_taken(
     def faulty(*, name: str, header: str, **others: Any) -> Any:
         given = header
         if name.startswith("skinny"):
-            header = FAULTS[fault](header)
+            header = header.replace("__syncthreads();", "")
             changed.append(header != given)
         return cuda_on_cpu(name=name, header=header, **others)
 

@@ -1,24 +1,19 @@
 """Rows that compute several tokens in a step: tokens, log-probabilities and packed KV are those of plain steps,
-whatever was guessed; and faults in that are found.
+whatever was guessed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache as cached
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from benchmarks.loading import load
 from inference_service.domain import Sampling
-from inference_service.engine import batching, speculation
 from inference_service.engine.drafting import Guess
-from inference_service.engine.generation import TurnJob
-from inference_service.engine.paged.sequence import WorkingKV
-from inference_service.engine.sampling import TokenSampler
-from inference_service.engine.speculation import StepCosts, sampled_along
+from inference_service.engine.speculation import StepCosts
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, prompt_of, right, run
@@ -156,135 +151,6 @@ def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[Loa
         assert accepted > 10
         assert same(model, plain, turn)
         assert right(oracle, turn)
-
-
-def keeps_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rejected tokens stay in every layer."""
-    monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: None)
-
-
-def trims_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    trim = WorkingKV.trim
-    monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: trim(self, tokens + (tokens > 1)))
-
-
-def windows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rejected tokens stay in sliding layers."""
-    trim = WorkingKV.trim
-    monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: None if self.window else trim(self, tokens))
-
-
-def accepts_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first token of a draft is taken as it is."""
-    one_by_one = speculation._one_by_one
-
-    def careless(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
-        sampler = job.sampler
-        calls = 0
-
-        class Agreeing:
-            greedy, biases = False, sampler.biases
-
-            def __call__(self, logprobs: mx.array) -> mx.array:
-                nonlocal calls
-                calls += 1
-                sampled = sampler(logprobs)
-                return mx.array([draft[0]]) if draft and calls == 1 else sampled
-
-        job.sampler = Agreeing()  # type: ignore[assignment]
-        try:
-            return one_by_one(logits, job, draft)
-        finally:
-            job.sampler = sampler
-
-    monkeypatch.setattr(speculation, "_one_by_one", careless)
-
-
-def accepts_unseen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `accepts_unseen`, of a turn whose tokens are sampled at once."""
-
-    def careless(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
-        found = sampled_along(logits, jobs, drafts)
-        return [[*draft[:1], *tokens[1:]] if draft else tokens for tokens, draft in zip(found, drafts, strict=True)]
-
-    monkeypatch.setattr(batching, "sampled_along", careless)
-
-
-def draws_other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys of rejected tokens are used up."""
-    monkeypatch.setattr(TokenSampler, "return_keys", lambda self, count: None)
-
-
-def forgets_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Penalties count tokens that were rejected."""
-    one_by_one = speculation._one_by_one
-    rejected: list[int] = []
-
-    def counting(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
-        penalties = job.penalties
-
-        def beside(penalty: Any, seen: mx.array, own: mx.array) -> mx.array:
-            changed: mx.array = penalty(mx.concatenate([seen, mx.array(rejected, dtype=seen.dtype)]), own)
-            return changed
-
-        job.penalties = [partial(beside, penalty) for penalty in penalties]
-        try:
-            found = one_by_one(logits, job, draft)
-        finally:
-            job.penalties = penalties
-        rejected.extend(draft[len(found) - 1 :])
-        return found
-
-    monkeypatch.setattr(speculation, "_one_by_one", counting)
-
-
-@pytest.mark.slow(
-    "accepts_unseen-write_llama-sampling6-0",
-    "keeps_rejected-write1-sampling1-0",
-    "windows_stay-write4-sampling4-0",
-    "trims_one_more-write3-sampling3-0",
-)
-@pytest.mark.parametrize(
-    ("fault", "write", "sampling", "top"),
-    [
-        (keeps_rejected, write_llama, EXACT, 0),
-        (keeps_rejected, write_narrow_gemma3, EXACT, 0),
-        (trims_one_more, write_llama, EXACT, 0),
-        (trims_one_more, write_narrow_gemma3, EXACT, 0),
-        (windows_stay, write_narrow_gemma3, EXACT, 0),
-        (accepts_unseen, write_llama, EXACT, 0),
-        (accepts_unseen, write_llama, WARM, 0),
-        (forgets_context, write_llama, PENALIZED, 0),
-        (accepts_unseen_at_once, write_llama, EXACT, None),
-        (draws_other_tokens, write_llama, WARM, None),
-    ],
-)
-def test_injected_faults_are_found(
-    models: Callable[[Writer], tuple[LoadedModel, Oracle]],
-    monkeypatch: pytest.MonkeyPatch,
-    fault: Callable[[pytest.MonkeyPatch], None],
-    write: Writer,
-    sampling: Sampling,
-    top: int | None,
-) -> None:
-    model, _ = models(write)
-    start = partial(begin, model, prompt_of(model, 4, 3), TOKENS, sampling, top_logprobs=top)
-    plain = start()
-    run(model)
-    monkeypatch.setattr(Foresight, "guesses", undeterred)
-    assert same(model, plain, speculating(model, plain, start)[0]), "without the fault"
-    fault(monkeypatch)
-    assert not same(model, plain, speculating(model, plain, start)[0])
-
-
-def undeterred(self: Foresight, most: int, _ends: Any) -> list[Guess]:
-    """Four tokens, of which the first or the third is wrong; also where the turn has gone astray."""
-    at = self.tokens - len(self.prompt)
-    wrong = 2 * (at % 2)
-    found = [
-        (token + 1) % 90 if place == wrong else token for place, token in enumerate(self.said[at:][: min(most, 4)])
-    ]
-    return [Guess(token, 1.0) for token in found]
 
 
 @pytest.mark.parametrize("write", [write_qwen3_next, write_mamba2])

@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from benchmarks import smollm2
@@ -153,54 +150,15 @@ def test_where_products_round_alike_all_is_the_same(world: World) -> None:
     assert (mx.abs(mx.where(likely, logprobs - recomputed, 0)).max() < 1e-3).item()
 
 
-def shifted(store: KVStore, kv: Sequence) -> None:
-    """Each token has what the one before it has: a length one too long."""
-    change(store, kv, lambda tensor: np.concatenate([tensor[:, :, :1], tensor[:, :, :-1]], axis=2))
-
-
-def another_block(store: KVStore, kv: Sequence) -> None:
-    """32 tokens are those before them."""
-
-    def changed(tensor: Tensor) -> Tensor:
-        tensor = tensor.copy()
-        tensor[:, :, 64:96] = tensor[:, :, 32:64]
-        return tensor
-
-    change(store, kv, changed)
-
-
-def without_means(store: KVStore, _: Sequence) -> None:
-    store.codecs = {layer: type(codec)(codec.format) for layer, codec in store.codecs.items()}
-
-
-def another_layer(store: KVStore, kv: Sequence) -> None:
-    """One layer has what is the next one's."""
-
-    def changed(tensor: Tensor) -> Tensor:
-        tensor = tensor.copy()
-        tensor[20] = tensor[21]
-        return tensor
-
-    change(store, kv, changed)
-
-
-def others_table(_: KVStore, kv: Sequence) -> None:
-    kv.full.blocks[:2] = kv.full.blocks[1::-1]
-
-
-Tensor = npt.NDArray[Any]
-
-
-def change(store: KVStore, kv: Sequence, changed: Callable[[Tensor], Tensor]) -> None:
-    """Of the first block all tensors [layers, kv_heads, tokens, width]."""
-    assert isinstance(store.full, HostArena)
-    words = store.full.words(kv.full.blocks[0])
-    store.full.layout.put(words, {name: changed(each) for name, each in store.full.layout.views(words).items()})
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("products_by_openblas")
-@pytest.mark.parametrize("fault", [shifted, another_block, without_means, another_layer, others_table])
-def test_a_fault_is_found(world: World, fault: Fault) -> None:
+def test_some_tokens_that_are_wrong_are_found(world: World) -> None:
+    """32 are those before them."""
+
+    def repeated(store: KVStore, kv: Sequence) -> None:
+        assert isinstance(store.full, HostArena)
+        for tensor in store.full.layout.views(store.full.words(kv.full.blocks[0])).values():
+            tensor[:, :, 64:96] = tensor[:, :, 32:64]
+
     with pytest.raises(AssertionError):
-        check(world, world.computed([RESUMED, TOKENS - RESUMED], fault))
+        check(world, world.computed([RESUMED, TOKENS - RESUMED], repeated))

@@ -124,20 +124,6 @@ def test_a_windows_pieces_are_not_written_again(model: LoadedModel, prompt: list
     assert set(turn.kv.window.spare).isdisjoint(checkpoint.pieces)
 
 
-def test_a_piece_that_is_written_again_is_found(model: LoadedModel, prompt: list[int]) -> None:
-    """As if a window's pieces were in no checkpoint."""
-    turn = begin(model, prompt[:333], 200, checkpoints=(330,))
-    while not turn.job.captured:
-        model.engine.step()
-    [checkpoint] = turn.job.captured.values()
-    before = captured(model, checkpoint)
-    window = turn.job.kv.window if turn.job.kv is not None else None
-    assert window is not None
-    window.take_back(checkpoint.pieces)
-    run(model)
-    assert captured(model, checkpoint) != before
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("early", [0, 1])
 def test_blocks_behind_a_window_are_used_again_and_none_before(

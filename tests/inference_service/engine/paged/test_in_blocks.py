@@ -73,21 +73,17 @@ def test_rows_are_what_they_are_over_arrays(
     assert both.error() < 5e-3
 
 
-def others_table(tables: Tables) -> Tables:
-    return tables._replace(blocks=tables.blocks[mx.array([1, 0])])
-
-
-def a_length_too_short(tables: Tables) -> Tables:
-    return tables._replace(spans=tables.spans - mx.array([0, 1], dtype=mx.int32))
-
-
-@pytest.mark.parametrize("fault", [others_table, a_length_too_short])
-def test_faults_of_tables_are_found(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anothers_table_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = Both(tmp_path, write_llama, monkeypatch)
     both.run(("one", 60))
     both.run(("other", 50))
     original = in_blocks.PassTables._tables
-    monkeypatch.setattr(in_blocks.PassTables, "_tables", lambda self, rows: fault(original(self, rows)))
+
+    def of_another(self: in_blocks.PassTables, rows: Any) -> Tables:
+        tables = original(self, rows)
+        return tables._replace(blocks=tables.blocks[mx.array([1, 0])])
+
+    monkeypatch.setattr(in_blocks.PassTables, "_tables", of_another)
     for _ in range(40):
         both.run(("one", 1), ("other", 1))
     assert not both.error() < 1e-2

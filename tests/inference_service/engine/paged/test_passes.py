@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.sequence import Sequence, WindowTable, WorkingKV
+from inference_service.engine.paged.sequence import Sequence, WindowTable
 from inference_service.engine.paged.store import KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -106,44 +106,12 @@ def test_rows_are_what_each_sequence_is_alone(world: World) -> None:
     assert world.error() < 5e-3
 
 
-def blind_to_itself(append: Any) -> Any:
-    return lambda self, k, v: tuple(x[:, :, :-1] if x.shape[2] > k.shape[2] else x for x in append(self, k, v))
-
-
-def sees_one_more(append: Any) -> Any:
-    def seen(self: WorkingKV, k: mx.array, v: mx.array) -> Any:
-        shown = append(self, k, v)
-        return tuple(mx.concatenate([x[:, :, :1], x], axis=2) for x in shown)
-
-    return seen
-
-
-@pytest.mark.parametrize("fault", [blind_to_itself, sees_one_more])
-def test_faults_of_what_is_seen_are_found(
-    fault: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, write_llama)
-    world.run((world.one, 40))
-    monkeypatch.setattr(WorkingKV, "append", fault(WorkingKV.append))
-    world.run((world.one, 1), (world.other, 1))
-    world.run((world.one, 1), (world.other, 1))
-    assert world.error() > 1e-2
-
-
-@pytest.mark.parametrize("fault", ["each other's table", "a table a block short", "a length one too long"])
-def test_faults_of_blocks_are_found(fault: str, tmp_path: Path) -> None:
+def test_anothers_table_is_found(tmp_path: Path) -> None:
     world = World(tmp_path, write_llama)
     one, other = world.one, world.other
     world.run((one, 300))
     world.run((other, 300))
-    if fault == "each other's table":
-        one.full, other.full = other.full, one.full
-    elif fault == "a table a block short":
-        del one.full.blocks[0]
-    else:
-        one.length += 1
-        world.said[one].append(world.said[one][-1][-1:])
-        world.as_rows[one].append(False)
+    one.full, other.full = other.full, one.full
     for sequence in (one, other):
         sequence.working.clear()
         world.store.resume(sequence)

@@ -17,7 +17,7 @@ from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.checkpoints import Start
-from inference_service.engine.paged.sequence import SLACK, Checkpoint, Sequence, WindowTable
+from inference_service.engine.paged.sequence import SLACK, Checkpoint, Sequence
 from inference_service.engine.paged.store import KVStore
 from tests.inference_service.engine.paged.bits import (
     Bits,
@@ -295,14 +295,6 @@ def behind(store: KVStore, sequence: Sequence) -> None:
                 view[:, :, inside:].view(np.uint8)[...] = 0xFF
 
 
-def test_reading_free_memory_is_a_fault_that_is_found(llama: World) -> None:
-    pool = Pool(llama)
-    computed(pool, 300)
-    pool.one.full.blocks[1] = 30
-    with pytest.raises(AssertionError):
-        pool.go_on(pool.begin(hot(pool, 300, None)))
-
-
 def test_a_copy_that_is_left_out_is_a_fault_that_is_found(llama: World) -> None:
     """A write to a shared block without a copy: others' tokens there change."""
     pool = Pool(llama)
@@ -356,23 +348,3 @@ def test_a_prompt_that_can_be_resumed_needs_no_more_pieces_the_longer_it_is(worl
     if kv.window is not None:
         assert {*checkpoint.pieces, *job.latest.pieces}.isdisjoint(kv.window.spare)
     assert store.checkpoints.capture(kv, last=True) is not None
-
-
-def released_a_step_early(slide: Callable[[WindowTable, int], None]) -> Callable[[WindowTable, int], None]:
-    def faulty(self: WindowTable, end: int) -> None:
-        slide(self, end)
-        if self.blocks and self.blocks[0] not in self.spare:
-            self.spare.append(self.blocks[0])
-
-    return faulty
-
-
-def test_a_windows_block_that_is_released_early_is_found(gemma: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def window_of(pool: Pool) -> dict[str, bytes]:
-        checkpoint = computed(pool, 450)
-        return pool.checkpoints.read(checkpoint)()  # type: ignore[no-any-return]
-
-    wanted = window_of(Pool(gemma))
-    assert window_of(Pool(gemma)) == wanted
-    monkeypatch.setattr(WindowTable, "slide", released_a_step_early(WindowTable.slide))
-    assert window_of(Pool(gemma)) != wanted
