@@ -26,7 +26,6 @@ codec.py           K and V centred, balanced and rotated for quantization, with 
 blas_threads.py    NumPy's linear algebra of small matrices, on one thread
 cuda_kernel.py     makes our kernels for NVIDIA GPUs; `cuda_encoding` is one, which packs K and V
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
-uploading.py       arrays to host memory and back
 cuda_copies.py     copies between host memory and an NVIDIA GPU's
 device.py          the device's memory, total and free; `host_memory` for a CPU
 computing.py       memory that chunks of a prompt take besides weights and KV; pure

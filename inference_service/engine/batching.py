@@ -76,7 +76,7 @@ class BatchEngine(PromptEngine):
     def add(self, job: TurnJob) -> None:
         """Queue a turn, unless its future was cancelled."""
         if job.future.set_running_or_notify_cancel():
-            job.capture, job.drop = self.store.checkpoints.capture, self.store.checkpoints.drop
+            job.store = self.store.checkpoints
             self._waiting.append(job)
 
     def step(self) -> bool:

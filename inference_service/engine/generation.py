@@ -19,6 +19,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.drafting import Drafter
+from inference_service.engine.paged.checkpoints import Checkpoints
 from inference_service.engine.paged.sequence import Checkpoint, Sequence
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.prompt_blocks import PromptBlocks
@@ -120,10 +121,8 @@ class TurnJob:
     resumable: bool = False
     arrays: bool = True
     """There is memory for its K and V as arrays, on devices that attend over these."""
-    capture: Callable[[Sequence], Checkpoint | None] = lambda kv: None  # noqa: ARG005
-    """Returns a checkpoint at the KV's end; None if there can be none, or no memory for it."""
-    drop: Callable[[Sequence, Checkpoint], None] = lambda kv, checkpoint: None  # noqa: ARG005
-    """Releases a checkpoint that nobody needs."""
+    store: Checkpoints = field(init=False)
+    """Set by the engine."""
     future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     kv: Sequence | None = field(default=None, init=False)
@@ -235,9 +234,9 @@ class TurnJob:
         wanted = position in self.checkpoints and not (self.decoding is not None and position == self.tokens)
         ends_block = position % BLOCK_TOKENS == 0 and position <= len(self.sequence)
         if wanted or (self.resumable and ends_block):
-            if ends_block or not (checkpoint := self.capture(self.kv)):
+            if ends_block or not (checkpoint := self.store.capture(self.kv)):
                 self._drop_latest()
-            if checkpoint := checkpoint or self.capture(self.kv):
+            if checkpoint := checkpoint or self.store.capture(self.kv):
                 self.captured |= {position: checkpoint} if wanted else {}
                 self.latest = checkpoint if ends_block else self.latest
         return self.blocks.keep(position, checkpoint if wanted else None)
@@ -245,7 +244,7 @@ class TurnJob:
     def _drop_latest(self) -> None:
         """Make room for another checkpoint; one in `captured` stays."""
         if self.kv is not None and self.latest is not None and self.latest not in self.captured.values():
-            self.drop(self.kv, self.latest)
+            self.store.drop(self.kv, self.latest)
         self.latest = None
 
     @property

@@ -1,11 +1,9 @@
 """The host's memory now: how much this process may have, and how much it can still take.
 
-The tightest limit counts: the system's available memory, the limits of the process's cgroup and its parents (containers
-have one), and its own (`ulimit -v`, `ulimit -d`). A look-up of all takes about 0.1 ms.
+The tightest limit counts: the system's available memory, and the limits of the process's cgroup and its parents, which
+containers have. A look-up takes about 0.1 ms.
 """
 
-import os
-import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +13,6 @@ import psutil
 
 _OWN = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
-_STATM = Path("/proc/self/statm")
-_STATM_FIELDS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5))
-"""Limits, and the field of statm that counts against each: all pages, and data pages."""
 
 
 class Limit(NamedTuple):
@@ -33,50 +28,26 @@ def total_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Return the bytes that this process can take before an allocation fails or the system kills it; never negative."""
+    """Return the bytes that this process can take before the system kills it; never negative."""
     left = (each.limit_bytes - each.used_bytes for each in limits())
     return max(0, min([psutil.virtual_memory().available, *left]))
 
 
-def limits() -> list[Limit]:
-    """Return all limits on this process, its cgroups' and its own; empty if there are none."""
-    return [*cgroup_limits(), *_own_limits()]
-
-
-def cgroup_limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
-    """Yield the limits of this process's cgroup and its parents, version 2 or 1.
+def limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
+    """Yield the limits of this process's cgroup, of version 2, and of its parents.
 
     Cached files count as free, as in the system's own figure: they go before anything is refused.
     """
-    for line in own.read_text(encoding="utf-8").splitlines() if own.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        base, limit, usage, prefix = (
-            (root, "memory.max", "memory.current", "")
-            if not controllers
-            else (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        )
-        inner = base / path.lstrip("/")
-        for place in (each for each in (inner, *inner.parents) if each.is_relative_to(base)):
+    lines = own.read_text(encoding="utf-8").splitlines() if own.exists() else ()
+    for inner in (root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
+        for place in (each for each in (inner, *inner.parents) if each.is_relative_to(root)):
             with suppress(OSError, ValueError):  # no limit: no such file, or "max"
-                most = int((place / limit).read_text(encoding="ascii"))
-                yield Limit(most, int((place / usage).read_text(encoding="ascii")) - _cached_files(place, prefix))
+                most = int((place / "memory.max").read_text(encoding="ascii"))
+                yield Limit(most, int((place / "memory.current").read_text(encoding="ascii")) - _cached_files(place))
 
 
-def _cached_files(place: Path, prefix: str) -> int:
+def _cached_files(place: Path) -> int:
     """Return the bytes of a cgroup's cached files; 0 if unknown, so that its limit still counts."""
-    names, statistics = {f"{prefix}inactive_file", f"{prefix}active_file"}, place / "memory.stat"
+    statistics = place / "memory.stat"
     lines = statistics.read_text(encoding="ascii").splitlines() if statistics.exists() else ()
-    return sum(int(value) for name, value in map(str.split, lines) if name in names)
-
-
-def _own_limits() -> Iterator[Limit]:
-    """Yield this process's own limits. Linux only: elsewhere it is unknown what counts against them."""
-    if not _STATM.exists():
-        return
-    pages = _STATM.read_text(encoding="ascii").split()
-    for which, field in _STATM_FIELDS:
-        most, _ = resource.getrlimit(which)
-        if most != resource.RLIM_INFINITY:
-            yield Limit(most, int(pages[field]) * os.sysconf("SC_PAGE_SIZE"))
+    return sum(int(value) for name, value in map(str.split, lines) if name in ("inactive_file", "active_file"))

@@ -2,18 +2,20 @@
 ones. Engine thread only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
-from inference_service.engine.geometry import Geometry, HostTensors
+from inference_service.engine.geometry import MLX_DTYPE, Geometry, HostTensors, StateGroup, state_name
 from inference_service.engine.paged.arena import Arena, Reading
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.sequence import Checkpoint, Sequence, States, WindowTable
 from inference_service.engine.paged.writing import put
-from inference_service.engine.uploading import host_copies, uploaded_states
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,3 +161,28 @@ class Checkpoints:
     def _forget(self, pieces: Iterable[int]) -> None:
         for piece in pieces:
             self._states.pop(piece, None)
+
+
+def host_copies(arrays: Items[mx.array]) -> Callable[[], list[bytes]]:
+    """Begin to copy arrays. The returned function, for any thread, waits for the device and returns a private copy of
+    each one's bytes, row-major.
+    """
+    begun = [mx.contiguous(array) for array in arrays]
+    begun = [array.view(mx.uint16) if array.dtype.size == 2 else array for array in begun]
+    mx.async_eval(begun)  # type: ignore[no-untyped-call]
+    return lambda: [bytes(memoryview(cast(Any, array))) for array in begun]
+
+
+def uploaded_states(file: HostTensors, group: StateGroup) -> list[list[mx.array]]:
+    """Return the states of a checkpoint's file on the device, [1, …] for each array of each layer, evaluated."""
+    found = []
+    for layer, arrays in zip(group.layers, group.arrays, strict=True):
+        found.append([_array(file[state_name(layer, i)], array.dtype) for i, array in enumerate(arrays)])
+    mx.eval(found)
+    return found
+
+
+def _array(host: npt.NDArray[np.generic], dtype: str) -> mx.array:
+    wanted = MLX_DTYPE[dtype]
+    array = mx.array(host)
+    return (array if array.dtype == wanted else array.view(wanted))[None]

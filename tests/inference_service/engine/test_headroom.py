@@ -278,7 +278,9 @@ PEAK = 256 << 20  # of 2,048 tokens behind as many: scores of all heads
 limit = resource.getrlimit(resource.RLIMIT_DATA)
 held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_DATA, (held + (96 << 20), limit[1]))
-model.engine.headroom = Headroom(PEAK if sys.argv[2] == "looks" else 0)
+def left():
+    return held + (96 << 20) - int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+model.engine.headroom = Headroom(PEAK if sys.argv[2] == "looks" else 0, free=left)
 long, short = begin(model, [5] * 3000, 3), begin(model, prompt_of(model, 1, 2), 5)
 hog = bytearray(80 << 20)
 run(model)
@@ -289,6 +291,7 @@ except ResourceExhausted as error:
     print(error)
 del hog
 resource.setrlimit(resource.RLIMIT_DATA, limit)
+model.engine.headroom = Headroom()
 later = begin(model, [5] * 1000, 3)
 run(model)
 print("later", later.generated.sampled)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inference_service.engine.geometry import MLX_DTYPE, StateArray, StateGroup
-from inference_service.engine.uploading import host_copies, uploaded_states
+from inference_service.engine.paged.checkpoints import host_copies, uploaded_states
 from tests.inference_service.engine.paged.bits import data_of, random_bits
 
 
