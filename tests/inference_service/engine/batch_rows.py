@@ -1,8 +1,6 @@
 """Turns of any architecture whose rows join and leave passes at given ticks."""
 
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Items
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -34,10 +32,6 @@ WRITERS = [
 WITH_KV = [writer for writer in WRITERS if writer not in STATES]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 REPEATS, LENGTHS = (2, 9, 15, 5), (30, 14, 18, 36)
-
-
-def names(writers: Items[Callable[[Path], Path]]) -> list[str]:
-    return [writer.__name__.removeprefix("write_") for writer in writers]
 
 
 Rows = dict[int, Turn]

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +19,9 @@ from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.paged.arena import Arena, HostArena
 from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import BlockTable, Checkpoint, Sequence
+from inference_service.engine.paged.store import KVStore
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Table
 from tests.oracle import Oracle
@@ -153,6 +156,16 @@ def begin(
     turn.job = TurnJob(prompt, make, how, turn.events.append, turn.cancelled, **options)
     model.engine.add(turn.job)
     return turn
+
+
+def computed(network: Any, store: KVStore, *pieces: tuple[Sequence, Items[int]], rows: bool | None = None) -> mx.array:
+    """Compute the next tokens of sequences in one pass and write their KV; logits [tokens, vocabulary], evaluated."""
+    of = Pass([Piece(sequence, len(tokens)) for sequence, tokens in pieces], rows=rows)
+    ids = mx.array([token for _, tokens in pieces for token in tokens])
+    logits, written = store.compute(network, of, ids)
+    mx.eval(logits, written.state)
+    written.put()
+    return logits
 
 
 def prompt_of(model: LoadedModel, number: int, repeats: int) -> list[int]:

@@ -21,17 +21,15 @@ from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.engine.paged.arena import Arena, DeviceArena
 from inference_service.engine.paged.passes import Pass
+from inference_service.models import proof
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
-
-@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by([write_llama, write_gemma3])
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +73,6 @@ def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CudaOnCPU:
     return CudaOnCPU(tmp_path_factory.mktemp("kernels"))
 
 
-def host_address(words: mx.array) -> int:
-    """Where an array's memory is, which kernels on the CPU write and read as it is."""
-    return int(np.array(words, copy=False).ctypes.data)
-
-
 @pytest.fixture(scope="session")
 def cuda_driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A library in the place of CUDA's driver, whose device is the host."""
@@ -116,7 +109,9 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
         paged_attention._latents_kernel,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
-    monkeypatch.setattr(arena, "address", host_address)
+    for module in (cuda_encoding, dequantizing):
+        monkeypatch.setattr(module, "available", lambda: True)
+    monkeypatch.setattr(arena, "address", lambda words: int(np.array(words, copy=False).ctypes.data))
     monkeypatch.setattr(self_test, "_ONE", ((1, (150,)), (1, (90, 260, 40))))
     monkeypatch.setattr(self_test, "_FEW", ((5, (150,)), (20, (70,)), (3, (260, 40))))
     monkeypatch.setattr(self_test, "_ARRAYS", ((30, (260, 40)),))
@@ -128,9 +123,14 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
 
 
 @pytest.fixture
+def on_cuda(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is proved at load is proved of kernels."""
+    monkeypatch.setattr(proof, "has_own_memory", lambda: True)
+
+
+@pytest.fixture
 def in_blocks(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """K and V are in blocks, as on NVIDIA GPUs."""
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
     monkeypatch.setattr(Arena, "of", staticmethod(DeviceArena))
 
 

@@ -1,5 +1,7 @@
 """Geometries of models, small and real, for attention."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 
 from agentmem.kv.bits import BITS
@@ -46,3 +48,11 @@ NARROW = [
 
 PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
 """All bits of K and all of V."""
+
+
+def random(*shape: int, dtype: mx.Dtype = mx.float32, seed: int = 0) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
+
+
+def with_bits(made: Geometry, k: int, v: int, scheme: str | None = None) -> Geometry:
+    return replace(made, format=replace(made.format, k_bits=k, v_bits=v, scheme=scheme or made.format.scheme))

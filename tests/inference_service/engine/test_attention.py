@@ -14,7 +14,6 @@ import pytest
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine import codec as codecs
-from inference_service.engine import cuda_encoding
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.reference import plain_attention
 from inference_service.engine.attention.self_test import ROUNDING
@@ -27,25 +26,14 @@ from inference_service.engine.paged.kernels import Tables
 from inference_service.engine.paged.passes import KVCache, Pass, Piece, Pieces, Seen
 from inference_service.engine.paged.sequence import BlockTable, Sequence
 from inference_service.engine.paged.store import NO_KERNELS, Kernels
-from inference_service.models import proof
 from inference_service.models.proof import attention_paths
-from tests.inference_service.engine.geometries import SHAPES, geometry
+from tests.inference_service.engine.geometries import SHAPES, geometry, random
 from tests.inference_service.engine.paged.test_in_blocks import Both
 from tests.tiny_own_attention import write_deepseek3, write_deepseek32, write_kimi_linear, write_stablelm
 
 pytestmark = pytest.mark.sampled(2)
 
 SMALL = geometry(dtype=mx.float16)
-
-
-@pytest.fixture
-def on_cuda(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
-    monkeypatch.setattr(proof, "has_own_memory", lambda: True)
-
-
-def random(*shape: int, seed: int = 0) -> mx.array:
-    return mx.random.normal(shape, key=mx.random.key(seed))
 
 
 class Attended(KVCache):

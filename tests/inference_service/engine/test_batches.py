@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import names, written_by
 from tests.inference_service.engine.batch_rows import (
     BFLOAT16,
     LENGTHS,
@@ -23,10 +23,18 @@ from tests.inference_service.engine.batch_rows import (
     decoded,
     differences,
     inject,
-    names,
     swapped_rows,
 )
-from tests.inference_service.engine.batch_turns import Packed, begin, codes, difference, packed, prompt_of, run
+from tests.inference_service.engine.batch_turns import (
+    Packed,
+    begin,
+    codes,
+    computed,
+    difference,
+    packed,
+    prompt_of,
+    run,
+)
 from tests.oracle import Oracle
 
 pytestmark = pytest.mark.sampled(4)
@@ -40,10 +48,7 @@ ORDERS = {
 }
 
 
-@pytest.fixture(scope="module", params=WRITERS, ids=names(WRITERS))
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by(WRITERS)
 
 
 def alone(model: LoadedModel, rows: Rows) -> Rows:
@@ -147,9 +152,7 @@ def test_bfloat16_is_as_good_as_alone(directory: Path, tmp_path: Path) -> None:
     for number, (turn, found) in together.items():
         assert kl(by_themselves[number][1], found) < KL_ALONE
         sequence = model.arenas.sequence(*rooms(model))
-        of = Pass([Piece(sequence, turn.kv.length)], rows=False)
-        caches = model.arenas.caches(of)
-        logits = model.engine.model(mx.array([[*turn.job.sequence, *turn.said]]), caches)[0]
+        logits = computed(model.engine.model, model.arenas, (sequence, [*turn.job.sequence, *turn.said]))
         once = np.array((logits - mx.logsumexp(logits, axis=-1, keepdims=True)).astype(mx.float32))
         assert kl(once[len(turn.job.sequence) - 1 : -1], found) < KL_ONE_PASS
     worst = distributions(model, joins, swapped_rows)

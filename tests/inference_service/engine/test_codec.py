@@ -11,11 +11,7 @@ from inference_service.engine.attention.self_test import ROUNDING, arrays_error,
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize
 from inference_service.engine.rotation import block_width, rotated, rotated_back, signs
-from tests.inference_service.engine.geometries import SHAPES
-
-
-def random(*shape: int, seed: int = 0) -> mx.array:
-    return mx.random.normal(shape, key=mx.random.key(seed))
+from tests.inference_service.engine.geometries import SHAPES, random
 
 
 @pytest.mark.parametrize("width", [32, 64, 80, 96, 128, 192, 256, 512, 576])

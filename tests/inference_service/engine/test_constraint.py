@@ -62,11 +62,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def oracle(directory: Path) -> Oracle:
-    return Oracle(directory)
-
-
-@pytest.fixture(scope="module")
 def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     loaded = load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
     assert loaded.vocab_size > loaded.tokenizer.vocab_size, "some logits are of no token"

@@ -13,20 +13,11 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.quantization import KVFormat, Quantization, Quantized, dequantize, filled_up
 from inference_service.engine.rotation import rotated
-from tests.inference_service.engine.geometries import geometry
+from tests.inference_service.engine.geometries import geometry, random
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("kernels")]
 
 WIDTHS = [(64, 64, 32), (80, 64, 32), (96, 160, 32), (128, 128, 64), (192, 128, 64), (256, 512, 128)]
-
-
-@pytest.fixture(autouse=True)
-def taken(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
-
-
-def random(*shape: int, dtype: mx.Dtype = mx.float32, seed: int = 0) -> mx.array:
-    return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
 
 
 def packed_by_mlx(k: mx.array, v: mx.array, codec: KVCodec) -> tuple[Quantized, Quantized]:

@@ -2,14 +2,12 @@
 and their device code wherever g++ is.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.reference import plain_attention
 from inference_service.engine.attention.self_test import (
@@ -27,23 +25,14 @@ from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat, dequantize
 from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
-from tests.inference_service.engine.geometries import NARROW, OF_16_BITS, PAIRS, SHAPES, geometry
-from tests.inference_service.engine.paged.test_kernels import FLOORS, Case, Pool, filled, random, truth
+from tests.inference_service.engine.geometries import NARROW, OF_16_BITS, PAIRS, SHAPES, geometry, random, with_bits
+from tests.inference_service.engine.paged.test_kernels import FLOORS, Case, Pool, filled, truth
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = [pytest.mark.sampled(3), pytest.mark.usefixtures("kernels")]
 
 
 needs_cuda = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
 on_gpus = [pytest.param(shape, marks=needs_cuda) for shape in OF_16_BITS]
-
-
-@pytest.fixture(autouse=True)
-def taken(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
-
-
-def with_bits(made: Geometry, k: int, v: int, scheme: str | None = None) -> Geometry:
-    return replace(made, format=replace(made.format, k_bits=k, v_bits=v, scheme=scheme or made.format.scheme))
 
 
 @pytest.mark.slow

@@ -9,13 +9,8 @@ from inference_service.engine import dequantizing
 from inference_service.engine.cuda_kernel import available
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 
+pytestmark = pytest.mark.usefixtures("kernels")
 on_gpus = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
-
-
-@pytest.fixture(autouse=True)
-def on_a_gpu(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answer as on an NVIDIA GPU where code asks if kernels run."""
-    monkeypatch.setattr(dequantizing, "available", lambda: True)
 
 
 def error(*shape: int, bits: int = 4, group_size: int = 64, dtype: mx.Dtype = mx.bfloat16) -> float:

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from inference_service.engine import prompts
 from inference_service.engine.geometry import HostTensors, TensorShapes
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import (
     EXACT,
     Turn,
@@ -39,26 +39,10 @@ pytestmark = pytest.mark.sampled(6)
 TOLERANCE = 1e-3
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        write_llama,
-        write_gpt_oss,
-        write_deepseek2,
-        write_qwen3_next,
-        write_falcon_h1,
-        write_baichuan_m1,
-        write_gemma2,
-        write_kimi_linear,
-        write_llama4,
-        write_deepseek32,
-        write_recurrent_gemma,
-    ],
-    ids=lambda write: write.__name__.removeprefix("write_"),
-)
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by([
+    write_llama, write_gpt_oss, write_deepseek2, write_qwen3_next, write_falcon_h1, write_baichuan_m1, write_gemma2,
+    write_kimi_linear, write_llama4, write_deepseek32, write_recurrent_gemma,
+])  # fmt: skip
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear
 from inference_service.engine.head import Head
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import begin, new_kv, right, run
 from tests.inference_service.engine.riders import some_prompts
 from tests.oracle import Oracle
@@ -30,14 +31,9 @@ def write_quantized_tied(directory: Path) -> Path:
     return write_quantized(directory / "4 bits", write_tied(directory / "model"), group_size=64, bits=4)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[write_llama, write_tied, write_quantized_tied, write_deepseek2],
-    ids=["llama", "tied", "tied-4-bits", "latents"],
+directory = written_by(
+    [write_llama, write_tied, write_quantized_tied, write_deepseek2], ["llama", "tied", "tied-4-bits", "latents"]
 )
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable.format import kv_geometry, places
 from inference_service.storage.blocks import build
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine import geometries
 from tests.inference_service.engine.batch_turns import Turn, differing, rewrite
 from tests.inference_service.engine.batch_turns import packed as in_blocks
@@ -83,10 +84,7 @@ def test_all_are_packed_and_unpacked_right(text: str, group_size: int) -> None:
     assert arrays_error(shape) < ROUNDING[mx.float32]
 
 
-@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by([write_llama, write_gemma3])
 
 
 @pytest.fixture(scope="module", params=APART)

@@ -9,16 +9,14 @@ import mlx.core as mx
 import pytest
 
 from agentmem.kv.bits import BITS
-from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.latents import over_arrays
 from inference_service.engine.attention.reference import plain_attention
 from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error, unpacking_error
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import attention
 from inference_service.engine.quantization import PLAIN, ROTATED
-from inference_service.models import proof
 from inference_service.models.proof import attention_paths
-from tests.inference_service.engine.geometries import geometry
+from tests.inference_service.engine.geometries import geometry, with_bits
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -27,19 +25,9 @@ def latents(heads: int = 4, k_dim: int = 128, v_dim: int = 64, dtype: mx.Dtype =
     return replace(geometry(heads=heads, kv_heads=1, k_dim=k_dim, v_dim=v_dim, dtype=dtype, **more), latents=True)
 
 
-def with_bits(made: Geometry, bits: tuple[int, int], scheme: str) -> Geometry:
-    return replace(made, format=replace(made.format, k_bits=bits[0], v_bits=bits[1], scheme=scheme))
-
-
 PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
 """All bits of latents and all of rotary keys."""
 OF_16_BITS = [latents(heads=16, k_dim=512, group=64, dtype=mx.bfloat16), latents()]
-
-
-@pytest.fixture
-def on_cuda(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
-    monkeypatch.setattr(proof, "has_own_memory", lambda: True)
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
@@ -82,7 +70,7 @@ def test_a_few_queries_of_the_kernel_are_right(v_dim: int, on_cuda: None) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(("bits", "scheme"), [*((bits, ROTATED) for bits in PAIRS), (PAIRS[0], PLAIN)])
 def test_the_kernel_reads_all_bits(bits: tuple[int, int], scheme: str, on_cuda: None) -> None:
-    assert few_queries_error(with_bits(latents(heads=1), bits, scheme)) < 5e-3
+    assert few_queries_error(with_bits(latents(heads=1), *bits, scheme)) < 5e-3
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -13,6 +12,7 @@ from inference_service.engine import batching
 from inference_service.engine.paged.passes import KVCache, Pass
 from inference_service.engine.paged.sequence import Sequence, WorkingKV
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine import foresight
 from tests.inference_service.engine.batch_rows import inject, swapped_rows
 from tests.inference_service.engine.batch_turns import Turn, begin, prompt_of, rewrite, right, run
@@ -21,11 +21,7 @@ from tests.oracle import Oracle
 from tests.tiny_hybrids import write_qwen3_next
 from tests.tiny_models import write_gemma3
 
-
-@pytest.fixture(scope="module", params=[write_gemma3, write_qwen3_next], ids=["gemma3", "qwen3_next"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by([write_gemma3, write_qwen3_next])
 
 
 with_windows = pytest.mark.parametrize("directory", [write_gemma3], ids=["gemma3"], indirect=True)

@@ -33,29 +33,12 @@ PENALTIES = Sampling(
 )
 
 
-@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("sampling", [EXACT, PENALTIES], ids=["greedy", "penalties"])
+@pytest.mark.parametrize("without", [(), (0, 1, 2, 3, 4), (2,)])
 def test_rows_are_what_each_is_alone(
-    model: LoadedModel, oracle: Oracle, order: tuple[int, ...], sampling: Sampling
-) -> None:
-    passes_of_several: list[int] = []
-    model.engine.stepped = lambda _: passes_of_several.append(model.engine.running)
-    turns = decoded(model, order, sampling)
-    model.engine.stepped = lambda _: None
-    assert max(passes_of_several) > 2
-    assert not any(turn.job.alone for turn in turns)
-    assert [len(turn.events) for turn in turns] == list(TOKENS)
-    if sampling is EXACT:
-        assert len({token for turn in turns for token in turn.said}) > 15
-        assert all(right(oracle, turn) for turn in turns)
-    assert same(model, turns, by_themselves(model, sampling))
-
-
-@pytest.mark.parametrize("sampling", [EXACT, PENALTIES], ids=["greedy", "penalties"])
-@pytest.mark.parametrize("without", [(0, 1, 2, 3, 4), (2,)])
-def test_turns_without_memory_for_arrays_are_what_they_are_with_it(
     model: LoadedModel, oracle: Oracle, without: tuple[int, ...], sampling: Sampling
 ) -> None:
+    """Also those for whose arrays there is no memory."""
     turns = []
     for number, repeats in enumerate(REPEATS):
         prompt = prompt_of(model, number, repeats)

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.loading import load
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.memory.spacing import STEP, periodic_positions
-from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import Turn, begin, difference, new_kv, run
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
@@ -19,18 +18,10 @@ from tests.tiny_models import write_gemma3
 pytestmark = pytest.mark.sampled(3)
 
 CONTEXT, PROMPT = 8192, 4600
-WRITERS = {"qwen3_next": write_qwen3_next, "baichuan_m1": write_baichuan_m1, "gemma3": write_gemma3}
+WRITERS = [write_qwen3_next, write_baichuan_m1, write_gemma3]
 
 
-@pytest.fixture(scope="module", params=list(WRITERS.values()), ids=list(WRITERS))
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"), context=CONTEXT)
-    return made
-
-
-@pytest.fixture(scope="module")
-def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
+directory = written_by(WRITERS, context=CONTEXT)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The proof that prompts may ride along as rows of a pass: it finds faults that a chunk alone does not show."""
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -10,15 +9,13 @@ from inference_service.engine.paged.passes import ArrayKVCache, Pass, Pieces
 from inference_service.engine.paged.store import NO_KERNELS
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import riding_problem
+from tests.inference_service.directories import written_by
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama
 
 pytestmark = pytest.mark.sampled(2)
 
 
-@pytest.fixture(scope="module", params=[write_llama, write_gemma3, write_deepseek2], ids=["llama", "gemma3", "latents"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by([write_llama, write_gemma3, write_deepseek2], ["llama", "gemma3", "latents"])
 
 
 def problem(model: LoadedModel) -> str:

@@ -13,6 +13,7 @@ from inference_service.engine.paged.passes import Pass
 from inference_service.engine.prompt_blocks import PromptBlocks
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import (
     Turn,
     begin,
@@ -32,10 +33,7 @@ from tests.tiny_states import write_mamba2
 pytestmark = pytest.mark.sampled(3)
 
 
-@pytest.fixture(scope="module", params=RIDING, ids=["llama", "gemma3", "latents"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by(RIDING, ["llama", "gemma3", "latents"])
 
 
 def alone(model: LoadedModel, turns: list[Turn], tokens: int = 12) -> Iterator[Turn]:

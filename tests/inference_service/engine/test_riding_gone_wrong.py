@@ -1,6 +1,5 @@
 """Riders that are cancelled, fail or lack memory harm no other."""
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +10,7 @@ from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.paged.passes import Pass
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run, until_told
 from tests.inference_service.engine.riders import LENGTHS, RIDING, some_prompts
 from tests.oracle import Oracle
@@ -18,10 +18,7 @@ from tests.oracle import Oracle
 pytestmark = pytest.mark.sampled(3)
 
 
-@pytest.fixture(scope="module", params=RIDING, ids=["llama", "gemma3", "latents"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
+directory = written_by(RIDING, ["llama", "gemma3", "latents"])
 
 
 @pytest.mark.usefixtures("rides")

@@ -6,7 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from inference_service.engine import dequantizing, product_speeds, skinny
+from inference_service.engine import product_speeds, skinny
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.product_speeds import STEP, Case, Figures, ProductSpeeds, choose
 from inference_service.engine.products import DEQUANTIZED, FLATTENED, GIVEN, SKINNY, STEP_ROWS, Shape
@@ -20,7 +20,6 @@ on_gpus = pytest.mark.skipif(not available(), reason="as many elements as real m
 @pytest.fixture
 def on_a_gpu(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer as on an NVIDIA GPU where code asks if kernels run."""
-    monkeypatch.setattr(dequantizing, "available", lambda: True)
     monkeypatch.setattr(product_speeds, "on_cpu", lambda: False)
 
 

@@ -22,6 +22,7 @@ from inference_service.engine.paged.traces import _TracedTables
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import traced_problem
+from tests.inference_service.engine.batch_turns import computed
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
 from tests.tiny_own_attention import write_stablelm
@@ -58,25 +59,18 @@ class Two:
             own = [store.sequence([rows + at, at], range(at * 48, (at + 1) * 48)) for at in range(rows)]  # in no order
             for number, (sequence, length) in enumerate(zip(own, self.LENGTHS, strict=False)):
                 prompt = [1 + (5 + 2 * number) * at % 31 for at in range(length)]
-                self.compute(store, [(sequence, prompt)], rows=False)
+                computed(model.engine.model, store, (sequence, prompt), rows=False)
             self.stores.append(store)
             self.sequences.append(own)
-
-    def compute(self, store: KVStore, pieces: Any, *, rows: bool = True) -> np.ndarray[Any, Any]:
-        of = Pass([Piece(sequence, len(tokens)) for sequence, tokens in pieces], rows=rows)
-        ids = mx.array([token for _, tokens in pieces for token in tokens])
-        logits, written = store.compute(self.model.engine.model, of, ids)
-        mx.eval(logits, written.state)
-        return np.array(logits.astype(mx.float32))
 
     def step(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Logits of the next token of all sequences, traced and not."""
         tokens = [[3 + (7 + row) * number % 29] for row in range(len(self.sequences[0]))]
         found, wanted = (
-            self.compute(store, list(zip(own, tokens, strict=True)))
+            computed(self.model.engine.model, store, *zip(own, tokens, strict=True), rows=True)
             for store, own in zip(self.stores, self.sequences, strict=True)
         )
-        return found, wanted
+        return np.array(found.astype(mx.float32)), np.array(wanted.astype(mx.float32))
 
     def held(self, which: int) -> list[np.ndarray[Any, Any]]:
         """All blocks as they are, and states."""
@@ -140,7 +134,7 @@ def test_passes_alternate_with_those_that_are_not_traced(tmp_path: Path, replaye
         assert np.array_equal(found, wanted) or available()
         if number == 3:
             for store, own in zip(both.stores, both.sequences, strict=True):
-                both.compute(store, [(own[1], list(range(2, 22)))], rows=False)
+                computed(both.model.engine.model, store, (own[1], range(2, 22)), rows=False)
         if number == 4:
             for own in both.sequences:
                 own[1].trim(own[1].length - 3)

@@ -18,11 +18,11 @@ from benchmarks import smollm2
 from benchmarks.packages import Unavailable
 from inference_service.engine.calibrating import calibrate
 from inference_service.engine.paged.arena import HostArena
-from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quality import kl_divergences, sample
 from tests import blas
+from tests.inference_service.engine.batch_turns import computed
 from tests.inference_service.engine.test_measured_quality import loaded
 from tests.oracle import Oracle
 
@@ -65,14 +65,9 @@ class World:
                 kv.working.clear()
                 store.resume(kv)
                 n = TOKENS - kv.length
-            of = Pass([Piece(kv, n)])
-            caches = store.caches(of)
-            logits = self.network(mx.array([self.ids[kv.length : kv.length + n]]), cache=caches)
-            written = store.taken(of, caches)
-            mx.eval(logits, written.state)
-            written.put()
+            logits = computed(self.network, store, (kv, self.ids[kv.length : kv.length + n]))
             at += n
-        return Computed(logits[0, RESUMED - TOKENS :], store, kv)
+        return Computed(logits[RESUMED - TOKENS :], store, kv)
 
 
 Fault = Callable[[KVStore, Sequence], object]

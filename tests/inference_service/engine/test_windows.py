@@ -13,6 +13,7 @@ from inference_service.engine import prompts
 from inference_service.engine.paged.sequence import SLACK, Checkpoint
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import Turn, begin, difference, new_kv, run
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
@@ -22,20 +23,7 @@ CHECKPOINTS = (40, 64, 200, 450)
 RESUMED = (40, 333, 450)
 
 
-@pytest.fixture(scope="module", params=[write_gemma3, write_gpt_oss], ids=["gemma3", "gpt_oss"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = request.param(tmp_path_factory.mktemp("model"))
-    return made
-
-
-@pytest.fixture(scope="module")
-def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
-
-
-@pytest.fixture(scope="module")
-def oracle(directory: Path) -> Oracle:
-    return Oracle(directory)
+directory = written_by([write_gemma3, write_gpt_oss])
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import Speeds, order_problem, prove, riding_problem, rows_problem
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
+from tests.inference_service.engine.test_traces import loaded
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama, write_quantized
@@ -46,10 +47,6 @@ ALL = [*TOGETHER, write_gpt_oss, write_deepseek2, write_deepseek32, write_granit
 
 
 Writer = Callable[[Path], Path]
-
-
-def loaded(directory: Path) -> LoadedModel:
-    return load("tiny", str(directory), pool_bytes=1 << 24, hashes=ContentHashes(directory / "hashes.json"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """A hybrid model that goes on from files: blocks of its full layers, and a window, trimmed or not."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from inference_service.memory.restore import headers
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.storage.blocks import read_block, write_block
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import Beginning, Room, Turn, begin, right, run
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss
@@ -29,10 +29,7 @@ WINDOW, POSITION = 64, 500
 TEXT = "The colour of the boat is green. Nobody knows who told you. " * 40
 
 
-@pytest.fixture(scope="module", params=[write_gemma3, write_gpt_oss], ids=["gemma3", "gpt_oss"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    write: Callable[[Path], Path] = request.param
-    return write(tmp_path_factory.mktemp("model"))
+directory = written_by([write_gemma3, write_gpt_oss])
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory import speeds
 from inference_service.memory.speeds import Source
+from tests.inference_service.directories import written_by
 from tests.inference_service.turns.world import Worker, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -20,10 +21,7 @@ AGENTS = "abcd"
 SLOWER = types_pb2.MISS_REASON_FETCH_SLOWER
 
 
-@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["full attention", "with windows"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    written: Path = request.param(tmp_path_factory.mktemp("model"))
-    return written
+directory = written_by([write_llama, write_gemma3], ["full attention", "with windows"])
 
 
 class Elsewhere:

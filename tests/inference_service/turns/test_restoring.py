@@ -19,6 +19,7 @@ from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.paged.store import KVStore
 from inference_service.storage import blocks, transport
 from inference_service.turns.restored import Restored
+from tests.inference_service.directories import written_by
 from tests.inference_service.turns.world import Worker, answer, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -26,10 +27,7 @@ TOKENS = 700
 KEY = AgentKey("n", "a", "m")
 
 
-@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["full attention", "with windows"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    written: Path = request.param(tmp_path_factory.mktemp("model"))
-    return written
+directory = written_by([write_llama, write_gemma3], ["full attention", "with windows"])
 
 
 class Seen(NamedTuple):

@@ -296,7 +296,7 @@ def test_an_arena_of_a_model_without_full_attention_takes_nothing(kind: type[Are
 
 
 @pytest.mark.slow
-def test_a_put_that_fails_is_an_error_and_no_garbage(device: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_that_fails_is_an_error_and_no_garbage(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     made = geometry()
     arena = made_of(DeviceArena, made)
     every = filled(arena, made)

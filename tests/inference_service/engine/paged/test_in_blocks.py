@@ -10,8 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from inference_service.engine import codec, cuda_encoding
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine import codec
 from inference_service.engine.paged import arena, in_blocks
 from inference_service.engine.paged.kernels import Tables
 from inference_service.engine.paged.store import Kernels
@@ -21,17 +20,10 @@ from tests.tiny_models import write_gemma3, write_llama
 pytestmark = pytest.mark.slow
 
 
-def host_address(words: mx.array) -> int:
-    return int(np.asarray(memoryview(words)).ctypes.data)  # type: ignore[arg-type]
-
-
 @pytest.fixture(autouse=True)
 def device(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
     monkeypatch.setattr(codec, "on_cpu", lambda: False)
     monkeypatch.setattr(in_blocks, "ROWS_OF_ONE", 4)
-    if not available():
-        monkeypatch.setattr(arena, "address", host_address)
 
 
 class Both:

@@ -6,7 +6,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from inference_service.engine import cuda_encoding
 from inference_service.engine.attention import reference
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
@@ -15,23 +14,15 @@ from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.shares import Run, most_shares, shares
 from inference_service.engine.quantization import KVFormat, Quantized
+from tests.inference_service.engine.geometries import random
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kernels")]
 
 BLOCK = 64
 LAYERS = (0, 2)
 FLOORS = mx.zeros(8, mx.int32)
 LAYER = 1
 """The layer's place in its group; another lies before it in a block."""
-
-
-@pytest.fixture(autouse=True)
-def taken(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
-
-
-def random(*shape: int, dtype: mx.Dtype = mx.float32, seed: int = 0) -> mx.array:
-    return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
 
 
 class Pool:

@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.domain import Sampling
-from inference_service.engine import cuda_encoding
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.checkpoints import Start
@@ -21,6 +20,7 @@ from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import computed
 from tests.tiny_models import write_gemma3, write_llama
 
 LONG = 12_000
@@ -207,10 +207,9 @@ def test_no_call_copies_a_segment(model: LoadedModel) -> None:
 
 @pytest.mark.slow
 def test_kernels_write_and_read_segments_in_place(
-    model: LoadedModel, device: None, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pool far larger than what a sequence has, a copy of a segment shows."""
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
     monkeypatch.setattr(arena_module.Arena, "of", staticmethod(arena_module.DeviceArena))
     store = KVStore(model.geometry, 200, 400, model.codecs, kernels=Kernels(one=True))
     one, other = store.sequence([150, 3], range(40)), store.sequence([7, 199], range(100, 140))
@@ -218,13 +217,7 @@ def test_kernels_write_and_read_segments_in_place(
     work = Work(model)
 
     def run(*pieces: tuple[Sequence, int]) -> None:
-        of = Pass([Piece(*each) for each in pieces])
-        caches = store.caches(of)
-        tokens = mx.ones((of.tokens, 1) if of.rows else (1, of.tokens), mx.uint32)
-        logits = model.engine.model.computed(tokens, caches)
-        written = store.taken(of, caches)
-        mx.eval(logits, written.state)
-        written.put()
+        computed(model.engine.model, store, *((sequence, [1] * n) for sequence, n in pieces))
 
     run((one, 20))
     run((other, 20))

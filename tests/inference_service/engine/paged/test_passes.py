@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence, WindowTable
 from inference_service.engine.paged.store import KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import computed
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
@@ -41,18 +41,12 @@ class World:
 
     def run(self, *pieces: tuple[Sequence, int]) -> None:
         """Compute the next tokens of these sequences in one pass."""
-        of = Pass([Piece(*piece) for piece in pieces])
-        caches = self.store.caches(of)
-        ids = [token for sequence, n in pieces for token in self.tokens[sequence][sequence.length :][:n]]
-        logits = self.model.engine.model.computed(mx.array([ids]).T if of.rows else mx.array([ids]), caches)
-        written = self.store.taken(of, caches)
-        mx.eval(logits, written.state)
-        written.put()
-        rows = logits[:, 0] if of.rows else logits[0]
-        logprobs = np.array(rows - mx.logsumexp(rows, axis=-1, keepdims=True))
-        for sequence, first, end, _ in of.spans():
-            self.said[sequence].append(logprobs[first:end])
-            self.as_rows[sequence] += [of.rows] * (end - first)
+        given = [(sequence, self.tokens[sequence][sequence.length :][:n]) for sequence, n in pieces]
+        logits = computed(self.model.engine.model, self.store, *given)
+        logprobs = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+        for (sequence, n), end in zip(pieces, np.cumsum([n for _, n in pieces]), strict=True):
+            self.said[sequence].append(logprobs[end - n : end])
+            self.as_rows[sequence] += [len(pieces) > 1] * n
 
     def error(self) -> float:
         """The worst of `typical` over both sequences."""
