@@ -15,10 +15,8 @@ plain 4 bits cannot pack, recalls all at 0.08, 95 % at 0.10 and 29 % at 1.2 (`ag
 contexts so few tokens say little.
 """
 
-import importlib.metadata
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +24,6 @@ from typing import Any, Final, NamedTuple
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from agentmem.kv.bits import KVBits
 from inference_service.engine.calibration import Calibration, new_caches
@@ -35,7 +32,6 @@ from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network, flat
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import KVFormat
-from inference_service.json_cache import JsonCache
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS, MOST_TAIL_NATS = 0.02, 0.25
@@ -129,9 +125,6 @@ class Divergences(NamedTuple):
     tokens: int
 
 
-Measure = Callable[[Network, Tokenizer, Geometry, int, Calibration | None], Quality]
-
-
 def ladder(geometry: Geometry) -> Sequence[str]:
     """Return the bits that can be recommended for a model, the fewest first."""
     return WINDOWS_LADDER if geometry.sliding and geometry.full_groups else LADDER
@@ -141,7 +134,7 @@ def measure(
     model: Network,
     tokenizer: Tokenizer,
     geometry: Geometry,
-    tokens: int,
+    tokens: int = TOKENS,
     calibration: Calibration | None = None,
     seconds: float = _SECONDS,
 ) -> Quality:
@@ -273,53 +266,3 @@ def _logits(model: Any, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
 
 class _IncomparableError(Exception):
     """The model's unquantized logits are NaN or infinite."""
-
-
-class QualityChecks:
-    """Measured qualities, kept in one JSON file. Engine thread only.
-
-    The key has all that the figures depend on: the model's fingerprint, scheme, means, group size, device, versions of
-    MLX and mlx-lm, tokenizer, the sample and its length. Unreadable figures are measured again; a file that cannot be
-    written is ignored.
-    """
-
-    def __init__(self, memory: Path, tokens: int = TOKENS, measure: Measure = measure) -> None:
-        self._memory = JsonCache(memory)
-        self._tokens = tokens
-        self._measure = measure
-
-    def of(
-        self,
-        fingerprint: str,
-        model: Network,
-        tokenizer: Tokenizer,
-        geometry: Geometry,
-        calibration: Calibration | None = None,
-    ) -> Quality:
-        """Return the remembered quality of this model, or measure it if that does not answer by today's limit."""
-        key, bits = self._key(fingerprint, tokenizer, geometry.format, calibration), str(geometry.format)
-        with suppress(KeyError, TypeError, ValueError, AttributeError):
-            if (known := _quality(self._memory.get(key), ladder(geometry))).answers(bits):
-                return known
-        quality = self._measure(model, tokenizer, geometry, self._tokens, calibration)
-        divergences = {bits: list(found) for bits, found in quality.divergences.items()}
-        self._memory.put(key, {"tokens": quality.tokens, "divergences": divergences})
-        return quality
-
-    def _key(self, fingerprint: str, tokenizer: Tokenizer, format: KVFormat, calibration: Calibration | None) -> str:
-        device = mx.device_info()["device_name"]
-        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
-        text = xxhash.xxh3_128_hexdigest(_SAMPLE.read_bytes())
-        return (
-            f"{fingerprint}; {format.scheme}, groups of {format.group_size}, "
-            f"means {calibration.digest if calibration else 'none'}; {device}; {versions}; tokenizer {tokenizer.hash}; "
-            f"{self._tokens} tokens of {text}"
-        )
-
-
-def _quality(remembered: dict[str, Any], rungs: Sequence[str]) -> Quality:
-    """Return the remembered quality. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed."""
-    found = {str(KVBits.parse(bits)): Divergence(*kl) for bits, kl in remembered["divergences"].items()}
-    if not all(isinstance(nats, float) and nats >= 0 for kl in found.values() for nats in kl):
-        raise ValueError("a divergence is no number, or negative")
-    return Quality(int(remembered["tokens"]), found, rungs)

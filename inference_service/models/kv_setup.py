@@ -1,22 +1,26 @@
 """How a model's KV is quantized: the means that it is centred on, its bits, and what was measured of them.
 
-All of it is found at a model's first load. What KV depends on is data from then on, kept by the model's fingerprint:
-the means, and the bits that `auto` chose. A new version of MLX, or of the sample, measures quality again, but does not
-change them, or all KV would have to be computed again.
+All of it is found at a model's first load, and is data from then on, kept by the model's fingerprint: the means, and a
+record of the bits that `auto` chose and of what was measured. Only what a later load asks for besides is measured then:
+other bits, or rungs of the ladder for another limit. The chosen bits stay, or all KV would have to be computed again.
 """
 
 import base64
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentmem.kv.bits import DEFAULT, KVBits
 from agentmem.process import logs
 from inference_service.engine.calibrating import TOKENS, calibrate_in_time
 from inference_service.engine.calibration import Calibration, Calibrations
+from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
-from inference_service.engine.quality import MOST_NATS, MOST_TAIL_NATS, Quality, QualityChecks, other_text
+from inference_service.engine.quality import MOST_NATS, MOST_TAIL_NATS, Divergence, Quality, ladder, other_text
+from inference_service.engine.quality import measure as quality_of
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelInfo
@@ -38,45 +42,48 @@ class KVSetup:
 
 
 class KVSetups:
-    """What was found of models, and what is found of others. Any thread, but `of`, which is the engine thread's."""
+    """Setups of models, kept in a directory. Any thread, except `of`, which is the engine thread's."""
 
     def __init__(self, directory: Path, *, quality_check: bool) -> None:
         self.calibrations = Calibrations(directory / "calibration")
-        self._qualities = QualityChecks(directory / "quality.json") if quality_check else None
-        self._chosen = JsonCache(directory / "kv_bits.json")
+        self._quality_check = quality_check
+        self._records = JsonCache(directory / "kv_setup.json")
 
     def chosen(self, fingerprint: str, info: ModelInfo) -> ModelInfo:
-        """The model as it is loaded: with the bits that `auto` once chose, where it decides and has been here."""
+        """Return the model with the bits that `auto` once chose, if it is to choose and has."""
         if info.spec.quantization.bits is None and (bits := self._known(fingerprint, info.geometry.format)):
             return info.with_format(info.geometry.format.with_bits(bits))
         return info
 
     def of(self, fingerprint: str, network: Network, info: ModelInfo) -> KVSetup:
-        """What a loaded network's KV is to be. Measures what is not known, which takes some prefills."""
+        """Return the setup of a loaded network; measure what is not known, which takes some prefills."""
         geometry, tokenizer = info.geometry, info.tokenizer
 
         def measure() -> Calibration:
             return calibrate_in_time(network, other_text(tokenizer, TOKENS), geometry)
 
         calibration = self.calibrations.of(fingerprint, geometry, measure)
-        quality = None
-        if self._qualities is not None:
-            quality = self._qualities.of(fingerprint, network, tokenizer, geometry, calibration)
+        quality = self._measured(fingerprint, geometry) if self._quality_check else None
+        if self._quality_check and (quality is None or not quality.answers(str(geometry.format))):
+            quality = quality_of(network, tokenizer, geometry, calibration=calibration)
+            found = {bits: list(nats) for bits, nats in quality.divergences.items()}
+            measured = {"scheme": geometry.format.scheme, "tokens": quality.tokens, "divergences": found}
+            self._keep(fingerprint, geometry.format, measured)
         if info.spec.quantization.bits is not None:
             return KVSetup(geometry.format, calibration, quality, "as set")
         known = self._known(fingerprint, geometry.format)
         bits, reason = (known, "auto chose them at the model's first load") if known else choose(quality)
         if quality is not None and quality.divergences:
-            self._chosen.put(_key(fingerprint, geometry.format), bits)
+            self._keep(fingerprint, geometry.format, {"bits": bits})
         return KVSetup(geometry.format.with_bits(bits), calibration, quality, reason)
 
     def name(self, fingerprint: str, info: ModelInfo) -> str:
-        """Of a model's setup, on all machines."""
+        """Return the name of a model's setup, which all machines have in common."""
         return _key(fingerprint, info.geometry.format)
 
     def adopt(self, fingerprint: str, info: ModelInfo, shared: bytes) -> None:
-        """Take what another machine of the cluster has found, so that KV of there fits here: means that are near, and
-        the bits that `auto` chose. What cannot be read is left.
+        """Take another machine's means, if they are near, and the bits that `auto` chose there, so that its KV fits
+        here. A setup that cannot be read is left.
         """
         try:
             found = json.loads(shared)
@@ -92,17 +99,17 @@ class KVSetups:
             elif known != calibration and calibration.near(known):
                 self.calibrations.keep(fingerprint, calibration)
         if auto:
-            self._chosen.put(_key(fingerprint, info.geometry.format), bits)
+            self._keep(fingerprint, info.geometry.format, {"bits": bits})
 
     def differs(self, setup: KVSetup, fingerprint: str, info: ModelInfo) -> bool:
-        """Whether the model would be loaded with other means, or with other bits, than those of `setup` now."""
+        """Return whether the model would now be loaded with other means or bits than those of `setup`."""
         means = self.calibrations.known(fingerprint, info.geometry)
         auto = info.spec.quantization.bits is None
         bits = self._known(fingerprint, info.geometry.format) if auto else ""
         return (setup.calibration is not None and means != setup.calibration) or bits not in ("", str(setup.format))
 
     def shared(self, setup: KVSetup, info: ModelInfo) -> bytes:
-        """What `adopt` takes on other machines."""
+        """Return the setup as `adopt` takes it on other machines."""
         means = setup.calibration.portable if setup.calibration else b""
         measured = setup.quality is not None and bool(setup.quality.divergences)
         auto = info.spec.quantization.bits is None and measured
@@ -110,10 +117,28 @@ class KVSetups:
         return json.dumps(found).encode()
 
     def _known(self, fingerprint: str, format: KVFormat) -> str:
+        """Return the bits that `auto` chose; "" if there are none that can be read."""
         try:
-            return str(KVBits.parse(self._chosen.get(_key(fingerprint, format))))
-        except (AttributeError, ValueError):
+            return str(KVBits.parse(self._record(fingerprint, format)["bits"]))
+        except (KeyError, AttributeError, ValueError):
             return ""
+
+    def _measured(self, fingerprint: str, geometry: Geometry) -> Quality | None:
+        """Return what was measured of the model with this transform; None if nothing that can be read."""
+        record = self._record(fingerprint, geometry.format)
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            found = {str(KVBits.parse(bits)): Divergence(*nats) for bits, nats in record["divergences"].items()}
+            numbers = all(isinstance(each, float) and each >= 0 for nats in found.values() for each in nats)
+            if numbers and record["scheme"] == geometry.format.scheme:
+                return Quality(int(record["tokens"]), found, ladder(geometry))
+        return None
+
+    def _record(self, fingerprint: str, format: KVFormat) -> dict[str, Any]:
+        record = self._records.get(_key(fingerprint, format))
+        return record if isinstance(record, dict) else {}
+
+    def _keep(self, fingerprint: str, format: KVFormat, found: dict[str, Any]) -> None:
+        self._records.put(_key(fingerprint, format), self._record(fingerprint, format) | found)
 
 
 def choose(quality: Quality | None) -> tuple[str, str]:

@@ -1,9 +1,6 @@
-"""The check of quantized KV: the arithmetic, what it says of what it found, and that it is done once."""
+"""The check of quantized KV: the arithmetic, and what it says of what it found."""
 
-import json
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -14,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from inference_service.engine import quality
-from inference_service.engine.geometry import Geometry
-from inference_service.engine.quality import LADDER, Divergence, Quality, QualityChecks, kl_divergences, measure
+from inference_service.engine.quality import LADDER, Divergence, Quality, kl_divergences, measure
 from inference_service.models.loaded import LoadedModel
 from tests import tiny_models
 
@@ -142,117 +138,11 @@ def test_what_a_slow_cpu_did_not_read_is_a_margin(model: LoadedModel, monkeypatc
     assert not Divergence(0.019, 0.1, 0.004).good
 
 
-def counted(results: list[Quality]) -> Callable[..., Quality]:
-    """A measurement that gives one result after the other."""
-    return lambda *_: results.pop(0)
-
-
-GOOD = of_means({"4": 0.001})
-BAD = of_means({bits: 3.0 if bits == "4" else math.inf for bits in LADDER})
-
-
-def test_a_model_is_measured_once_per_fingerprint(model: LoadedModel, tmp_path: Path) -> None:
-    file = tmp_path / "worker" / "quality.json"
-    arguments = (model.engine.model, model.tokenizer, model.geometry, model.calibration)
-    first = QualityChecks(file, TOKENS).of("a", *arguments)
-    assert first == measure(*arguments[:3], TOKENS, model.calibration)
-    assert {of.margin for of in first.divergences.values()} == {0.0}
-    results = [BAD, GOOD, BAD]
-    again = QualityChecks(file, TOKENS, counted(results))
-    assert again.of("a", *arguments) == first, "from memory"
-    assert again.of("b", *arguments) == BAD, "other weights, or other bits"
-    assert QualityChecks(file, 64, counted(results)).of("a", *arguments) == GOOD, "more or less of the sample"
-    assert QualityChecks(file, TOKENS, counted([])).of("b", *arguments) == BAD, "infinity is remembered too"
-    assert len(results) == 1
-
-
-def test_what_the_limit_or_the_bits_ask_for_besides_is_measured(
-    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A limit may be another in the next version, and a fingerprint may leave the bits out."""
-    both = of_means({"4": 0.001, "8": 0.0001})
-    results = [GOOD, both, BAD, both]
-    checks = QualityChecks(tmp_path / "quality.json", TOKENS, counted(results))
-
-    def of(bits: str) -> Quality:
-        geometry = replace(model.geometry, format=model.geometry.format.with_bits(bits))
-        return checks.of("a", model.engine.model, model.tokenizer, geometry)
-
-    assert [of("4"), of("4"), of("8"), of("8"), of("4")] == [GOOD, GOOD, both, both, both]
+def test_other_bits_or_another_limit_ask_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit may be another in the next version."""
+    both, every = of_means({"4": 0.001, "8": 0.0001}), of_means(dict.fromkeys(LADDER, 3.0))
+    assert both.answers("4") and both.answers("8") and not both.answers("5/4")
+    assert Quality(10, {}).answers("5/4"), "nothing can be compared"
     monkeypatch.setattr(quality, "MOST_NATS", 0.0005)
-    assert [of("8"), of("8"), of("5/4")] == [BAD, BAD, BAD], "what is between was not measured"
-    monkeypatch.setattr(quality, "MOST_NATS", 5.0)
-    monkeypatch.setattr(quality, "MOST_TAIL_NATS", 5.0)
-    assert [of("4"), of("6/4")] == [BAD, BAD], "all was measured before"
-    assert checks.of("a", model.engine.model, model.tokenizer, with_groups_of_32(model.geometry)) == both
-    assert not results
-
-
-def with_groups_of_32(geometry: Geometry) -> Geometry:
-    return replace(geometry, format=replace(geometry.format, group_size=32))
-
-
-def test_what_else_figures_depend_on_is_part_of_the_key(
-    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, arguments = tmp_path / "quality.json", (model.engine.model, model.tokenizer, model.geometry)
-    results = [GOOD, BAD, GOOD, BAD, GOOD]
-    checks = QualityChecks(file, TOKENS, counted(results))
-    assert [checks.of("a", *arguments) for _ in range(2)] == [GOOD, GOOD]
-    with monkeypatch.context() as patched:
-        patched.setattr(quality.importlib.metadata, "version", lambda name: "9.9")
-        assert checks.of("a", *arguments) == BAD
-    with monkeypatch.context() as patched:
-        patched.setattr(quality.mx, "device_info", lambda: {"device_name": "another"})
-        assert checks.of("a", *arguments) == GOOD
-    with monkeypatch.context() as patched:
-        (tmp_path / "sample.txt").write_text("Another text.")
-        patched.setattr(quality, "_SAMPLE", tmp_path / "sample.txt")
-        assert checks.of("a", *arguments) == BAD
-    with monkeypatch.context() as patched:
-        patched.setattr(model.tokenizer, "hash", "another")
-        assert checks.of("a", *arguments) == GOOD
-    assert checks.of("a", *arguments) == GOOD
-    assert not results
-
-
-def entry(**divergences: object) -> dict[str, object]:
-    return {"tokens": 10, "divergences": {"4": [0.001, 0.001], **divergences}}
-
-
-DAMAGES = [
-    "",
-    "not json",
-    "[]",
-    {**entry(), "tokens": None},
-    entry(**{"4": "good"}),
-    entry(**{"4": [math.nan, 0.1]}),
-    entry(**{"4": [0.1, -1.0]}),
-    entry(**{"8": [True, 0.1]}),
-    entry(**{"4": None}),
-    entry(**{"4": 0.001}),
-    entry(**{"4": [0.1]}),
-    entry(**{"7": [0.001, 0.01]}),
-    {"tokens": 10, "divergences": [0.001]},
-    {"tokens": 10, "kl_4_bits": 0.001, "kl_8_bits": None, "comparable": True},
-    {},
-    [],
-    3,
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=str)
-def test_a_damaged_memory_is_only_a_miss(damage: object, model: LoadedModel, tmp_path: Path) -> None:
-    file, arguments = tmp_path / "quality.json", (model.engine.model, model.tokenizer, model.geometry)
-    QualityChecks(file, TOKENS, counted([GOOD])).of("a", *arguments)
-    key = next(iter(json.loads(file.read_text())))
-    file.write_text(damage if isinstance(damage, str) else json.dumps({key: damage}))
-    assert QualityChecks(file, TOKENS, counted([BAD])).of("a", *arguments) == BAD
-    assert QualityChecks(file, TOKENS, counted([])).of("a", *arguments) == BAD, "and is mended"
-
-
-def test_a_memory_that_cannot_be_written_is_not_missed(model: LoadedModel, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    checks = QualityChecks(tmp_path / "file" / "quality.json", TOKENS, counted([GOOD, BAD]))
-    arguments = (model.engine.model, model.tokenizer, model.geometry)
-    assert [checks.of("a", *arguments), checks.of("a", *arguments)] == [GOOD, GOOD], "as long as the process lives"
+    assert not both.answers("8"), "what is between was not measured"
+    assert every.answers("5/4")

@@ -4,7 +4,10 @@ import base64
 import json
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +16,16 @@ from agentmem.kv.hints import TurnHints
 from agentmem.process.models import RegisteredModel
 from inference_service.engine import codec, quality
 from inference_service.engine.calibration import Calibration
+from inference_service.engine.geometry import LayerGroup
 from inference_service.engine.quality import LADDER, Divergence, Quality
-from inference_service.engine.quantization import BALANCED, PLAIN
+from inference_service.engine.quantization import BALANCED, PLAIN, ROTATED, KVFormat
 from inference_service.engine.thread import EngineThread
-from inference_service.models import loading
-from inference_service.models.kv_setup import choose
+from inference_service.models import kv_setup, loading
+from inference_service.models.kv_setup import KVSetup, KVSetups, choose
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.settings import WorkerSettings
+from tests.inference_service.engine.geometries import geometry
 from tests.tiny_models import write_llama
 
 BAD = dict.fromkeys(LADDER, 9.0)
@@ -39,7 +44,7 @@ pytestmark = [pytest.mark.usefixtures("by_openblas"), pytest.mark.sampled(2)]
     ],
 )
 def test_what_auto_takes(found: dict[str, float], bits: str, reason: str) -> None:
-    taken, why = choose(Quality(10, {each: Divergence(kl, kl) for each, kl in found.items()}))
+    taken, why = choose(quality_of(found))
     assert taken == bits and reason in why
 
 
@@ -142,13 +147,71 @@ async def test_auto_decides_nothing_for_good_without_a_measurement(
     assert bits_of(await place.load()) == "8"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", ["7", 4, None, ["4"]])
-async def test_a_choice_that_cannot_be_read_is_made_again(kept: object, place: Place, tmp_path: Path) -> None:
-    first = await place.load()
-    file = tmp_path / "data" / "worker" / "kv_bits.json"
-    file.write_text(json.dumps(dict.fromkeys(json.loads(file.read_text()), kept)))
-    assert bits_of(await place.load()) == bits_of(first)
+def quality_of(nats: dict[str, float]) -> Quality:
+    return Quality(10, {bits: Divergence(kl, kl) for bits, kl in nats.items()})
+
+
+class Found:
+    """What is found of a model by its fingerprint, with a measurement that gives one result after the other."""
+
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, *results: Quality) -> None:
+        self.setups, self.left = KVSetups(directory, quality_check=True), list(results)
+        patch.setattr(kv_setup, "quality_of", lambda *_, **__: self.left.pop(0))
+
+    def of(self, fingerprint: str, bits: str | None = None, group_size: int = 64, scheme: str = PLAIN) -> KVSetup:
+        format = KVFormat(group_size=group_size, scheme=scheme).with_bits(bits or "4")
+        info: Any = SimpleNamespace(
+            geometry=replace(geometry(), format=format, full=LayerGroup((), 2, 64, 64)),
+            tokenizer=None,
+            spec=SimpleNamespace(quantization=SimpleNamespace(bits=bits)),
+        )
+        return self.setups.of(fingerprint, None, info)  # type: ignore[arg-type]
+
+
+FINE, WIDE, NONE = quality_of({"4": 9.0, "5/4": 0.001}), quality_of({"4": 9.0, "5/4": 9.0, "6/4": 0.0}), quality_of({})
+
+
+def test_a_model_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its fingerprint, group size and transform; and again only if it is asked for other bits."""
+    found = Found(tmp_path, monkeypatch, FINE, NONE, WIDE, WIDE)
+    first = found.of("a")
+    assert (first.quality, str(first.format)) == (FINE, "5/4") and "the fewest" in first.reason
+    again = Found(tmp_path, monkeypatch, *found.left)
+    assert (again.of("a").quality, str(again.of("a").format)) == (FINE, "5/4")
+    assert "first load" in again.of("a").reason
+    assert (again.of("a", "5/4").quality, again.of("a", "5/4").reason) == (FINE, "as set")
+    assert [again.of("b").quality for _ in range(2)] == [NONE, NONE], "that nothing can be compared is known, too"
+    assert [again.of("a", group_size=32).quality for _ in range(2)] == [WIDE, WIDE]
+    assert again.of("a", "6/4").quality == WIDE
+    assert (again.of("a").quality, str(again.of("a").format)) == (WIDE, "5/4"), "bits that auto chose stay"
+    assert again.left == []
+    assert Found(tmp_path, monkeypatch, FINE).of("a", scheme=ROTATED).quality == FINE
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        3,
+        {"tokens": None},
+        {"divergences": {"4": "good"}},
+        {"divergences": {"4": [math.nan, 0.1], "5/4": [0.0, 0.0]}},
+        {"divergences": {"4": [-1.0, 0.1]}},
+        {"divergences": {"4": [0.1]}},
+        {"divergences": {"7": [0.1, 0.1]}},
+        {"divergences": [0.1]},
+        {"bits": "7", "scheme": None},
+        {"bits": ["4"], "divergences": None},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_found_again(damage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Found(tmp_path, monkeypatch, FINE).of("a")
+    [(key, record)] = json.loads((tmp_path / "kv_setup.json").read_text()).items()
+    (tmp_path / "kv_setup.json").write_text(json.dumps({key: record | damage if isinstance(damage, dict) else damage}))
+    found = Found(tmp_path, monkeypatch, WIDE).of("a")
+    kept = isinstance(damage, dict) and "bits" not in damage
+    assert (found.quality, str(found.format)) == (WIDE, "5/4" if kept else "6/4")
+    assert Found(tmp_path, monkeypatch).of("a").quality == WIDE, "and is mended"
 
 
 def others(value: bytes, *, bits: str = "", far: bool = False) -> bytes:
