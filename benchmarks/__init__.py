@@ -45,10 +45,9 @@ what they share
     scraping.py     pages of metrics
     starts.py       where the time of a start goes
 series.py           `agentmem bench all`: what RESULTS.md shows of a machine, one after the other
-unfinished.py       what a benchmark leaves that does not come to its end
-results.py          what is written, with the machine, the versions and all samples
+results.py          what is written: figures with all samples, tables, the machine and the versions
 tables.py           tables and claims, for the terminal and the report; plots.py and pictures.py: plots as data
-report/             RESULTS.md from all results
+report/             RESULTS.md from the tables of all results
 census/             a small random model of every type of mlx-lm, and whether the engine runs it right
 demo_model/         the recipe of the demo model, and of its kind in other architectures
 """

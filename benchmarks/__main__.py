@@ -9,11 +9,9 @@ import os
 import runpy
 import signal
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 from agentmem.process import logs
-from benchmarks.unfinished import kept_whole
 from gateway.cli.up.openblas import preload_here
 
 NAMES = {
@@ -99,8 +97,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     try:
-        with nullcontext() if name == "all" else kept_whole():  # The series' own children each keep theirs.
-            runpy.run_module(NAMES[name], run_name="__main__", alter_sys=False)
+        runpy.run_module(NAMES[name], run_name="__main__", alter_sys=False)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT

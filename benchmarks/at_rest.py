@@ -35,7 +35,7 @@ from benchmarks import live, options, results, scraping
 from benchmarks.live import MODULES
 from benchmarks.models import DEMO
 from benchmarks.starts import PARTS, events, parts
-from benchmarks.tables import Claim, Table, show, spread
+from benchmarks.tables import Claim, Table, spread
 from gateway.cli.up.openblas import preload_here
 
 FIRST, LATER, MLX_LM = "agentmem, first", "agentmem, later", "mlx_lm.server"
@@ -236,8 +236,7 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
 async def main(arguments: argparse.Namespace) -> None:
     """Measure, print, write."""
     found = await measure(arguments.starts, arguments.seconds, Console())
-    results.write(arguments.output or f"at-rest-demo-{results.backend()}", found)
-    show(tables(found))
+    results.conclude(arguments.output or f"at-rest-demo-{results.backend()}", found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

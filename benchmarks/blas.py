@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import children, options, results
 from benchmarks.children import Child
 from benchmarks.models import DEMO
-from benchmarks.tables import Table, milliseconds, show, spread
+from benchmarks.tables import Table, milliseconds, spread
 from gateway.cli.up.openblas import TIMEOUT, preload_here
 
 SYSTEM, OPENBLAS = "system", "OpenBLAS"
@@ -120,8 +120,7 @@ async def main(arguments: argparse.Namespace) -> None:
     if not (found := preload_here()).environment:
         sys.exit(": ".join(filter(None, found[1:])) or "MLX uses no BLAS of the system here")
     figures = await measure(arguments.tokens, arguments.decoded, arguments.samples)
-    results.write(arguments.output, figures)
-    show(tables(figures))
+    results.conclude(arguments.output, figures, tables(figures))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ from benchmarks.live import LiveStack, running
 from benchmarks.models import kv_bytes_per_token, model_directory, model_name
 from benchmarks.plots import Plot, line
 from benchmarks.prompts import NEW_TOKENS, Prompts
-from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
+from benchmarks.tables import Claim, Table, milliseconds
 from inference_service.engine.device import worth_restoring
 
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024)
@@ -160,8 +160,13 @@ async def measured(stack: LiveStack, arguments: argparse.Namespace) -> dict[str,
                 rounds[length].append(each)
         if number:
             found |= summaries(rounds)
-            results.write(arguments.output or f"break-even-{name}-{results.backend()}", found)
+            results.write(output_of(arguments), found)
     return found
+
+
+def output_of(arguments: argparse.Namespace) -> str:
+    """The result's name."""
+    return arguments.output or f"break-even-{model_name(arguments.model)}-{results.backend()}"
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -173,7 +178,7 @@ async def main(arguments: argparse.Namespace) -> None:
     }
     async with running(arguments.model, environment=environment) as stack:
         found = await measured(stack, arguments)
-    show([*tables(found), claims_table(claims(found))])
+    results.conclude(output_of(arguments), found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ from benchmarks.models import model_name
 from benchmarks.pictures import PERCENTILES
 from benchmarks.pictures import of_capacity as plots
 from benchmarks.scraping import counted, summed
-from benchmarks.tables import Claim, Table, duration, show
+from benchmarks.tables import Claim, Table, duration
 from benchmarks.turns import Turn, check
 
 __all__ = ["claims", "main", "plots", "tables"]
@@ -234,7 +234,9 @@ async def main(arguments: argparse.Namespace) -> None:
             per_token = (await stack.describe_model()).kv_bytes_per_token
         environment["AGENTMEM_WORKER_POOL_BYTES"] = str(pool_bytes(arguments.holds, arguments.length, per_token))
         async with running_over(root, arguments.model, environment, metrics=True) as stack:
-            show(tables(await measure(stack, arguments, console)))
+            found = await measure(stack, arguments, console)
+    output = arguments.output or f"capacity-{model_name(arguments.model)}-{results.backend()}"
+    results.conclude(output, found, tables(found))
 
 
 async def measure(stack: LiveStack, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:

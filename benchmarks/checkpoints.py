@@ -29,7 +29,7 @@ from benchmarks.loading import load
 from benchmarks.options import at_least
 from benchmarks.prompts import token_ids
 from benchmarks.random_models import write_model
-from benchmarks.tables import Claim, Table, conclude, milliseconds
+from benchmarks.tables import Claim, Table, milliseconds
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
@@ -267,7 +267,7 @@ def main(tokens: int, runs: int, directory: str | None, output: str) -> int:
         write_model(dict(CONFIG), Path(place) / "model", quantized=False)
         model = load("hybrid", str(Path(place) / "model"), hashes=ContentHashes(Path(place) / "hashes.json"))
         figures = measure(Bench(model, Path(place), tokens), loop, runs)
-    return conclude(tables(figures), results.write(output, figures), claims(figures))
+    return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 def _kept(bench: Bench) -> list[tuple[int, float]]:

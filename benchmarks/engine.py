@@ -32,7 +32,7 @@ from benchmarks.geometries import GEOMETRIES, random_model
 from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
-from benchmarks.tables import Table, show
+from benchmarks.tables import Table
 from inference_service.engine.quantization import ROTATED
 from inference_service.models.proof import Speeds
 
@@ -77,7 +77,8 @@ class Bench:
         self.alone = [Alone.plain(model), Alone.quantized(model)]
         if layers:
             name = f"{name}-of-{layers}-layers"
-        self._name, self._samples, self._steps = name, samples, steps
+        self.output = f"engine-{name}-{results.backend()}"
+        self._samples, self._steps = samples, steps
         self.figures: dict[str, Any] = {
             "device": mx.device_info()["device_name"],
             "weights": sum(array.nbytes for _, array in tree_flatten(model.parameters())),
@@ -224,7 +225,7 @@ class Bench:
 
     def _write(self) -> None:
         """After each measurement, so that a run that is cut short leaves what it has."""
-        results.write(f"engine-{self._name}-{results.backend()}", self.figures)
+        results.write(self.output, self.figures)
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
@@ -271,7 +272,7 @@ def main(arguments: argparse.Namespace) -> None:
         bench.decode(1, tokens)
     bench.resume(arguments.resume)
     bench.restore(arguments.resume)
-    show(tables(bench.figures))
+    results.conclude(bench.output, bench.figures, tables(bench.figures))
 
 
 if __name__ == "__main__":

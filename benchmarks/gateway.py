@@ -25,7 +25,7 @@ from benchmarks import children, options, results
 from benchmarks.children import Child
 from benchmarks.live import LiveStack, running
 from benchmarks.models import model_directory, model_name
-from benchmarks.tables import Table, conclude, spread
+from benchmarks.tables import Table, spread
 
 WAYS = ("worker", "grpc", "http")
 PROMPT = "The colour of the boat is green. Who told you that?"
@@ -147,8 +147,8 @@ async def main(arguments: argparse.Namespace) -> None:
                 "architecture": described.architecture,
                 **figures(samples, asked),
             }
-            path = results.write(output, found)
-    conclude(tables(found), path)
+            results.write(output, found)
+    results.conclude(output, found, tables(found))
 
 
 if __name__ == "__main__":

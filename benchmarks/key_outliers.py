@@ -28,7 +28,7 @@ from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
 from benchmarks.demo_model.tokenizer import END, START, render
 from benchmarks.loading import load
 from benchmarks.models import DEMO
-from benchmarks.tables import Claim, Table, conclude
+from benchmarks.tables import Claim, Table
 from inference_service.engine import quality
 from inference_service.engine.calibrating import TOKENS, calibrate
 from inference_service.engine.quality import measure, other_text
@@ -164,13 +164,14 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
 def main(arguments: argparse.Namespace) -> int:
     """Measure, print, written after each bias; the exit status."""
     dialogues = [make_dialogue(FIRST_SEED + i, LENGTH) for i in range(arguments.dialogues)]
+    output = arguments.output or f"key-outliers-demo-{results.backend()}"
     found: dict[str, Any] = {"dialogues": len(dialogues), "rows": []}
     with tempfile.TemporaryDirectory() as directory:
         model = loaded(Path(directory))
         for row in measured(model, arguments.biases, dialogues):
             found["rows"].append(row)
-            path = results.write(arguments.output or f"key-outliers-demo-{results.backend()}", found)
-    return conclude(tables(found), path, claims(found))
+            results.write(output, found)
+    return results.conclude(output, found, tables(found), claims(found))
 
 
 def parser() -> argparse.ArgumentParser:

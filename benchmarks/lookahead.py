@@ -26,7 +26,7 @@ from benchmarks import options, results
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
 from benchmarks.services import Services, serving
-from benchmarks.tables import Table, conclude
+from benchmarks.tables import Table
 from benchmarks.turns import Turn
 
 MODEL = "demo"
@@ -199,7 +199,7 @@ async def main(arguments: argparse.Namespace) -> None:
             for rule in (least_recently_used, farthest_first)
         }
         figures[name] = {"ways": {way: merged(plays[name, way]) for way in WAYS}, "on_paper": paper}
-    conclude(tables(figures), results.write(arguments.output, figures))
+    results.conclude(arguments.output, figures, tables(figures))
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:

@@ -23,7 +23,7 @@ from benchmarks.children import Child
 from benchmarks.gateway import PROMPT, end_tokens
 from benchmarks.live import LiveStack, running
 from benchmarks.models import model_name
-from benchmarks.tables import Claim, Table, conclude, interval, milliseconds, percent, spread
+from benchmarks.tables import Claim, Table, interval, milliseconds, percent, spread
 
 __all__ = ["claims", "main", "tables"]
 
@@ -133,7 +133,7 @@ async def main(arguments: argparse.Namespace) -> int:
     output = arguments.output or f"page-{asked['model']}-{results.backend()}"
     async with running(arguments.model, metrics=True) as stack:
         found = await rounds(stack, asked, arguments.rounds, output)
-    return conclude(tables(found), results.RESULTS / f"{output}.json", claims(found))
+    return results.conclude(output, found, tables(found), claims(found))
 
 
 async def rounds(stack: LiveStack, asked: dict[str, Any], pairs: int, output: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from benchmarks.live import LiveStack
 from benchmarks.models import model_name
 from benchmarks.pictures import of_restart as plots
 from benchmarks.starts import IN_TURN, PARTS, events, parts
-from benchmarks.tables import Claim, Table, milliseconds, show, spread
+from benchmarks.tables import Claim, Table, milliseconds, spread
 from benchmarks.turns import Turn, check
 
 __all__ = ["claims", "main", "plots", "tables"]
@@ -257,7 +257,7 @@ async def main(arguments: argparse.Namespace) -> None:
                 console.print(f"sample {number + 1} of {arguments.samples}, in {path}")
         finally:
             await restarts.stop()
-    show(tables(found))
+    results.conclude(output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

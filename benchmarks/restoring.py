@@ -28,7 +28,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.v1 import cache_store_pb2
 from benchmarks import results
 from benchmarks.options import at_least
-from benchmarks.tables import Claim, Table, conclude, milliseconds
+from benchmarks.tables import Claim, Table, milliseconds
 from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
@@ -157,7 +157,7 @@ def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) 
         pool = Pool(max(lengths))
         found = {str(tokens): measure(loop, pool, files[: tokens // BLOCK_TOKENS], runs) for tokens in sorted(lengths)}
     figures = {"backend": results.backend(), "tokens": found}
-    return conclude(tables(figures), results.write(output, figures), claims(figures))
+    return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 def _seconds(work: Callable[[], _T]) -> tuple[float, _T]:

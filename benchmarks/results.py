@@ -1,4 +1,4 @@
-"""What every benchmark writes: its figures as JSON, with the machine, the versions and all raw samples."""
+"""Results of benchmarks: figures with all samples, their tables, the machine and the versions, as JSON."""
 
 import functools
 import importlib.metadata
@@ -9,15 +9,17 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from benchmarks.unfinished import replacing
+from benchmarks.tables import Claim, Table, claims_table, show
 
 RESULTS = Path(__file__).parent / "results"
+_WIDTH = 118
 _PACKAGES = ("agentmem", "mlx", "mlx-lm", "grpcio", "numpy")
 
 
@@ -51,8 +53,8 @@ def backend() -> str:
     return "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
 
 
-def write(name: str, figures: dict[str, Any]) -> Path:
-    """Write `benchmarks/results/<name>.json`, with the command line of this process. Whoever reads finds it whole.
+def write(name: str, figures: dict[str, Any], tables: Sequence[Table] | None = None) -> Path:
+    """Write `benchmarks/results/<name>.json`; without `tables`, `<name>.json.unfinished` beside it.
 
     An absolute path instead of a name leaves the results alone. Raises SystemExit for a relative one.
     """
@@ -62,12 +64,39 @@ def write(name: str, figures: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.json"
     command = " ".join(sys.argv)
     benchmark = command.removeprefix("agentmem bench ").partition(" ")[0]
-    found = {"benchmark": benchmark, "command": command, **environment(), "figures": figures}
-    half = path.with_suffix(".json.half")
-    half.write_text(json.dumps(found, indent=1) + "\n")
-    replacing(path)
-    half.replace(path)
-    return path
+    found: dict[str, Any] = {"benchmark": benchmark, "command": command, **environment()}
+    found |= {"tables": [asdict(table) for table in tables or ()], "figures": figures}
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(dump(found) + "\n")
+    return unfinished if tables is None else unfinished.replace(path)
+
+
+def conclude(name: str, figures: dict[str, Any], tables: Sequence[Table], claims: Sequence[Claim] = ()) -> int:
+    """Print and write a finished result; the exit status, 1 where a claim is missed."""
+    show([*tables, claims_table(claims)] if claims else tables)
+    print(f"written to {write(name, figures, tables)}")
+    return 0 if all(claim.met for claim in claims) else 1
+
+
+def dump(value: Any, indent: str = "") -> str:
+    """JSON with floats of four digits, from 1000 on of one place.
+
+    What fits in a line is on one, and so is what has no lists or objects in it.
+    """
+    if isinstance(value, float):
+        return json.dumps(round(value, 1) if abs(value) >= 1000 else float(f"{value:.4g}"))
+    if not isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False)
+    inner, (start, end) = indent + " ", "{}" if isinstance(value, dict) else "[]"
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(str(key), ensure_ascii=False)}: {dump(each, inner)}" for key, each in value.items()]
+    else:
+        parts = [dump(each, inner) for each in value]
+    line, items = ", ".join(parts), value.values() if isinstance(value, dict) else value
+    flat = not any(isinstance(each, dict | list | tuple) for each in items)
+    if flat or ("\n" not in line and len(indent) + len(line) < _WIDTH):
+        return f"{start}{line}{end}"
+    return f"{start}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{end}"
 
 
 def _version(package: str) -> str:

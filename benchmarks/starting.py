@@ -24,7 +24,7 @@ from benchmarks.conversations import NOBODY
 from benchmarks.live import MODULES
 from benchmarks.models import model_name
 from benchmarks.starts import PARTS, events, parts
-from benchmarks.tables import Claim, Table, show, spread
+from benchmarks.tables import Claim, Table, spread
 
 __all__ = ["claims", "main", "tables"]
 
@@ -137,7 +137,7 @@ async def main(arguments: argparse.Namespace) -> None:
             samples.append(await sample(list(ways) if number % 2 else list(reversed(ways))))
             found = figures(asked, first, samples)
             console.print(f"sample {number + 1} of {arguments.samples}, in {results.write(output, found)}")
-    show(tables(found))
+    results.conclude(output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -27,7 +27,7 @@ from benchmarks import options, results
 from benchmarks.models import DEMO, model_name
 from benchmarks.prompts import token_ids
 from benchmarks.services import Services, serving
-from benchmarks.tables import Table, conclude, spread
+from benchmarks.tables import Table, spread
 from benchmarks.turns import Turn
 
 NEW = 16
@@ -243,7 +243,7 @@ async def main(arguments: argparse.Namespace) -> None:
     found = {**staying, **swapping, "decode": {**staying["decode"], **swapping["decode"]}}
     found["asked"] = {"lengths": arguments.lengths, "runs": arguments.runs, "tokens": arguments.tokens}
     found["seconds"] = time.monotonic() - began
-    conclude(tables(found), results.write(arguments.output, found))
+    results.conclude(arguments.output, found, tables(found))
     kept = median(row["memory_kept"]["median"] for row in found["swaps"].values())
     Console().print(f"an agent's memory makes its first token after a swap {kept:.1f} times as early")
 

@@ -5,7 +5,6 @@ A benchmark's module has `tables(figures)` and `claims(figures)`, pure functions
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import rich.table
@@ -69,13 +68,6 @@ def show(tables: Sequence[Table]) -> None:
         for row in table.rows:
             shown.add_row(*map(escape, row))
         console.print(shown)
-
-
-def conclude(tables: Sequence[Table], path: Path, claims: Sequence[Claim] = ()) -> int:
-    """Print tables, claims and where the figures are written; the exit status, 1 where a claim is missed."""
-    show([*tables, claims_table(claims)] if claims else tables)
-    print(f"written to {path}")
-    return 0 if all(claim.met for claim in claims) else 1
 
 
 def duration(seconds: float) -> str:

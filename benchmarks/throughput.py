@@ -33,7 +33,7 @@ from benchmarks.live import MODULES, LiveStack, running
 from benchmarks.models import model_directory, model_name
 from benchmarks.pictures import of_throughput as plots
 from benchmarks.prompts import NEW_TOKENS, next_turn, token_ids
-from benchmarks.tables import Claim, Table, conclude, milliseconds, spread
+from benchmarks.tables import Claim, Table, milliseconds, spread
 
 __all__ = ["claims", "main", "plots", "tables"]
 
@@ -265,8 +265,8 @@ async def main(arguments: argparse.Namespace) -> int:
                         by_way[way].append(await bench.measure(f"sample {number}", way, agents, context))
                     measured = found["measured"].setdefault(str(length), {"context": context, "agents": {}})
                     measured["agents"][str(agents)] = figures_of(by_way, agents, arguments.tokens)
-                    path = results.write(output, found)
-    return conclude(tables(found), path, claims(found))
+                    results.write(output, found)
+    return results.conclude(output, found, tables(found), claims(found))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS, FileName
 from agentmem.kv.ledger import NO_VERSION
 from agentmem.validation import AgentKey
 from benchmarks import options, results
-from benchmarks.tables import Table, conclude, milliseconds
+from benchmarks.tables import Table, milliseconds
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
@@ -97,7 +97,7 @@ async def main(blocks: int, runs: int) -> None:
                     samples[f"write {transfer.name}"].append(written)
                     samples[f"read {transfer.name}"].append(loaded)
     figures = {"blocks": blocks, **{name: results.summary(values) for name, values in samples.items()}}
-    conclude(tables(figures), results.write("transfer", figures))
+    results.conclude("transfer", figures, tables(figures))
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:

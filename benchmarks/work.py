@@ -41,7 +41,7 @@ from benchmarks.peers.scenarios import Chat, TurnSizes
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server, thread_variables
 from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
-from benchmarks.tables import Claim, Table, conclude
+from benchmarks.tables import Claim, Table
 
 __all__ = ["claims", "main", "tables"]
 
@@ -270,7 +270,7 @@ async def main(arguments: argparse.Namespace) -> int:
             else:
                 server = SERVERS[name](root / name, given, room)
                 await of_server(server, words, sizes, arguments.agents, arguments.ways, tell)
-    return conclude(tables(figures), results.write(output, figures), claims(figures))
+    return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 def parser() -> argparse.ArgumentParser:

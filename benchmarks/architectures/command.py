@@ -23,7 +23,7 @@ from benchmarks import options, results
 from benchmarks.architectures.models import measured
 from benchmarks.architectures.report import claims, plots, tables
 from benchmarks.models import DEMO
-from benchmarks.tables import conclude, show
+from benchmarks.tables import show
 
 COUNTS = {256: 20, 512: 10, 1024: 5, 2048: 3, 4096: 2, 8192: 1}
 
@@ -58,8 +58,8 @@ def main(arguments: argparse.Namespace) -> int:
             found = measured(directory, Path(work), dict(arguments.dialogues), arguments.decoded)
             figures["models"][each] = found
             show(tables({"models": {each: found}}))
-            path = results.write(output, figures)
-    return conclude([], path, claims(figures))
+            results.write(output, figures)
+    return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 def parser() -> argparse.ArgumentParser:

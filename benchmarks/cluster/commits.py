@@ -32,7 +32,7 @@ from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from benchmarks import options, results
 from benchmarks.cluster import postgres, shared_options
 from benchmarks.cluster.postgres_pair import paired
-from benchmarks.tables import Claim, Table, show, spread
+from benchmarks.tables import Claim, Table, spread
 
 SQLITE, POSTGRESQL, STANDBY = "SQLite", "PostgreSQL", "PostgreSQL, standby"
 _SURVIVES = {POSTGRESQL: "crash", STANDBY: "server"}
@@ -172,8 +172,7 @@ async def main(arguments: argparse.Namespace) -> None:
     """Measure, print, write."""
     with servers(arguments.database, arguments.standby) as urls:
         found = await measure(urls, arguments.agents, arguments.seconds, arguments.samples)
-    results.write(arguments.output or "commits", found)
-    show(tables(found))
+    results.conclude(arguments.output or "commits", found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -27,7 +27,7 @@ from benchmarks.cluster.history import Append, Operation, Read, violations
 from benchmarks.cluster.machines import HOST
 from benchmarks.cluster.postgres_pair import paired
 from benchmarks.live import scratch
-from benchmarks.tables import Claim, Table, claims_table, show
+from benchmarks.tables import Claim, Table
 from gateway.cli.cluster.certificates import authority, issue
 
 _DAYS = 2
@@ -128,7 +128,7 @@ async def main(arguments: argparse.Namespace) -> int:
     """Drill, print, write after each round; the exit status."""
     asked = {name: getattr(arguments, name) for name in ("turns", "between", "during", "seed")}
     pace, rounds = Pace(arguments.between, arguments.during), list[dict[str, Any]]()
-    found: dict[str, Any] = {}
+    output, found = arguments.output or "drill", dict[str, Any]()
     while sum(each["turns"] for each in rounds) < arguments.turns:
         number = arguments.seed + len(rounds)
         try:
@@ -136,12 +136,11 @@ async def main(arguments: argparse.Namespace) -> int:
         except postgres.NoServer as problem:
             raise SystemExit(f"{problem}; this drill kills one, which must be its own") from problem
         found = figures(asked, rounds)
-        results.write(arguments.output or "drill", found)
+        results.write(output, found)
         print(f"round {number}: {rounds[-1]['turns']} turns, {len(rounds[-1]['wrong'])} wrong", flush=True)
         for wrong in rounds[-1]["wrong"]:
             print(wrong)
-    show([*tables(found), claims_table(claims(found))])
-    return 1 if found["wrong"] else 0
+    return results.conclude(output, found, tables(found), claims(found))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -30,7 +30,7 @@ from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node
 from benchmarks.cluster.postgres_pair import Pair, paired
 from benchmarks.cluster.speakers import Speakers, Spoken, speakers
-from benchmarks.tables import Claim, Table, show, spread
+from benchmarks.tables import Claim, Table, spread
 
 KILLED, LEFT, DATABASE = "killed", "left", "database"
 _NODES = 3
@@ -215,14 +215,15 @@ async def main(arguments: argparse.Namespace) -> None:
     asked = {
         name: getattr(arguments, name) for name in ("agents", "slots", "prefill", "answer", "detection", "between")
     }
-    samples: list[dict[str, Any]] = []
+    output, samples = arguments.output or "failover", list[dict[str, Any]]()
     try:
         for number in range(arguments.samples):
             samples.append(await sample(number, asked))
-            results.write(arguments.output or "failover", figures(asked, samples))
+            results.write(output, figures(asked, samples))
     except postgres.NoServer as problem:
         raise SystemExit(f"{problem}; this benchmark kills one, which must be its own") from problem
-    show(tables(figures(asked, samples)))
+    found = figures(asked, samples)
+    results.conclude(output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

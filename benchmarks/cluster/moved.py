@@ -31,7 +31,7 @@ from benchmarks.cluster.clusters import cluster, database
 from benchmarks.cluster.computing_nodes import ComputingNode, flags
 from benchmarks.models import model_directory, model_name
 from benchmarks.prompts import NEW_TOKENS, Prompts
-from benchmarks.tables import Claim, Table, milliseconds, show, spread
+from benchmarks.tables import Claim, Table, milliseconds, spread
 from benchmarks.turns import Turn, WrongTurn
 
 HOT, WARM, PEER, S3, COMPUTED = "hot", "warm", "peer", "S3", "computed"
@@ -206,8 +206,8 @@ async def measure(arguments: argparse.Namespace, made_of: type[ComputingNode] = 
 async def main(arguments: argparse.Namespace) -> None:
     """Measure, print, write."""
     found = await measure(arguments)
-    results.write(arguments.output or f"moved-{found['asked']['model']}-{results.backend()}", found)
-    show(tables(found))
+    output = arguments.output or f"moved-{found['asked']['model']}-{results.backend()}"
+    results.conclude(output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

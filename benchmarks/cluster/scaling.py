@@ -26,7 +26,7 @@ from benchmarks.cluster.clusters import Cluster, cluster, database
 from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node, processor_seconds
 from benchmarks.cluster.speakers import Spoken, speakers
-from benchmarks.tables import Claim, Table, show, spread
+from benchmarks.tables import Claim, Table, spread
 
 SERVICES = ("gateway", "store", "worker")
 DATABASE, CLIENTS = "PostgreSQL", "clients"
@@ -180,8 +180,7 @@ async def main(arguments: argparse.Namespace) -> None:
     """Measure, print, write."""
     names = ("nodes", "agents", "slots", "prefill", "answer", "cold", "warm", "seconds", "samples")
     found = await measure(arguments.database, {name: getattr(arguments, name) for name in names})
-    results.write(arguments.output or "scaling", found)
-    show(tables(found))
+    results.conclude(arguments.output or "scaling", found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

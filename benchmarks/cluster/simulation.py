@@ -27,7 +27,7 @@ from benchmarks.cluster import primaries, shared_options
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
 from benchmarks.cluster.inputs import Costs, Inputs, costs, read, sources
 from benchmarks.cluster.policies import BUSIER, policies
-from benchmarks.tables import Claim, Table, conclude
+from benchmarks.tables import Claim, Table
 
 BOTH, ALONE, KILLED = "fetched", "alone", "killed"
 WAYS = {
@@ -339,8 +339,7 @@ def main(given: argparse.Namespace) -> int:
         "heartbeat": inputs["heartbeat_seconds"],
     }
     figures = measured(asked, inputs)
-    path = results.write(given.output or f"simulation-{given.nodes}", figures)
-    return conclude(tables(figures), path, claims(figures))
+    return results.conclude(given.output or f"simulation-{given.nodes}", figures, tables(figures), claims(figures))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ from benchmarks.geometries import GEOMETRIES
 from benchmarks.memory import arithmetic, measuring
 from benchmarks.memory.arithmetic import Layers
 from benchmarks.plots import Plot, exact
-from benchmarks.tables import Claim, Table, conclude
+from benchmarks.tables import Claim, Table
 from inference_service.pool.memory import TYPICAL_TOKENS
 
 TOLERANCE = 0.02
@@ -225,8 +225,8 @@ async def main(models: list[str], lengths: list[int], tokens: int, budget: int, 
             row["measured"][dtype] = await measured(model, dtype, row, lengths, budget)
         row["measured"]["fp16"] = measured_fp16(model, row, lengths, budget)
         figures["models"][name] = row
-        path = results.write(output, figures)
-    return conclude(tables(figures), path, claims(figures))
+        results.write(output, figures)
+    return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ from benchmarks.peers.servers import (
 )
 from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
-from benchmarks.tables import conclude
 from gateway.cli.up.openblas import preload_here
 
 __all__ = ["claims", "main", "tables"]
@@ -178,7 +177,7 @@ async def measured(
     """All scenarios, those of crowded memory last."""
     sizes = Sizes(**{name: getattr(arguments, name) for name in Sizes.__dataclass_fields__})
     asked = {**vars(sizes), "model": given.name, "threads": arguments.threads, "holds": arguments.holds}
-    output, path = arguments.output or f"peers-{results.backend()}", Path()
+    output = arguments.output or f"peers-{results.backend()}"
     before = earlier(output, asked) if arguments.add else {}
     scenarios: dict[str, Any] = before.get("scenarios", {})
     peers.versions, peers.starts = before.get("servers", {}), before.get("starts", {})
@@ -197,8 +196,8 @@ async def measured(
                     **{"weight_bytes": weight_bytes(given), "products": products},
                     "scenarios": {each: scenarios[each] for each in SCENARIOS if each in scenarios},
                 }
-                path = results.write(output, found)
-    return conclude(tables(found), path, claims(found))
+                results.write(output, found)
+    return results.conclude(output, found, tables(found), claims(found))
 
 
 def parser() -> argparse.ArgumentParser:

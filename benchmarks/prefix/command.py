@@ -32,7 +32,7 @@ from benchmarks.prefix.contestants import CONTESTANTS, play
 from benchmarks.prefix.conversations import SCENARIOS
 from benchmarks.prefix.replay import replay
 from benchmarks.prefix.vocabularies import Vocabulary
-from benchmarks.tables import Claim, Table, conclude
+from benchmarks.tables import Claim, Table
 
 MANY = 100
 _RESAMPLES = 2000
@@ -161,12 +161,11 @@ async def main(scenarios: Sequence[str], conversations: int, rates: Sequence[flo
         for rate in rates:
             for scenario in scenarios:
                 figures["rows"].append(measure(vocabulary, scenario, rate, conversations))
-                path = results.write(output, figures)
+                results.write(output, figures)
     if replays:
         figures["replayed"] = await replay(replays)
-        path = results.write(output, figures)
         print(f"{len(figures['replayed'])} turns through the gateway reported what the planner says")
-    return conclude(tables(figures), path, claims(figures))
+    return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, plots, tables
 from benchmarks.quality.texts import MOST, pieces
 from benchmarks.quality.variants import NAMES, NewCaches, formats, offered, stored_bytes, variants
-from benchmarks.tables import conclude
 from inference_service.domain import MessagesInput
 from inference_service.engine import quality
 from inference_service.engine.geometry import Geometry
@@ -82,12 +81,12 @@ def main(arguments: argparse.Namespace) -> int:
                 hashes=hashes,
             )
             for found in measured(model, arguments, library):
-                path = results.write(output, figures(found))
+                results.write(output, figures(found))
         except Unavailable as problem:
             print(f"nothing was measured, since what is to be read cannot be had: {problem}", file=sys.stderr)
             return 0
     shown = figures(found)
-    return conclude(tables(shown), path, claims(shown))
+    return results.conclude(output, shown, tables(shown), claims(shown))
 
 
 def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = None) -> Iterator[Measured]:

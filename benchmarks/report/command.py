@@ -1,4 +1,4 @@
-"""Writes RESULTS.md, its plots, and the tables that README and docs quote, from what the other benchmarks wrote.
+"""Writes RESULTS.md, and the tables that README and docs quote, from what the other benchmarks wrote.
 
     agentmem bench report
 
@@ -12,23 +12,11 @@ from pathlib import Path
 
 from benchmarks import options, results
 from benchmarks.report.document import Result, document, read
-from benchmarks.report.paper import beside_the_paper
-from benchmarks.report.plots import draw
 
 HERE = Path(__file__).parents[1]
 QUOTING = (HERE.parent / "README.md", HERE.parent / "docs" / "results" / "index.md")
 """The files that quote tables."""
 _QUOTED = re.compile(r"(<!-- results (?P<name>\S+) (?P<title>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def text(found: Sequence[Result]) -> str:
-    """RESULTS.md."""
-    measured = {
-        f"{result.found['figures']['model']}, {result.found['device']}": result.found
-        for result in found
-        if result.benchmark == "ttft"
-    }
-    return document(found, beside_the_paper(measured))
 
 
 def quoting(page: str, found: Sequence[Result]) -> str:
@@ -51,17 +39,10 @@ def main() -> None:
     except KeyError as error:
         name, title = error.args[0]
         sys.exit(f"a page quotes the table {title!r} of {name}, which has none of this title: nothing is written")
-    (HERE / "RESULTS.md").write_text(text(found))
+    (HERE / "RESULTS.md").write_text(document(found))
     for path, page in pages.items():
         path.write_text(page)
-    plots = HERE / "plots"
-    plots.mkdir(exist_ok=True)
-    drawn = {f"{result.name}-{plot.name}.png": plot for result in found for plot in result.plots()}
-    for stale in {path.name for path in plots.glob("*.png")} - drawn.keys():
-        (plots / stale).unlink()
-    for name, plot in drawn.items():
-        draw(plot, plots / name)
-    print(f"written: {HERE / 'RESULTS.md'}, {len(drawn)} plots, and the tables of {len(pages)} pages")
+    print(f"written: {HERE / 'RESULTS.md'}, and the tables of {len(pages)} pages")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from benchmarks.loading import load
 from benchmarks.options import at_least, parser
 from benchmarks.packages import Unavailable
 from benchmarks.speculation.requests import BOTH, PROSE, REPEATED, REQUESTS, Request, Script, together
-from benchmarks.tables import Claim, Table, conclude, spread
+from benchmarks.tables import Claim, Table, spread
 from benchmarks.user_cache import user_cache
 from inference_service.domain import MessagesInput, Sampling, TokenEvent
 from inference_service.engine.batching import BatchEngine
@@ -254,7 +254,7 @@ def main(
     alone = [mlx_lm_rate(model, requests[-1], tokens // 2) for _ in range(runs)]
     backend, summary = results.backend(), results.summary(alone)
     figures = {"backend": backend, "model": model.model_id, "mlx-lm": summary, "answers": answers}
-    return conclude(tables(figures), results.write(output, figures), claims(figures))
+    return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 def loaded(name: str, directory: str, pool_bytes: int = _POOL_BYTES) -> LoadedModel:

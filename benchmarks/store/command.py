@@ -27,7 +27,7 @@ from benchmarks import options, results
 from benchmarks.store import files
 from benchmarks.store.agents import fill, hashes_of, key, tokens_of, turn
 from benchmarks.store.process import StoreProcess, serving
-from benchmarks.tables import Table, conclude
+from benchmarks.tables import Table
 
 TOKENS = 4096
 TURN = 300
@@ -198,7 +198,7 @@ async def main(arguments: argparse.Namespace) -> None:
             await measure(folder / "data")
         finally:
             shutil.rmtree(folder)
-    conclude(tables(bench.figures), results.write(arguments.output, bench.figures))
+    results.conclude(arguments.output, bench.figures, tables(bench.figures))
 
 
 if __name__ == "__main__":

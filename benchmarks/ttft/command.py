@@ -38,7 +38,6 @@ from benchmarks.known_agents import KnownAgents
 from benchmarks.live import running
 from benchmarks.models import kv_bytes_per_token, model_directory, model_name
 from benchmarks.prompts import NEW_TOKENS, Prompts, token_ids
-from benchmarks.tables import claims_table, show
 from benchmarks.ttft.in_process import KINDS, saved
 from benchmarks.ttft.report import claims, plots, row, tables
 
@@ -65,7 +64,7 @@ class Bench:
         self._failed: dict[str, str] = {}
         self._cold_runs: dict[int, int] = {}
         self._bytes: dict[int, dict[str, int]] = {}
-        self._name = arguments.output or f"ttft-{model_name(arguments.model)}-{results.backend()}"
+        self.output = arguments.output or f"ttft-{model_name(arguments.model)}-{results.backend()}"
 
     async def run(self) -> None:
         """Everything, in an order in which no measurement disturbs another."""
@@ -153,7 +152,7 @@ class Bench:
     def _note(self, length: int, **seconds: float) -> None:
         for name, value in seconds.items():
             self._raw[length][name].append(value)
-        results.write(self._name, self.figures)
+        results.write(self.output, self.figures)
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -197,7 +196,7 @@ async def main(arguments: argparse.Namespace) -> None:
             bench = Bench(KnownAgents(stack, prompts, arguments.new_tokens), child, prompts, Path(scratch), arguments)
             await bench.run()
     found = bench.figures
-    show([*tables(found), claims_table(claims(found))])
+    results.conclude(bench.output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

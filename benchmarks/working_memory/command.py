@@ -30,7 +30,7 @@ from agentmem.channels import connect
 from agentmem.v1 import inference_pb2_grpc
 from benchmarks import options, results
 from benchmarks.live import LiveStack, running
-from benchmarks.tables import Table, conclude
+from benchmarks.tables import Table
 from benchmarks.turns import chat
 from benchmarks.working_memory.runs import LiveRun
 from benchmarks.working_memory.scenarios import Scenario, make_scenario
@@ -192,7 +192,7 @@ async def main(arguments: argparse.Namespace) -> int:
         "load_average_before": load_before,
         "by_agents": comparison.scores,
     }
-    conclude(tables(figures), results.write(arguments.output, figures))
+    results.conclude(arguments.output, figures, tables(figures))
     mistakes = comparison.mistakes()
     for mistake in mistakes:
         console.print(f"WRONG  {mistake}", style="bold red")

@@ -43,7 +43,7 @@ INCLUDED: Final = {
     "CHANGELOG.md": "project/changelog.md",
 }
 """Files of the repository that are pages of the site, too."""
-COPIED: Final = {"benchmarks/plots": "results/plots", "benchmarks/results": "results/results"}
+COPIED: Final = {"benchmarks/results": "results/results"}
 """Directories whose files RESULTS.md refers to."""
 
 _MARKER: Final = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)

@@ -61,7 +61,7 @@ async def test_capacity(stack: LiveStack, written: Path) -> None:
     sizes = f"--agents {HOLDS + 1} --holds {HOLDS} --length {LENGTH} --rounds 1 --new 16 --generated 2"
     arguments = capacity.parser().parse_args([*sizes.split(), "--baseline-turns", "1", "--output", "try"])
     await capacity.measure(stack, arguments, Console())
-    found = figures(written / "try.json")
+    found = figures(written / "try.json.unfinished")
     [one] = found["rounds"]
     before = found["asked"]["first_length"] + 18
     assert [turn["cached"] for turn in one[capacity.KEPT]] == [{"warm": before}] * 5
@@ -83,7 +83,7 @@ async def test_a_pool_of_another_size_is_refused(stack: LiveStack) -> None:
 async def test_break_even(stack: LiveStack, written: Path) -> None:
     arguments = break_even.parser().parse_args(["--lengths", "16", "300", "--samples", "1", "--output", "try"])
     await break_even.measured(stack, arguments)
-    by_length = figures(written / "try.json")["lengths"]
+    by_length = figures(written / "try.json.unfinished")["lengths"]
     assert list(by_length) == ["16", "300"]
     assert all(len(found[way]["samples"]) == 1 for found in by_length.values() for way in ("restored", "computed"))
 
@@ -117,7 +117,7 @@ async def test_page(stack: LiveStack, written: Path) -> None:
         "never": end_tokens("demo"),
     }
     found = await page.rounds(stack, asked, 1, "try")
-    assert figures(written / "try.json") == found
+    assert figures(written / "try.json.unfinished") == json.loads(results.dump(found))
     [sample] = found["samples"][page.WITH]
     assert sample["requests"] > 100
     assert sample["overviews"] >= 1
@@ -131,7 +131,7 @@ async def test_ttft_after_a_kill(stack: LiveStack, written: Path) -> None:
     prompts = Prompts(DEMO)
     async with children.started("benchmarks.ttft.in_process", str(DEMO), str(written)) as child:
         await ttft.Bench(KnownAgents(stack, prompts, NEW_TOKENS), child, prompts, written, arguments).run()
-    all_of_it = figures(written / "try.json")
+    all_of_it = figures(written / "try.json.unfinished")
     [(length, found)] = all_of_it["lengths"].items()
     assert length == "310"
     assert found.keys() >= TIMES_OF_TTFT

@@ -1,12 +1,18 @@
 """The figures in README's table are those of the committed results."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.results import RESULTS
-from tests.benchmarks.test_committed import cells, tables
+from benchmarks.tables import Table
+from tests.benchmarks.test_committed import FOUND, cells
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def tables(name: str) -> Sequence[Table]:
+    [result] = (each for each in FOUND if each.name == name)
+    return result.tables()
 
 
 def median(cell: str) -> str:
@@ -20,7 +26,7 @@ def first_token(name: str, tokens: str) -> str:
 
 
 def decode(name: str) -> str:
-    (table,) = (table for table in tables(RESULTS / f"{name}.json") if table.title.endswith("context of 8192 tokens"))
+    (table,) = (table for table in tables(name) if table.title.endswith("context of 8192 tokens"))
     return median(next(row[2] for row in table.rows if row[0] == "8 warm"))
 
 
@@ -29,7 +35,7 @@ def perplexity(bits: str) -> str:
 
 
 def right_answers(bits: str) -> str:
-    by_title = {table.title: table for table in tables(RESULTS / "quality-gpu.json")}
+    by_title = {table.title: table for table in tables("quality-gpu")}
     recall = next(row for row in by_title["Recall in long chats"].rows if row[0] == bits)
     return recall[1].partition(" of ")[0]
 

@@ -1,10 +1,8 @@
 """Tables and claims."""
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.tables import Claim, Table, claims_table, conclude, interval, milliseconds, percent, show
+from benchmarks.tables import Claim, Table, claims_table, interval, milliseconds, percent, show
 
 
 def test_markdown_has_a_line_for_each_row_and_no_stray_columns() -> None:
@@ -32,12 +30,3 @@ def test_intervals_are_shown_with_their_ends() -> None:
 def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     show([Table("Title", ("what", "time"), [("a", milliseconds({"median": 0.155, "min": 0.15, "max": 0.2}))])])
     assert "155 ms (150–200)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("values", "status"), [((), 0), ((1.0, 1.5), 0), ((1.0, 1.6), 1)])
-def test_what_a_benchmark_ends_with(values: tuple[float, ...], status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    claims = [Claim("warm over raw", value, 1.5, at_most=True) for value in values]
-    assert conclude([Table("Title", ("what", "time"), [("a", "1 ms")])], Path("figures.json"), claims) == status
-    shown = capsys.readouterr().out
-    assert "1 ms" in shown and ("Figures to reach" in shown) is bool(claims)
-    assert shown.endswith("written to figures.json\n")

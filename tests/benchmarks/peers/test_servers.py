@@ -98,7 +98,7 @@ def test_scenarios_are_added_only_to_those_of_the_same(tmp_path: Path, monkeypat
     asked = {"context": 264, "model": "smollm2"}
     with pytest.raises(SystemExit, match="there is no"):
         earlier("try", asked)
-    path = results.write("try", {"asked": asked, "scenarios": {"growing": {}}})
+    path = results.write("try", {"asked": asked, "scenarios": {"growing": {}}}, [])
     assert earlier("try", asked)["scenarios"] == {"growing": {}}
     with pytest.raises(SystemExit, match="other sizes"):
         earlier("try", asked | {"context": 512})
