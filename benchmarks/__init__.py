@@ -48,6 +48,5 @@ series.py           `agentmem bench all`: what RESULTS.md shows of a machine, on
 results.py          what is written: figures with all samples, tables, the machine and the versions
 tables.py           tables and claims, for the terminal and the report; plots.py and pictures.py: plots as data
 report/             RESULTS.md from the tables of all results
-census/             a small random model of every type of mlx-lm, and whether the engine runs it right
 demo_model/         the recipe of the demo model, and of its kind in other architectures
 """

@@ -30,7 +30,6 @@ NAMES = {
     "key-outliers": "benchmarks.key_outliers",
     "lookahead": "benchmarks.lookahead",
     "memory": "benchmarks.memory.command",
-    "models": "benchmarks.census.command",
     "moved": "benchmarks.cluster.moved",
     "page": "benchmarks.page",
     "peers": "benchmarks.peers.command",

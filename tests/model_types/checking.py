@@ -15,9 +15,6 @@ from tempfile import TemporaryDirectory
 import mlx.core as mx
 import numpy as np
 
-from benchmarks.census.configs import VOCABULARY
-from benchmarks.census.memory import GROWTH, AtRest, Memory, Rooms, kept
-from benchmarks.census.recomputing import LogProbs, Recomputed
 from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.sequence import Sequence as KVSequence
@@ -25,6 +22,9 @@ from inference_service.engine.sampling import TokenSampler
 from inference_service.memory.checkpoints import capture_positions
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
+from tests.model_types.configs import VOCABULARY
+from tests.model_types.memory import GROWTH, AtRest, Memory, Rooms, kept
+from tests.model_types.recomputing import LogProbs, Recomputed
 
 TOLERANCE = 1e-3
 """The most by which a log-probability may differ: roundings in float32."""

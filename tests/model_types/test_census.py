@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.census import installed, page
-from benchmarks.census.configs import TYPES
-from benchmarks.census.running import examined
 from tests.full_matrix import FULL
+from tests.model_types import installed, page
+from tests.model_types.configs import TYPES
+from tests.model_types.running import examined
 
 _EVERY = 1 if FULL else 8
 _PAGE = page.between(page.PAGE.read_text())

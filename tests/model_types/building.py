@@ -6,9 +6,9 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from benchmarks.census.configs import VOCABULARY, Config
 from benchmarks.random_models import write_tokenizer
 from inference_service.engine.mlx_lm_adapter import model_classes
+from tests.model_types.configs import VOCABULARY, Config
 
 _SHARPER = 3.0
 """Times mlx-lm's own initial weights: with those alone, what a model says hardly hangs on what it was told."""

@@ -7,8 +7,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from benchmarks.census import building, checking
-from benchmarks.census.configs import config
 from benchmarks.loading import load
 from inference_service.engine.paged import passes
 from inference_service.engine.paged.checkpoints import Checkpoints, Start
@@ -19,6 +17,8 @@ from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.views import View
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.model_types import building, checking
+from tests.model_types.configs import config
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.census import installed
-from benchmarks.census.page import BEGIN, END, PAGE, Line, between, outdated, replaced, section, tables
+from tests.model_types import installed
+from tests.model_types.page import BEGIN, END, PAGE, Line, between, outdated, replaced, section, tables
 
 WORKS = Line("llama", "4 full", token_bytes=1384, resumes="anywhere")
 REFUSED = Line("olmo", refused="its code ends the process")

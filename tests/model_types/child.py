@@ -14,8 +14,6 @@ from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, KVCache,
 
 from agentmem.errors import FailedPrecondition
 from benchmarks import children
-from benchmarks.census import building, checking
-from benchmarks.census.configs import Config, config
 from benchmarks.loading import load
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import model_classes
@@ -23,6 +21,8 @@ from inference_service.models.capability import QuantizationSettings, check_conf
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import ATTENTION
+from tests.model_types import building, checking
+from tests.model_types.configs import Config, config
 
 _POOL_BYTES, _BATCH_BYTES = 64 << 20, 64 << 20
 _CALIBRATION_TOKENS = 64

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from benchmarks import children
-from benchmarks.census.configs import TYPES
-from benchmarks.census.page import UNKNOWN, Line
+from tests.model_types.configs import TYPES
+from tests.model_types.page import UNKNOWN, Line
 
-MODULE = "benchmarks.census.child"
+MODULE = "tests.model_types.child"
 
 
 async def examined(

@@ -1,8 +1,8 @@
 """Every model type of the installed mlx-lm: whether it works, or why it is refused, as a page of the documentation.
 
-    agentmem bench models [TYPE …] [--processes 2] [--limit SECONDS]
+    python -m tests.model_types [TYPE …] [--processes 2] [--limit SECONDS]
 
-Of each type a small random model is made, from a config that benchmarks/census/configs.py has. One that its config.json
+Of each type a small random model is made, from a config that tests/model_types/configs.py has. One that its config.json
 lets pass is loaded, and two texts are taken through the engine: decoded alone, together, hot, after a restart from
 files, and from a partial match. Each log-probability must be that of the whole text computed at once, and that of
 mlx-lm's own caches over the same K and V.
@@ -17,9 +17,9 @@ import os
 import sys
 
 from benchmarks import options
-from benchmarks.census import installed, page
-from benchmarks.census.running import examined
 from benchmarks.tables import Table, show
+from tests.model_types import installed, page
+from tests.model_types.running import examined
 
 SECONDS = 120.0
 

@@ -8,9 +8,9 @@ from benchmarks.tables import Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "model-types.md"
 BEGIN, END = "<!-- census: begin -->", "<!-- census: end -->"
-AGAIN = "run `agentmem bench models`"
+AGAIN = "run `python -m tests.model_types`"
 
-UNKNOWN = "the census has no config for it: add one to benchmarks/census/configs.py"
+UNKNOWN = "the census has no config for it: add one to tests/model_types/configs.py"
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""The census of model types."""
