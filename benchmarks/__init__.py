@@ -5,28 +5,20 @@ __main__.py         `agentmem bench`: every benchmark by its name; demo.py is `m
 what users wait for
     ttft/           first tokens by length: cold, warm, from the disk, hot; beside their parts and mlx-lm
     work.py         agents at work: short turns that come and go, beside the engine alone and mlx_lm.server
-    throughput.py   agents that generate together, beside the engine in process
-    capacity.py     more agents than the pool holds
     restart.py      all agents answer again after a SIGKILL of everything
     starting.py     from `agentmem up` to the first token; at_rest.py: and what a stack takes that does nothing
     break_even.py   the length from which restoring is worth it
     swap.py         what a model swap costs
     peers/          mlx_lm.server and llama.cpp's server beside agentmem, by one client over OpenAI's API
     cluster/        many nodes, simulated: where turns run, what a lost node costs, where one primary ends
-    lookahead.py    hints and prefetches against the last use
     working_memory/ generated workflows: recall, leaks, prefilled tokens
 what it rests on
     engine.py       the engine (contestants.py) against mlx-lm (mlx_lm_contestants.py), over geometries.py
-    gateway.py      what the gateway costs
     page.py         what the page costs while it is open; page_views.py: what it asks for
     speculation/    guessed tokens: answers that repeat the context, and prose
-    blas.py         OpenBLAS on a CPU against what MLX has there
     store/          the cache store's latencies, memory and files
-    transfer.py     KV by path and by stream
     restoring.py    files of KV to blocks, beside reading the same bytes
-    checkpoints.py  checkpoints on the way of a long prompt: what they cost and save
     memory/         KV bytes and agents in a budget, by arithmetic and measured
-    prefix/         matching by text against matching by tokens
     quality/        what quantized KV costs a real language model; key_outliers.py: where plain 4 bits fail
     architectures/  recall with quantized KV in small models of every architecture
 what they share

@@ -18,43 +18,31 @@ NAMES = {
     "all": "benchmarks.series",
     "architectures": "benchmarks.architectures.command",
     "at-rest": "benchmarks.at_rest",
-    "blas": "benchmarks.blas",
     "break-even": "benchmarks.break_even",
-    "capacity": "benchmarks.capacity",
-    "checkpoints": "benchmarks.checkpoints",
     "commits": "benchmarks.cluster.commits",
     "drill": "benchmarks.cluster.drill",
     "engine": "benchmarks.engine",
     "failover": "benchmarks.cluster.failover",
-    "gateway": "benchmarks.gateway",
     "key-outliers": "benchmarks.key_outliers",
-    "lookahead": "benchmarks.lookahead",
     "memory": "benchmarks.memory.command",
-    "moved": "benchmarks.cluster.moved",
     "page": "benchmarks.page",
     "peers": "benchmarks.peers.command",
-    "prefix": "benchmarks.prefix.command",
     "quality": "benchmarks.quality.command",
     "report": "benchmarks.report.command",
     "restart": "benchmarks.restart",
     "restoring": "benchmarks.restoring",
-    "scaling": "benchmarks.cluster.scaling",
     "simulation": "benchmarks.cluster.simulation",
     "speculation": "benchmarks.speculation.command",
     "start": "benchmarks.starting",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
-    "throughput": "benchmarks.throughput",
-    "transfer": "benchmarks.transfer",
     "ttft": "benchmarks.ttft.command",
     "work": "benchmarks.work",
     "working-memory": "benchmarks.working_memory.command",
 }
 
 
-IN_PROCESS = frozenset(
-    {"architectures", "checkpoints", "engine", "key-outliers", "quality", "restoring", "speculation"}
-)
+IN_PROCESS = frozenset({"architectures", "engine", "key-outliers", "quality", "restoring", "speculation"})
 """Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 
 

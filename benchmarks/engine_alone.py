@@ -3,7 +3,7 @@
     python -m benchmarks.engine_alone MODEL_DIRECTORY
 
 Answers questions on stdin (`benchmarks.children`). Weights, dtype, KV in blocks, passes and attention are the worker's;
-what is missing is text, turns, streams and the other processes. "products" times what the engine rests on.
+what is missing is text, turns, streams and the other processes.
 """
 
 import sys
@@ -18,10 +18,9 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm
 
-from benchmarks.children import answer, cpu_seconds
+from benchmarks.children import answer
 from benchmarks.contestants import Ours, Row
 from benchmarks.prompts import token_ids
-from inference_service import doctor
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.models.proof import Speeds
 
@@ -42,23 +41,19 @@ class EngineAlone:
             self._ours = Ours(model, Speeds.kept_in(Path(cache)))
         self._rows: dict[int, Row] = {}
 
-    def prefill(self, tokens: int, seed: str) -> float:
-        """Seconds to the first token behind so many, drawn by `seed`."""
-        return self._ours.prefill(token_ids(tokens, seed)).seconds
-
     def decode(self, agents: int, context: int, tokens: int) -> dict[str, float]:
         """Let so many agents with `context` tokens each generate `tokens`; from when all of them have begun."""
         if context not in self._rows:
             self._rows[context] = self._ours.prefill(token_ids(context, "engine alone")).row
         running = self._ours.running([self._rows[context]] * agents, tokens + _JOIN_STEPS * agents + _SPARE)
         running.step()  # all of them are in one pass
-        used, began = cpu_seconds(), time.perf_counter()
+        began = time.perf_counter()
         for _ in range(tokens):
             running.step()
-        seconds, used = time.perf_counter() - began, cpu_seconds() - used
+        seconds = time.perf_counter() - began
         del running
         mx.clear_cache()
-        return {"tokens_per_second": agents * tokens / seconds, "seconds": seconds, "cpu_seconds": used}
+        return {"tokens_per_second": agents * tokens / seconds}
 
     def work(self, agents: int, context: int, new: int, generated: int, turns: int) -> dict[str, Any]:
         """Let so many agents take all of `turns` but the first, each without a pause."""
@@ -131,20 +126,6 @@ class _Worker:
         self._arrivals.append(time.perf_counter())
 
 
-def products() -> dict[str, Any]:
-    """Operations per second in float32 products of matrices, and whether this process has OpenBLAS."""
-    [found] = doctor.matrix_products()
-    return dict(found.facts)
-
-
 if __name__ == "__main__":
     alone = EngineAlone(sys.argv[1])
-    answer(
-        {
-            "decode": alone.decode,
-            "work": alone.work,
-            "prefill": alone.prefill,
-            "processor": cpu_seconds,
-            "products": products,
-        }
-    )
+    answer({"decode": alone.decode, "work": alone.work})

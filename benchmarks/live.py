@@ -20,7 +20,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import layout
 from agentmem.channels import connect
-from agentmem.process.sockets import parse_address
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -33,7 +32,6 @@ from agentmem.v1 import (
 from benchmarks import scraping, turns
 from benchmarks.models import model_name
 from benchmarks.turns import Turn
-from gateway.pages import Page
 
 START_SECONDS, END_SECONDS = 240, 60
 MODULES = {"store": "cache_service", "worker": "inference_service", "gateway": "gateway"}
@@ -121,11 +119,6 @@ class LiveStack:
         except grpc.aio.AioRpcError:
             return False
         return model.state == model_pb2.MODEL_STATE_LOADED
-
-    async def worker_metrics(self) -> Page:
-        """The worker's metrics now, of a stack that was started with `metrics`."""
-        address = parse_address(self.addresses["metrics"]).offset(layout.WORKER_METRICS)
-        return await scraping.scrape(f"http://{address}/metrics")
 
     def process(self, service: str) -> psutil.Process:
         """The present process of "store", "worker" or "gateway"."""

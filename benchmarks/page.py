@@ -14,15 +14,15 @@ is of a bootstrap over these pairs. A round that had ended before the page was c
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from typing import Any
 
 from benchmarks import children, intervals, options, results
 from benchmarks.children import Child
-from benchmarks.gateway import PROMPT, end_tokens
 from benchmarks.live import LiveStack, running
-from benchmarks.models import model_name
+from benchmarks.models import model_directory, model_name
 from benchmarks.tables import Claim, Table, interval, milliseconds, percent, spread
 
 __all__ = ["claims", "main", "tables"]
@@ -31,6 +31,18 @@ WITHOUT, WITH = "without the page", "with the page"
 LOST_PERCENT = 2.0
 STORED = "stored {}"
 _SERVICES = ("worker", "gateway", "store")
+PROMPT = "The colour of the boat is green. Who told you that?"
+
+
+def end_tokens(model: str) -> list[str]:
+    """The ids that end a turn, which are never to be sampled, from the model's own files."""
+    directory = model_directory(model)
+    for name in ("generation_config.json", "config.json"):
+        path = directory / name
+        found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        if found is not None:
+            return [str(token) for token in (found if isinstance(found, list) else [found])]
+    return []
 
 
 async def fill(stack: LiveStack, agents: int) -> str:

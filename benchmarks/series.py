@@ -31,18 +31,14 @@ from inference_service.process import keep_private
 
 GEOMETRY = "llama-3.1-8b"
 CPU = (
-    "prefix",
     "memory",
     "store",
     "ttft",
-    "throughput --samples 2",
-    "capacity",
     "restart",
     "start",
     "at-rest",
     "break-even --samples 9",
     "restoring",
-    "checkpoints",
     "quality",
     "architectures{architectures}",
 )
@@ -50,8 +46,6 @@ GPU = (
     "restoring",
     "ttft --model {model} --samples 2 --lengths 1000 4000 16000 32000",
     "break-even --model {model}",
-    "throughput --model {model} --samples 2 --tokens 96",
-    "capacity --model {model} --baseline-turns 30",
     "restart --model {model} --samples 2",
     "memory",
     "quality",

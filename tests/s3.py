@@ -3,21 +3,73 @@
 from __future__ import annotations
 
 import http.client
+import os
+import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
 
 import obstore
 from obstore.store import S3Store
 
-from benchmarks.cluster.object_server import ACCESS_KEY, ENVIRONMENT, create_bucket, free_port, serving
+ACCESS_KEY: Final = "AKIDTESTTESTTEST"
+ENVIRONMENT: Final = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": "not-for-any-log",
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""What its clients need."""
+SECRET_KEY: Final = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
 
-__all__ = ["ACCESS_KEY", "ENVIRONMENT", "SECRET_KEY", "Bucket", "Proxy", "free_port", "proxy", "serving"]
 
-SECRET_KEY = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
+@contextmanager
+def serving() -> Iterator[str]:
+    """A server; its address."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **ENVIRONMENT},
+    )
+    try:
+        while process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        if process.poll() is not None:
+            raise RuntimeError("the moto server has ended")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def create_bucket(endpoint: str, name: str) -> None:
+    """Make a bucket."""
+    sign = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/aws4_request"}
+    request = urllib.request.Request(f"{endpoint}/{name}", method="PUT", headers=sign)
+    with urllib.request.urlopen(request) as response:
+        if response.status != 200:
+            raise RuntimeError(f"no bucket was made: status {response.status}")
+
+
+def free_port() -> int:
+    """A port of localhost that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,11 @@ commits.py           the command: commits per second of ledgers on SQLite and Po
 history.py           what clients were answered, held against what the ledger has; `lists.py` reads that
 scripted_worker.py   a worker without MLX, whose turns append their request_id; with the other scripted_ files
 
-postgres.py      servers of PostgreSQL, and `postgres_pair.py` with a synchronous standby; `object_server.py` is S3's
-machines.py      nodes as processes; `computing_nodes.py` with real workers
+postgres.py      servers of PostgreSQL, and `postgres_pair.py` with a synchronous standby
+machines.py      nodes as processes
 clusters.py      nodes that know each other, and which of them has an agent
 speakers.py      agents that take turn after turn at gateways
-scaling.py       the command: turns of 1, 2 and 4 nodes
 failover.py      the command: a node is killed, leaves, and the primary is killed
-moved.py         the command: the first token on another node
 drill.py         the command: `wanderers.py` ask any node, to which `faults.py` does things; `proxy.py` is its network
 
 inputs.json     every number that the simulation takes as given, with the committed result that has it, or who says so

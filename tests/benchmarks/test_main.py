@@ -29,12 +29,12 @@ def test_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_through_the_command() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", "bench", "transfer", "--help"],
+        [sys.executable, "-m", "gateway.cli.main", "bench", "ttft", "--help"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert ended.stdout.startswith("usage: agentmem bench transfer ")
+    assert ended.stdout.startswith("usage: agentmem bench ttft ")
 
 
 @pytest.mark.parametrize("name", sorted(IN_PROCESS))

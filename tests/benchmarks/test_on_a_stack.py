@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from rich.console import Console
 
-from benchmarks import break_even, capacity, children, page, results, throughput
-from benchmarks.gateway import end_tokens
+from benchmarks import break_even, children, page, results
 from benchmarks.known_agents import KnownAgents
 from benchmarks.live import LiveStack, running
 from benchmarks.models import DEMO, kv_bytes_per_token
@@ -26,7 +24,7 @@ from tests.full_matrix import FULL
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 long = pytest.mark.skipif(not FULL, reason="takes half a minute; AGENTMEM_FULL_MATRIX=1 runs it")
 
-HOLDS, LENGTH = 4, 320
+POOL_TOKENS = 8 * 256
 TIMES_OF_TTFT = {
     *("cold", "warm", "warm_load", "warm_prefill", "hot", "hot_prefill", "hash", "read", "prefill", "step", "engine"),
     *("mlx_lm_cold", "mlx_lm_plain", "mlx_lm_4_bit"),
@@ -38,7 +36,7 @@ async def stack() -> AsyncIterator[LiveStack]:
     environment = {
         "AGENTMEM_WORKER_QUALITY_CHECK": "false",
         "AGENTMEM_WORKER_MIN_RESTORE_TOKENS": "1",
-        "AGENTMEM_WORKER_POOL_BYTES": str(capacity.pool_bytes(HOLDS, LENGTH, kv_bytes_per_token(DEMO))),
+        "AGENTMEM_WORKER_POOL_BYTES": str(POOL_TOKENS * kv_bytes_per_token(DEMO)),
     }
     async with running(environment=environment, metrics=True) as stack:
         yield stack
@@ -56,29 +54,6 @@ def figures(path: Path) -> dict[str, Any]:
     return found
 
 
-@long
-async def test_capacity(stack: LiveStack, written: Path) -> None:
-    sizes = f"--agents {HOLDS + 1} --holds {HOLDS} --length {LENGTH} --rounds 1 --new 16 --generated 2"
-    arguments = capacity.parser().parse_args([*sizes.split(), "--baseline-turns", "1", "--output", "try"])
-    await capacity.measure(stack, arguments, Console())
-    found = figures(written / "try.json.unfinished")
-    [one] = found["rounds"]
-    before = found["asked"]["first_length"] + 18
-    assert [turn["cached"] for turn in one[capacity.KEPT]] == [{"warm": before}] * 5
-    assert [turn["cached"] for turn in one[capacity.NOTHING]] == [{}]
-    assert {turn["prompt"] for way in (capacity.KEPT, capacity.NOTHING) for turn in one[way]} == {before + 16}
-    assert found["metrics"]["hits"] == {"warm": 5 * before}
-    assert found["metrics"]["queries"] == 5 * (before + 16)
-    assert found["metrics"]["evictions"] == 4, "the first has the blocks of the turn that kept nothing"
-    assert found["metrics"]["bytes_read"] == found["ways"][capacity.KEPT]["load_bytes"] > 5 * before * 960
-    assert len(capacity.tables(found)) == 2
-
-
-async def test_a_pool_of_another_size_is_refused(stack: LiveStack) -> None:
-    with pytest.raises(RuntimeError, match="and there are 8 blocks"):
-        await capacity.measure(stack, capacity.parser().parse_args(["--holds", "1", "--length", "512"]), Console())
-
-
 @pytest.mark.slow
 async def test_break_even(stack: LiveStack, written: Path) -> None:
     arguments = break_even.parser().parse_args(["--lengths", "16", "300", "--samples", "1", "--output", "try"])
@@ -89,24 +64,6 @@ async def test_break_even(stack: LiveStack, written: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_throughput(stack: LiveStack) -> None:
-    async with (
-        children.started("benchmarks.decoding_clients", computes=False) as clients,
-        children.started("benchmarks.engine_alone", str(DEMO)) as engine,
-    ):
-        bench = throughput.Throughput(stack, clients, engine, 16)
-        await bench.prepare([64], 2)
-        samples = {way: [await bench.measure("try", way, 2, 64)] for way in throughput.WAYS}
-    assert [turn["cached"] for turn in samples["warm"][0]["turns"]] == [{"warm": 64}] * 2
-    assert [turn["cached"] for turn in samples["cold"][0]["turns"]] == [{}] * 2
-    assert {turn["prompt"] for way in ("warm", "cold") for turn in samples[way][0]["turns"]} == {114}
-    assert samples["engine"][0]["tokens_per_second"] > 0
-    assert samples["warm"][0]["cpu_seconds"].keys() == {"clients", "gateway", "worker", "store"}
-    assert samples["warm"][0]["together"]["worker_cpu_seconds"] >= 0
-    assert throughput.figures_of(samples, 2, 16)["warm"]["end_to_end"]["median"] > 0
-
-
-@pytest.mark.slow
 async def test_page(stack: LiveStack, written: Path) -> None:
     asked = {
         "model": "demo",
@@ -114,7 +71,7 @@ async def test_page(stack: LiveStack, written: Path) -> None:
         "tokens": 40,
         "stored": 3,
         "prompt": page.PROMPT,
-        "never": end_tokens("demo"),
+        "never": page.end_tokens("demo"),
     }
     found = await page.rounds(stack, asked, 1, "try")
     assert figures(written / "try.json.unfinished") == json.loads(results.dump(found))

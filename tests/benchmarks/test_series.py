@@ -37,7 +37,7 @@ def test_commands(tmp_path: Path) -> None:
     assert f"llama-3.1-8b={place}/llama-3.1-8b" in found[0]
     assert found[2] == ["architectures", "--models", "/models"]
     assert commands("cpu", place, None, ["architectures"]) == [["architectures", "--output", "architectures-demo-cpu"]]
-    with pytest.raises(ValueError, match="cpu: lookahead, speed; its parts are: prefix, memory"):
+    with pytest.raises(ValueError, match="cpu: lookahead, speed; its parts are: memory, store"):
         commands("cpu", place, None, ["memory", "speed", "lookahead"])
 
 
