@@ -38,7 +38,7 @@ what they share
     starts.py       where the time of a start goes
 series.py           `agentmem bench all`: what RESULTS.md shows of a machine, one after the other
 results.py          what is written: figures with all samples, tables, the machine and the versions
-tables.py           tables and claims, for the terminal and the report; plots.py and pictures.py: plots as data
+tables.py           tables, for the terminal and the report, and limits that some benchmarks check
 report/             RESULTS.md from the tables of all results
 demo_model/         the recipe of the demo model, and of its kind in other architectures
 """

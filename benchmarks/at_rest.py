@@ -35,13 +35,11 @@ from benchmarks import live, options, results, scraping
 from benchmarks.live import MODULES
 from benchmarks.models import DEMO
 from benchmarks.starts import PARTS, events, parts
-from benchmarks.tables import Claim, Table, spread
+from benchmarks.tables import Table, spread
 from gateway.cli.up.openblas import preload_here
 
 FIRST, LATER, MLX_LM = "agentmem, first", "agentmem, later", "mlx_lm.server"
 WAYS = (FIRST, LATER, MLX_LM)
-MOST_OF_A_CORE = 0.5
-"""In percent."""
 _SETTLE_SECONDS, _START_SECONDS, _AGAIN_SECONDS = 3.0, 240.0, 0.02
 _BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1, "temperature": 0}
 
@@ -225,12 +223,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             ],
         ),
     ]
-
-
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    """That idle processes take next to nothing."""
-    taken = 100 * sum(figures["at_rest"][LATER].values())
-    return [Claim("what idle processes take of a core, together", taken, MOST_OF_A_CORE, at_most=True, unit=" %")]
 
 
 async def main(arguments: argparse.Namespace) -> None:

@@ -24,15 +24,12 @@ from benchmarks import options, results
 from benchmarks.known_agents import KnownAgents
 from benchmarks.live import LiveStack, running
 from benchmarks.models import kv_bytes_per_token, model_directory, model_name
-from benchmarks.plots import Plot, line
 from benchmarks.prompts import NEW_TOKENS, Prompts
-from benchmarks.tables import Claim, Table, milliseconds
+from benchmarks.tables import Table, milliseconds
 from inference_service.engine.device import worth_restoring
 
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024)
 RESAMPLINGS = 2000
-WORST = 1.1
-"""What a restore may take of computing, at lengths that the default restores: the rest is noise."""
 
 Rounds = Mapping[int, Sequence[tuple[float, float]]]
 """By length, the seconds of each round: restored and computed."""
@@ -96,28 +93,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
             f"{figures['default']}.",
         )
     ]
-
-
-def claims(figures: Mapping[str, Any]) -> list[Claim]:
-    """What the default restores is not slower than computing it, but for noise."""
-    restored = {
-        length: found["ratio"]["median"]
-        for length, found in figures["lengths"].items()
-        if int(length) >= figures["default"]
-    }
-    if not restored:
-        return []
-    worst = max(restored, key=lambda length: restored[length])
-    text = f"restored over computed, at worst from min_restore_tokens on (at {worst} tokens)"
-    return [Claim(text, restored[worst], WORST, at_most=True)]
-
-
-def plots(figures: Mapping[str, Any]) -> list[Plot]:
-    """Both ways by length."""
-    where = f"{figures['model']}, {figures['backend'].upper()}"
-    title = f"{figures['new_tokens']} new tokens after a warm beginning, which is restored or computed ({where})"
-    series = {way: line(figures["lengths"], way, 1000) for way in ("restored", "computed")}
-    return [Plot("first-token", title, "tokens of the beginning", "time to first token (ms)", series, log=True)]
 
 
 def _shown(tokens: int | None, figures: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
 from benchmarks.demo_model.tokenizer import END, START, render
 from benchmarks.loading import load
 from benchmarks.models import DEMO
-from benchmarks.tables import Claim, Table
+from benchmarks.tables import Table
 from inference_service.engine import quality
 from inference_service.engine.calibrating import TOKENS, calibrate
 from inference_service.engine.quality import measure, other_text
@@ -42,8 +42,6 @@ CHANNEL = 31
 BIASES = (0.0, 10.0, 25.0, 50.0, 100.0, 200.0)
 LENGTH = 512
 """Tokens of a dialogue."""
-MOST_LOSS = 1.0
-"""Points of recall."""
 UNQUANTIZED, PLAIN_4, OURS_4, RECOMMENDED = "unquantized", "plain 4", "4", "recommended"
 
 
@@ -153,14 +151,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     return [Table("Models with a key outlier", columns, rows, note)]
 
 
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    """Recall with the bits that the check recommends."""
-    lost = [
-        (row["found"][UNQUANTIZED]["recall"] - row["found"][RECOMMENDED]["recall"]) * 100 for row in figures["rows"]
-    ]
-    return [Claim("recall lost at most, with the recommended bits", max(lost), MOST_LOSS, True, " points")]
-
-
 def main(arguments: argparse.Namespace) -> int:
     """Measure, print, written after each bias; the exit status."""
     dialogues = [make_dialogue(FIRST_SEED + i, LENGTH) for i in range(arguments.dialogues)]
@@ -171,7 +161,7 @@ def main(arguments: argparse.Namespace) -> int:
         for row in measured(model, arguments.biases, dialogues):
             found["rows"].append(row)
             results.write(output, found)
-    return results.conclude(output, found, tables(found), claims(found))
+    return results.conclude(output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -23,12 +23,11 @@ from benchmarks import children, intervals, options, results
 from benchmarks.children import Child
 from benchmarks.live import LiveStack, running
 from benchmarks.models import model_directory, model_name
-from benchmarks.tables import Claim, Table, interval, milliseconds, percent, spread
+from benchmarks.tables import Table, interval, milliseconds, spread
 
-__all__ = ["claims", "main", "tables"]
+__all__ = ["main", "tables"]
 
 WITHOUT, WITH = "without the page", "with the page"
-LOST_PERCENT = 2.0
 STORED = "stored {}"
 _SERVICES = ("worker", "gateway", "store")
 PROMPT = "The colour of the boat is green. Who told you that?"
@@ -123,15 +122,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     return [Table(title, columns, rows, note)]
 
 
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    """At most 2 % are lost; nothing where no pair counts."""
-    if (found := figures["interval"]) is None:
-        return []
-    lost = {"value": 1 - found["value"], "low": 1 - found["high"], "high": 1 - found["low"]}
-    text = f"decode throughput lost to the page: {percent(lost, '.2f')}"
-    return [Claim(text, 100 * lost["value"], LOST_PERCENT, at_most=True, unit=" %")]
-
-
 async def main(arguments: argparse.Namespace) -> int:
     """Measure, print; written after each pair. Return the exit status."""
     asked = {
@@ -145,7 +135,7 @@ async def main(arguments: argparse.Namespace) -> int:
     output = arguments.output or f"page-{asked['model']}-{results.backend()}"
     async with running(arguments.model, metrics=True) as stack:
         found = await rounds(stack, asked, arguments.rounds, output)
-    return results.conclude(output, found, tables(found), claims(found))
+    return results.conclude(output, found, tables(found))
 
 
 async def rounds(stack: LiveStack, asked: dict[str, Any], pairs: int, output: str) -> dict[str, Any]:

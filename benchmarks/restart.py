@@ -35,12 +35,11 @@ from benchmarks import live, options, results
 from benchmarks.conversations import NOBODY, Conversation, ask
 from benchmarks.live import LiveStack
 from benchmarks.models import model_name
-from benchmarks.pictures import of_restart as plots
 from benchmarks.starts import IN_TURN, PARTS, events, parts
-from benchmarks.tables import Claim, Table, milliseconds, spread
+from benchmarks.tables import Table, milliseconds, spread
 from benchmarks.turns import Turn, check
 
-__all__ = ["claims", "main", "plots", "tables"]
+__all__ = ["main", "tables"]
 
 KEPT, NOTHING = "agentmem", "computed anew"
 WAYS = (KEPT, NOTHING)
@@ -227,11 +226,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             ],
         ),
     ]
-
-
-def claims(figures: dict[str, Any]) -> list[Claim]:  # noqa: ARG001
-    """None: no figure is to be reached here."""
-    return []
 
 
 async def main(arguments: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.v1 import cache_store_pb2
 from benchmarks import results
 from benchmarks.options import at_least
-from benchmarks.tables import Claim, Table, milliseconds
+from benchmarks.tables import Table, milliseconds
 from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
@@ -39,12 +39,7 @@ from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import File, PathTransport
 
 GEOMETRY = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
-WORST = 1.5
 PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "begun", "hot": "hot", "unpacked": "unpacked"}
-_IN_CACHES = (
-    "The engine of that commit had running KV in caches beside the pool: 'begun' is how long it took to allocate them, "
-    "or to put them together, and 'hot' how long to make them of blocks."
-)
 _BYTES = {"U32": 4, "BF16": 2}
 _T = TypeVar("_T")
 
@@ -133,21 +128,14 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
             f"{found['bytes'] / 1e6:.0f} MB",
             *(milliseconds(found[name]) for name in ("raw", "read", "assembled", "restored", "hot")),
             f"{found['ratio']['median']:.2f}x",
-            milliseconds(unpacked) if (unpacked := found.get("unpacked")) and unpacked["median"] else "–",
+            milliseconds(found["unpacked"]) if found["unpacked"]["median"] else "–",
         ]
         for tokens, found in figures["tokens"].items()
     ]
     names = [PARTS[name] for name in ("raw", "read", "assembled")]
     columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read", PARTS["unpacked"])
     where = f"{figures['backend'].upper()}, files of Llama 3.1 8B"
-    return [Table(f"From files to blocks ({where})", columns, rows, _IN_CACHES if "compiling" in figures else "")]
-
-
-def claims(figures: Mapping[str, Any]) -> list[Claim]:
-    """A restore takes little more than the same bytes read and not verified."""
-    worst = max(figures["tokens"].items(), key=lambda each: float(each[1]["ratio"]["median"]))
-    text = f"restored and verified over the raw read, at worst (at {worst[0]} tokens)"
-    return [Claim(text, worst[1]["ratio"]["median"], WORST, at_most=True)]
+    return [Table(f"From files to blocks ({where})", columns, rows)]
 
 
 def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) -> int:
@@ -157,7 +145,7 @@ def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) 
         pool = Pool(max(lengths))
         found = {str(tokens): measure(loop, pool, files[: tokens // BLOCK_TOKENS], runs) for tokens in sorted(lengths)}
     figures = {"backend": results.backend(), "tokens": found}
-    return results.conclude(output, figures, tables(figures), claims(figures))
+    return results.conclude(output, figures, tables(figures))
 
 
 def _seconds(work: Callable[[], _T]) -> tuple[float, _T]:

@@ -128,7 +128,7 @@ def _commit() -> str:
         return commit
     if not (commit := _git("rev-parse", "--short", "HEAD")):
         return "unknown"
-    written = (RESULTS.name, "plots", "RESULTS.md")
+    written = (RESULTS.name, "RESULTS.md")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *(f":!{name}" for name in written))
     return f"{commit}-dirty" if changed else commit
 

@@ -24,9 +24,9 @@ from benchmarks.conversations import NOBODY
 from benchmarks.live import MODULES
 from benchmarks.models import model_name
 from benchmarks.starts import PARTS, events, parts
-from benchmarks.tables import Claim, Table, spread
+from benchmarks.tables import Table, spread
 
-__all__ = ["claims", "main", "tables"]
+__all__ = ["main", "tables"]
 
 HERE, OTHER = "agentmem", "the other checkout"
 PROCESSES = ("up", *MODULES)
@@ -104,12 +104,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             [(name, *(spread(way["processor"][name], 2, " s") for way in ways.values())) for name in PROCESSES],
         ),
     ]
-
-
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    """A later start's first token."""
-    seconds = figures["ways"][HERE]["first_token"]["median"]
-    return [Claim("until the first token of a later start", seconds, 3.0, at_most=True, unit=" s")]
 
 
 async def main(arguments: argparse.Namespace) -> None:

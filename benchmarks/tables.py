@@ -1,6 +1,6 @@
 """What a benchmark says of its figures, on the terminal and in RESULTS.md: tables, and claims that are met or missed.
 
-A benchmark's module has `tables(figures)` and `claims(figures)`, pure functions of what it wrote as "figures".
+A benchmark's module has `tables(figures)`, a pure function of its samples, and some have `claims(figures)`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from benchmarks import options, results
 from benchmarks.architectures.models import measured
-from benchmarks.architectures.report import claims, plots, tables
+from benchmarks.architectures.report import tables
 from benchmarks.models import DEMO
 from benchmarks.tables import show
 
 COUNTS = {256: 20, 512: 10, 1024: 5, 2048: 3, 4096: 2, 8192: 1}
 
-__all__ = ["claims", "main", "plots", "tables"]
+__all__ = ["main", "tables"]
 
 
 def count_of(text: str) -> tuple[int, int]:
@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
             figures["models"][each] = found
             show(tables({"models": {each: found}}))
             results.write(output, figures)
-    return results.conclude(output, figures, tables(figures), claims(figures))
+    return results.conclude(output, figures, tables(figures))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,13 +1,9 @@
-"""What the figures of architectures say: a table, the figures to reach, and a plot. Pure."""
+"""What the figures of architectures say: a table. Pure."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
-from benchmarks.plots import Plot, Point
-from benchmarks.tables import Claim, Table, percent
-
-MOST_LOSS: Final = 0.02
-"""Recall within noise: its interval excludes a loss larger than this."""
+from benchmarks.tables import Table, percent
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
@@ -36,31 +32,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     return [Table("Recall with quantized KV by architecture", columns, rows, note)]
 
 
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    """For each model with 4 bits."""
-    return [
-        Claim(
-            f"{name}: recall lost at most", -of["recall"]["difference"]["low"] * 100, 100 * MOST_LOSS, True, " points"
-        )
-        for name, bits, of in _rows(figures)
-        if bits == "4"
-    ]
-
-
-def plots(figures: dict[str, Any]) -> list[Plot]:
-    """Divergence over all tokens by model and bits."""
-    series: dict[str, list[Point]] = {}
-    for model, measured in figures["models"].items():
-        for bits, of in measured["by_bits"].items():
-            kl = of["all_tokens"]["divergence"]
-            series.setdefault(f"{bits}-bit KV", []).append(Point(model, kl, kl, kl))
-    title = "KL divergence of quantized KV from unquantized over all tokens"
-    return [Plot("divergence", title, "model", "mean KL divergence (nats)", series, log=True)]
-
-
 def _rows(figures: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each model with each bits: how the row is called, the bits, and what was found. Plain, if nothing else is said:
-    before there were schemes, results did not name theirs."""
+    """Each model with each bits: how the row is called, the bits, and what was found."""
     for model, measured in figures["models"].items():
         for bits, of in measured["by_bits"].items():
-            yield f"{model}, {bits} bits, {measured.get('scheme', 'plain')}", bits, of
+            yield f"{model}, {bits} bits, {measured['scheme']}", bits, of

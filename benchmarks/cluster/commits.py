@@ -32,7 +32,7 @@ from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from benchmarks import options, results
 from benchmarks.cluster import postgres, shared_options
 from benchmarks.cluster.postgres_pair import paired
-from benchmarks.tables import Claim, Table, spread
+from benchmarks.tables import Table, spread
 
 SQLITE, POSTGRESQL, STANDBY = "SQLite", "PostgreSQL", "PostgreSQL, standby"
 _SURVIVES = {POSTGRESQL: "crash", STANDBY: "server"}
@@ -147,11 +147,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         Table("Half of the commits take at most", columns, rows("p50", 1, " ms")),
         Table("99 of 100 take at most", columns, rows("p99", 1, " ms"), note),
     ]
-
-
-def claims(_: dict[str, Any]) -> list[Claim]:
-    """None: what a database takes is its operator's."""
-    return []
 
 
 @contextmanager

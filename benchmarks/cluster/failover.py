@@ -30,7 +30,7 @@ from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node
 from benchmarks.cluster.postgres_pair import Pair, paired
 from benchmarks.cluster.speakers import Speakers, Spoken, speakers
-from benchmarks.tables import Claim, Table, spread
+from benchmarks.tables import Table, spread
 
 KILLED, LEFT, DATABASE = "killed", "left", "database"
 _NODES = 3
@@ -198,15 +198,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
                 ("of them lost, doubled, or out of order", f"{figures['wrong']}"),
             ],
         ),
-    ]
-
-
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    """How soon agents speak elsewhere, and that nothing is lost."""
-    return [
-        Claim("a dead node's agents speak elsewhere after", figures[KILLED]["longest"]["max"], 15.0, True, " s"),
-        Claim("turns that a leaving node fails at others' doors", figures[LEFT]["elsewhere"]["max"], 0, True, ""),
-        Claim("acknowledged turns lost, doubled, or out of order", figures["wrong"], 0, True, ""),
     ]
 
 

@@ -27,7 +27,7 @@ from benchmarks.cluster import primaries, shared_options
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
 from benchmarks.cluster.inputs import Costs, Inputs, costs, read, sources
 from benchmarks.cluster.policies import BUSIER, policies
-from benchmarks.tables import Claim, Table
+from benchmarks.tables import Table
 
 BOTH, ALONE, KILLED = "fetched", "alone", "killed"
 WAYS = {
@@ -157,20 +157,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
     rows = [[each["what"], _value(each["value"], each["unit"]), each["source"]] for each in figures["inputs"]]
     note = "Numbers by tokens are of 1,000 to 32,000 tokens, between which the simulation interpolates."
     return [*found, Table("What is given", ("input", "value", "source"), rows, note)]
-
-
-def claims(figures: Mapping[str, Any]) -> list[Claim]:
-    """The policy that is built has the least wait at the end of the distribution."""
-    found = figures["ways"][BOTH]
-    return [
-        Claim(
-            f"p99 of the first token, {LAST} over {other}",
-            found[LAST]["p99"]["median"] / found[other]["p99"]["median"],
-            1.0,
-            at_most=True,
-        )
-        for other in ("round robin", "rendezvous", "bounded")
-    ]
 
 
 def _policies(figures: Mapping[str, Any], way: str, where: str) -> Table:
@@ -339,7 +325,7 @@ def main(given: argparse.Namespace) -> int:
         "heartbeat": inputs["heartbeat_seconds"],
     }
     figures = measured(asked, inputs)
-    return results.conclude(given.output or f"simulation-{given.nodes}", figures, tables(figures), claims(figures))
+    return results.conclude(given.output or f"simulation-{given.nodes}", figures, tables(figures))
 
 
 def parser() -> argparse.ArgumentParser:

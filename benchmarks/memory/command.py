@@ -25,8 +25,7 @@ from benchmarks import options, results
 from benchmarks.geometries import GEOMETRIES
 from benchmarks.memory import arithmetic, measuring
 from benchmarks.memory.arithmetic import Layers
-from benchmarks.plots import Plot, exact
-from benchmarks.tables import Claim, Table
+from benchmarks.tables import Table
 from inference_service.pool.memory import TYPICAL_TOKENS
 
 TOLERANCE = 0.02
@@ -180,36 +179,6 @@ def tables(figures: Figures) -> list[Table]:
     return [_table_of_lengths(figures), _table_of_agents(figures)]
 
 
-def claims(figures: Figures) -> list[Claim]:
-    """Smaller, more agents, and measured as computed."""
-    found, at = [], str(figures["tokens"])
-    for name, row in figures["models"].items():
-        by = row["arithmetic"]
-        share = by["bfloat16"]["agents"][at] / by["fp16"]["agents"][at]
-        found.append(Claim(f"{name}: KV of an agent of {at} tokens, Q4 over fp16", share, 0.32, at_most=True))
-        if by["fp16"]["fit"]:
-            times = by["bfloat16"]["pool"]["agents"] / by["fp16"]["fit"]
-            split = f"{name}: agents in a pool with --typical-tokens {at}, Q4 over fp16"
-            found.append(Claim(split, times, 3.0, at_most=False))
-        for dtype in (each for each in _SCALE_BYTES if each in row["measured"]):
-            expected, taken = by[dtype]["pool"]["bytes"], row["measured"][dtype]["pool"]["active"]
-            off = abs(taken - expected) / expected * 100
-            found.append(Claim(f"{name}, {dtype}: pool, measured off arithmetic", off, 2.0, at_most=True, unit=" %"))
-    return found
-
-
-def plots(figures: Figures) -> list[Plot]:
-    """Bytes per agent, as computed: what was measured agrees, and there is none of what is larger than the budget."""
-    tokens = figures["tokens"]
-    series = {
-        label: [
-            exact(name, row["arithmetic"][kind]["agents"][str(tokens)] / 1e6) for name, row in figures["models"].items()
-        ]
-        for kind, label in (("fp16", "fp16, mlx-lm's default caches"), ("bfloat16", "Q4 with 16-bit scales"))
-    }
-    return [Plot("agent", f"KV of one agent of {tokens:,} tokens", "model", "KV of one agent (MB)", series)]
-
-
 async def main(models: list[str], lengths: list[int], tokens: int, budget: int, output: str) -> int:
     """Compute, measure, print; written after each model; the exit status."""
     every = sorted({*lengths, tokens})
@@ -226,7 +195,7 @@ async def main(models: list[str], lengths: list[int], tokens: int, budget: int, 
         row["measured"]["fp16"] = measured_fp16(model, row, lengths, budget)
         figures["models"][name] = row
         results.write(output, figures)
-    return results.conclude(output, figures, tables(figures), claims(figures))
+    return results.conclude(output, figures, tables(figures))
 
 
 if __name__ == "__main__":

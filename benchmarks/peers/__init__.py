@@ -6,5 +6,5 @@ client.py      one streamed chat completion by its client's clock, and what was 
 scenarios.py   what is asked: the six scenarios
 products.py    a model's products alone, which say how near the hardware MLX's servers are
 command.py     the command line, and who has its turn when
-report.py      medians, ratios, tables and claims
+report.py      medians, ratios, and tables
 """

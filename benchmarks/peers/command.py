@@ -39,7 +39,7 @@ from benchmarks import options, results
 from benchmarks.live import scratch
 from benchmarks.models import REAL
 from benchmarks.packages import Unavailable
-from benchmarks.peers.report import claims, tables
+from benchmarks.peers.report import tables
 from benchmarks.peers.scenarios import CROWDED, ONCE, PAUSE_SECONDS, SCENARIOS, Chat, Sizes
 from benchmarks.peers.servers import (
     Agentmem,
@@ -54,7 +54,7 @@ from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
 from gateway.cli.up.openblas import preload_here
 
-__all__ = ["claims", "main", "tables"]
+__all__ = ["main", "tables"]
 
 SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
 _TEMPLATE_TOKENS = 16
@@ -150,7 +150,7 @@ def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each scenario. 1 where a claim is missed."""
+    """Measure, print; written after each scenario."""
     console = Console()
     missing: dict[str, str] = {}
     names = list(dict.fromkeys(arguments.servers))
@@ -197,7 +197,7 @@ async def measured(
                     "scenarios": {each: scenarios[each] for each in SCENARIOS if each in scenarios},
                 }
                 results.write(output, found)
-    return results.conclude(output, found, tables(found), claims(found))
+    return results.conclude(output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""What is said of the figures: medians with their ratios to agentmem, claims, and what went wrong. Pure."""
+"""What is said of the figures: medians with their ratios to agentmem, and what went wrong. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.peers.scenarios import SPEED
 from benchmarks.results import summary
-from benchmarks.tables import Claim, Table, milliseconds, spread
+from benchmarks.tables import Table, milliseconds, spread
 
 OURS = "agentmem"
 TITLES = {
@@ -18,16 +18,6 @@ TITLES = {
     "disconnects": "Another client's first token after clients have left",
 }
 _RATIO = "agentmem as fast"
-_CLAIMED = {
-    "growing": (f"prompt of turn 1, {SPEED}", "turn {turns}: first token", f"answer of turn {{turns}}, {SPEED}"),
-    "restart": ("the turn after: first token", "from the start of its process to that token"),
-    "together": (f"at once, next turn: all, {SPEED}", "at once, next turn: the last agent's first token"),
-    "round-robin": ("next turn: first token",),
-    "edit": ("the last message edited: first token", "the old branch goes on: first token"),
-    "disconnects": ("{leavers} left in their answers: first token", "{leavers} left in their prompts: first token"),
-}
-"""Figures in which agentmem is to be at least as fast as each of the others."""
-
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
 """Of one scenario: each server's samples, in the same order."""
 
@@ -62,20 +52,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         columns = ("", *names, *(f"{_RATIO} as {name}" for name in names if name != OURS and OURS in names))
         found.append(Table(TITLES[scenario], columns, rows, _note(figures, scenario)))
     return found + ([_hardware(figures)] if "growing" in figures["scenarios"] else [])
-
-
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    """Agentmem is at least as fast as each of the others, in what its users wait for."""
-    found = []
-    for scenario, samples in figures["scenarios"].items():
-        for form in _CLAIMED[scenario]:
-            label = form.format(**figures["asked"])
-            for name in figures["servers"]:
-                value = ratio(samples, name, label)
-                if name != OURS and value is not None:
-                    text = f"{scenario}, {label}: as fast as {name}"
-                    found.append(Claim(text, value, 1.0, at_most=False))
-    return found
 
 
 def _compared(figures: dict[str, Any]) -> Table:

@@ -34,7 +34,7 @@ from benchmarks.quality.chats import make_chats
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures
 from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_BASE, LLAMA_FORMATS, OWN, LlamaCpp, binding, opened
 from benchmarks.quality.measuring import answers, read
-from benchmarks.quality.report import claims, plots, tables
+from benchmarks.quality.report import claims, tables
 from benchmarks.quality.texts import MOST, pieces
 from benchmarks.quality.variants import NAMES, NewCaches, formats, offered, stored_bytes, variants
 from inference_service.domain import MessagesInput
@@ -61,7 +61,7 @@ _POOL_BYTES: Final = 1 << 26
 _BATCH_BYTES: Final = 1 << 28
 """Little, for the engine serves nothing here."""
 
-__all__ = ["claims", "main", "plots", "tables"]
+__all__ = ["claims", "main", "tables"]
 
 
 def main(arguments: argparse.Namespace) -> int:

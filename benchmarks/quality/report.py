@@ -1,27 +1,15 @@
-"""What the figures of quality say: tables, figures to reach, and plots. Pure."""
+"""What the figures of quality say: tables, and figures to reach. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from benchmarks.plots import Band, Plot, Point
-from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_FORMATS
+from benchmarks.quality.llama_cpp import FLOAT32
 from benchmarks.quality.measuring import EDGES, part
-from benchmarks.quality.variants import MLX_LM, PLAIN_4, PLAIN_4_32, ROTATED_4, RUNGS, WINDOWED
+from benchmarks.quality.variants import PLAIN_4, WINDOWED
 from benchmarks.tables import Claim, Table, interval, percent
 from inference_service.engine.quality import MOST_NATS
 from inference_service.engine.quantization import BALANCED, ROTATED
 
-PAPER: Final = Band(-0.7, 3.0, "the paper's claim for 4 bits")
-"""Change of perplexity in percent, as the paper (arXiv:2603.04428) claims it of its models."""
-_SERIES: Final = {
-    "ours": tuple(bits for bits in RUNGS if bits not in WINDOWED),
-    "ours, 6 bits in windows": WINDOWED,
-    "centred and rotated": (ROTATED_4,),
-    "plain, groups of 64": (PLAIN_4,),
-    "plain, groups of 32": (PLAIN_4_32,),
-    "mlx-lm's QuantizedKVCache": tuple(MLX_LM.values()),
-    "llama.cpp, beside its f16": tuple(LLAMA_FORMATS),
-}
 _OURS: Final = {
     BALANCED: 'centred, balanced and rotated ("rotated" is not balanced)',
     ROTATED: "centred and rotated, as releases before had it",
@@ -101,40 +89,6 @@ def _along(found: Mapping[str, Any], title: str) -> Iterator[Claim]:
         yield Claim(f"{title}: recall lost at most", lost, _MOST_LOST, True, " points")
 
 
-def plots(figures: dict[str, Any]) -> list[Plot]:
-    """Divergence and perplexity over the size of KV, with 95 % intervals: of an element where engines are compared."""
-    found = figures["variants"]
-    size, x = ("bits", "bits of an element") if figures.get("bases") else ("bytes", "bytes of a token's KV")
-
-    def series(key: str, function: Any) -> dict[str, list[Point]]:
-        return {
-            label: [
-                Point(of[size], *(function(of[key][end]) for end in ("value", "low", "high")))
-                for of in (found[name] for name in names if name in found)
-            ]
-            for label, names in _SERIES.items()
-        }
-
-    return [
-        Plot(
-            "divergence",
-            "KL divergence of quantized KV from unquantized, with 95 % intervals",
-            x,
-            "mean KL divergence (nats)",
-            series("divergence", float),
-            log=True,
-        ),
-        Plot(
-            "perplexity",
-            "Perplexity with quantized KV over unquantized, with 95 % intervals",
-            x,
-            "difference of perplexity (%)",
-            series("ratio", lambda ratio: (ratio - 1) * 100),
-            band=PAPER,
-        ),
-    ]
-
-
 def _divergence(figures: dict[str, Any]) -> Table:
     tails = {key: title for key, title in _TAILS.items() if key in _one(figures)}
     rows = [
@@ -160,7 +114,7 @@ def _divergence(figures: dict[str, Any]) -> Table:
         f"{perplexity:.3f}. Rows named by bits alone are ours: {_OURS[figures.get('scheme', ROTATED)]}, groups of 64; "
         '"plain" is as it is. Bits are those of an element with its share of scale '
         "and bias in 16 bits. 95 % intervals by a paired bootstrap over pieces. The paper claims "
-        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models.{_windows(figures)}"
+        f"-0.7 to +3.0 % for its 4 bits, on larger models.{_windows(figures)}"
         f"{_llama_cpp(figures)}{without}"
     )
     return Table("Perplexity and divergence of a real language model", columns, rows, note)

@@ -28,8 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.generate import generate_step
@@ -40,8 +39,8 @@ from benchmarks.geometries import GEOMETRIES
 from benchmarks.loading import load
 from benchmarks.options import at_least, parser
 from benchmarks.packages import Unavailable
-from benchmarks.speculation.requests import BOTH, PROSE, REPEATED, REQUESTS, Request, Script, together
-from benchmarks.tables import Claim, Table, spread
+from benchmarks.speculation.requests import REQUESTS, Request, Script, together
+from benchmarks.tables import Table, spread
 from benchmarks.user_cache import user_cache
 from inference_service.domain import MessagesInput, Sampling, TokenEvent
 from inference_service.engine.batching import BatchEngine
@@ -54,7 +53,6 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import Speeds
 from inference_service.pool.kv import Table as KVTable
 
-LEAST: Final = {REPEATED: 1.5, PROSE: 0.98}
 _POOL_BYTES = 256 << 20
 _POOL_BYTES_ON_GPU = 4 << 30
 _SEED = 1
@@ -220,22 +218,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
     return [Table(title, columns, rows, note)]
 
 
-def claims(figures: Mapping[str, Any]) -> list[Claim]:
-    """What is repeated is faster, by the median of its answers; and no prose is slower than it may be."""
-    found = []
-    for agents in sorted({answer["agents"] for answer in figures["answers"].values()}):
-        ratios: dict[str, list[float]] = {REPEATED: [], PROSE: [], BOTH: []}
-        for answer in figures["answers"].values():
-            if answer["agents"] == agents:
-                ratios[answer["kind"]].append(answer["ratio"]["median"])
-        name = "speculation over plain steps" + (f", {agents} agents" if agents > 1 else "")
-        found += [
-            Claim(f"{name}, {REPEATED}, median", median(ratios[REPEATED]), LEAST[REPEATED], at_most=False),
-            Claim(f"{name}, {PROSE}, at worst", min(ratios[PROSE]), LEAST[PROSE], at_most=False),
-        ]
-    return found
-
-
 def main(
     model: LoadedModel, requests: Sequence[Request], agents: Sequence[int], tokens: int, runs: int, output: str
 ) -> int:
@@ -254,7 +236,7 @@ def main(
     alone = [mlx_lm_rate(model, requests[-1], tokens // 2) for _ in range(runs)]
     backend, summary = results.backend(), results.summary(alone)
     figures = {"backend": backend, "model": model.model_id, "mlx-lm": summary, "answers": answers}
-    return results.conclude(output, figures, tables(figures), claims(figures))
+    return results.conclude(output, figures, tables(figures))
 
 
 def loaded(name: str, directory: str, pool_bytes: int = _POOL_BYTES) -> LoadedModel:

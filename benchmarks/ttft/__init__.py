@@ -2,5 +2,5 @@
 
 command     the command line, and the order of everything
 in_process  the parts and mlx-lm, in a process of their own that is asked by `children`
-report      tables and claims
+report      tables
 """

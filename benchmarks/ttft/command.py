@@ -39,9 +39,9 @@ from benchmarks.live import running
 from benchmarks.models import kv_bytes_per_token, model_directory, model_name
 from benchmarks.prompts import NEW_TOKENS, Prompts, token_ids
 from benchmarks.ttft.in_process import KINDS, saved
-from benchmarks.ttft.report import claims, plots, row, tables
+from benchmarks.ttft.report import row, tables
 
-__all__ = ["claims", "main", "plots", "tables"]
+__all__ = ["main", "tables"]
 
 MOST_RESIDENT = 0.02
 """Files of which less is in memory count as dropped from the page cache."""

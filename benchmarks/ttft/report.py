@@ -1,15 +1,10 @@
-"""What the figures of `ttft` say: tables and claims. Pure; they work on what was written, and on a part of it."""
+"""What the figures of `ttft` say: its tables. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.plots import Plot, Point, line, point
 from benchmarks.results import summary
-from benchmarks.tables import Claim, Table, milliseconds
-
-WARM_LIMIT, HOT_LIMIT = 1.5, 1.3
-FASTER = {("demo", "cpu"): (4, 30.0), ("llama-3.1-8b", "gpu"): (16, 8.0)}
-"""Where warm has to be how many times as fast as cold: thousands of tokens, by model and backend."""
+from benchmarks.tables import Table, milliseconds
 
 _RATIOS = {
     "warm_over_parts": ("warm", ("read", "prefill", "step")),
@@ -105,63 +100,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def claims(figures: Mapping[str, Any]) -> list[Claim]:
-    """Warm against its parts at each length, hot's growth, and warm against cold where a figure was set."""
-    by_length = figures["lengths"]
-    found = [
-        Claim(f"warm over its parts at {_tokens(length)}", each[name]["median"], WARM_LIMIT, at_most=True)
-        for length, each in by_length.items()
-        for name in ("warm_over_parts",)
-        if name in each
-    ]
-    hot = {length: each["hot"]["median"] for length, each in by_length.items() if "hot" in each}
-    if len(hot) > 1:
-        first, last = min(hot, key=int), max(hot, key=int)
-        text = f"hot at {_tokens(last)} over hot at {_tokens(first)}"
-        found.append(Claim(text, hot[last] / hot[first], HOT_LIMIT, at_most=True))
-    thousands, times = FASTER.get((figures["model"], figures["backend"]), (0, 0.0))
-    for length, each in by_length.items():
-        if round(int(length) / 1000) == thousands and "warm" in each:
-            faster = each["cold"]["median"] / each["warm"]["median"]
-            found.append(Claim(f"cold over warm at {_tokens(length)}", faster, times, at_most=False))
-    return found
-
-
-def plots(figures: Mapping[str, Any]) -> list[Plot]:
-    """First tokens by length, and what a warm turn's time goes to, beside its parts on their own."""
-    by_length = figures["lengths"]
-    names = {**_TIMES, "mlx_lm_4_bit": "mlx-lm load_prompt_cache, 4 bit"}
-    firsts = {label: line(by_length, name) for name, label in names.items()}
-    turn = {
-        "turn: load": _bars(by_length, "warm_load"),
-        "turn: prefill": _bars(by_length, "warm_prefill"),
-        "turn: all else": _all_else(by_length),
-    }
-    parts = {f"alone: {name}": _bars(by_length, name) for name in _RATIOS["warm_over_parts"][1]}
-    where, new, tokens = _where(figures), figures["new_tokens"], "tokens of context"
-    title = f"Time to first token, {new} new tokens ({where})"
-    warm = f"A warm turn of {new} new tokens, and what it cannot do without ({where})"
-    found = [Plot("first-token", title, tokens, "time to first token (s)", firsts, log=True)]
-    if all(rest.y >= 0 for rest in turn["turn: all else"]):  # else the parts overlap, and are no stack
-        found.append(Plot("parts", warm, tokens, "time (ms)", {**turn, **parts}, stacks=(list(turn), list(parts))))
-    return found
-
-
-def _bars(by_length: Mapping[str, Mapping[str, Any]], name: str) -> list[Point]:
-    lengths = sorted(by_length, key=int)
-    return [point(_tokens(length), by_length[length][name], 1000) for length in lengths if name in by_length[length]]
-
-
-def _all_else(by_length: Mapping[str, Mapping[str, Any]]) -> list[Point]:
-    """Of a warm turn, what is neither load nor prefill: services, ledger, the first step, text."""
-    found = {}
-    for length, each in by_length.items():
-        if all(name in each for name in ("warm", "warm_load", "warm_prefill")):
-            rounds = zip(*(each[name]["samples"] for name in ("warm", "warm_load", "warm_prefill")), strict=False)
-            found[length] = {"else": summary([whole - load - prefill for whole, load, prefill in rounds])}
-    return _bars(found, "else")
-
-
 def _cells(found: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
     return [_cell(found, name) for name in names]
 
@@ -198,5 +136,5 @@ def _note(figures: Mapping[str, Any]) -> str:
         notes.append(f"Worker and store serve again {back:.1f} s after SIGKILL; their first turn takes {first:.2f} s.")
     if left > 0:
         notes.append(f"At most {left:.0%} of files that were dropped from the page cache was still there.")
-    notes += [f"{_TIMES[name]} failed: {problem}." for name, problem in figures.get("failed", {}).items()]
+    notes += [f"{_TIMES[name]} failed: {problem}." for name, problem in figures["failed"].items()]
     return " ".join(notes)

@@ -5,8 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.break_even import bounds, break_even, claims, plots, summaries, tables
-from benchmarks.plots import Point, drawable
+from benchmarks.break_even import bounds, break_even, summaries, tables
 
 
 def figures(rounds: dict[int, list[tuple[float, float]]]) -> dict[str, object]:
@@ -53,16 +52,4 @@ def test_what_is_said_of_it() -> None:
     [table] = tables(found)
     assert [row[0] for row in table.rows] == ["16", "32"]
     assert "from 32 tokens on (32 to 32)" in table.note
-    [claim] = claims(found)
-    assert claim.value == 2.0
-    assert not claim.met
-    assert claims({**found, "default": 33}) == []
     assert "more than 16 tokens" in tables(figures({16: [(2.0, 1.0)]}))[0].note
-
-
-def test_plots() -> None:
-    found = figures({32: [(1.0, 2.0), (3.0, 2.0)], 16: [(2.0, 1.0)]})
-    [plot] = plots(found)
-    assert plot.series["restored"] == [Point(16, 2000.0, 2000.0, 2000.0), Point(32, 2000.0, 1000.0, 3000.0)]
-    assert [point.y for point in plot.series["computed"]] == [1000.0, 2000.0]
-    assert drawable(plots({**found, "lengths": {}})) == []

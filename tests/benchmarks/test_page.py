@@ -22,9 +22,6 @@ def test_what_is_lost() -> None:
     with_it = rounds([99.0, 196.0, 96.0], requests=140, overviews=2, overview_seconds=[0.02, 0.04], late=False)
     found = {"asked": {"agents": 8, "model": "demo"}, **page.figures({page.WITHOUT: without, page.WITH: with_it})}
     assert found["ratio"]["samples"] == pytest.approx([0.99, 0.98, 0.96])
-    [claim] = page.claims(found)
-    assert claim.value == pytest.approx(100 * (1 - (0.99 + 0.98 + 0.96) / 3))
-    assert not claim.met
     assert found["interval"]["low"] < 0.976666 < found["interval"]["high"]
     [table] = page.tables(found)
     assert [row[0] for row in table.rows] == [page.WITHOUT, page.WITH]
@@ -40,7 +37,7 @@ def test_rounds_that_ended_before_the_page_was_complete_count_for_none() -> None
     assert found["ratio"]["samples"] == [pytest.approx(0.99)]
     assert "mean of 1 pairs" in page.tables(found)[0].note and "1 rounds, left out" in page.tables(found)[0].note
     found = {**asked, **page.figures({page.WITHOUT: without[:1], page.WITH: late})}
-    assert page.tables(found) and page.claims(found) == []
+    assert page.tables(found)
 
 
 def test_all_views_were_recorded() -> None:

@@ -3,12 +3,9 @@
 import json
 from typing import Any
 
-import pytest
-
 from benchmarks.architectures.models import figures
-from benchmarks.architectures.report import claims, plots, tables
+from benchmarks.architectures.report import tables
 from benchmarks.architectures.scores import DECODE, PREFILL, Answer, Sample, Sums
-from benchmarks.plots import drawable
 
 
 def sample(lost: bool = False) -> Sample:
@@ -29,20 +26,3 @@ def test_a_row_says_the_scheme_and_what_was_lost() -> None:
     assert first[0] == "llama (demo), 4 bits, rotated"
     assert (first[1], first[4], first[-1]) == ("4", "2 / 0", "2.0e-02")
     assert second[0] == "llama (demo), 8 bits, rotated"
-    assert tables(written([sample()]))[0].rows[0][0] == "llama (demo), 4 bits, plain"
-
-
-@pytest.mark.parametrize(
-    ("samples", "met"),
-    [([sample()] * 200, True), ([sample()] * 200 + [sample(lost=True)] * 10, False), ([sample()] * 5, False)],
-)
-def test_a_loss_must_be_excluded_by_enough_questions(samples: list[Sample], met: bool) -> None:
-    [claim] = claims(written(samples))
-    assert claim.met is met
-
-
-def test_the_plot_has_a_series_for_each_number_of_bits() -> None:
-    [plot] = plots(written([sample()]))
-    assert list(plot.series) == ["4-bit KV", "8-bit KV"]
-    assert [point.y for points in plot.series.values() for point in points] == pytest.approx([0.02, 0.02])
-    assert drawable(plots({"models": {}})) == []

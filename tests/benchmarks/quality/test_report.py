@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.plots import drawable
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures, prediction
 from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_BASE, LLAMA_FORMATS
 from benchmarks.quality.measuring import BASE, Answer, Sums
-from benchmarks.quality.report import PAPER, claims, plots, tables
+from benchmarks.quality.report import claims, tables
 from benchmarks.quality.spread import counted
 from benchmarks.quality.variants import NAMES, PLAIN_4, WINDOWED
 
@@ -225,18 +224,6 @@ def test_what_a_scheme_is_and_has_to_reach(scheme: str, met: bool) -> None:
         assert tables(found)[0].note == told
 
 
-def test_the_plots(found: dict[str, Any]) -> None:
-    divergence, perplexity = drawable(plots(found))
-    assert divergence.log
-    assert perplexity.band == PAPER == (-0.7, 3.0, PAPER.label)
-    ours = divergence.series["ours"]
-    assert [point.x for point in ours] == [400, 450, 500, 550, 650, 650, 850]
-    assert ours[1].y == pytest.approx(0.02)
-    assert perplexity.series["mlx-lm's QuantizedKVCache"][0].y == pytest.approx((math.exp(0.13) - 1) * 100)
-    assert sum(len(points) for points in perplexity.series.values()) == len(OWN)
-    assert drawable(plots({"variants": {}})) == []
-
-
 def test_llama_cpp_is_beside_its_own_f16(found: dict[str, Any]) -> None:
     both = written(llama=LLAMA)
     q4 = both["variants"]["llama.cpp, q4_0"]
@@ -254,7 +241,7 @@ def test_llama_cpp_is_beside_its_own_f16(found: dict[str, Any]) -> None:
     assert [claim.met for claim in claims(written(llama={"llama.cpp, q4_0": 0.01})) if claim.text == beside] == [False]
 
 
-def test_llama_cpp_is_in_the_same_tables_and_plots(found: dict[str, Any]) -> None:
+def test_llama_cpp_is_in_the_same_tables(found: dict[str, Any]) -> None:
     both = written(llama=LLAMA)
     divergence, kinds, recall, check = tables(both)
     for table in (divergence, kinds):
@@ -266,15 +253,6 @@ def test_llama_cpp_is_in_the_same_tables_and_plots(found: dict[str, Any]) -> Non
     assert "llama-cpp-python 0.3.36" in divergence.note and "round activations" in divergence.note
     wide = tables({**both, "llama_cpp_weights": FLOAT32})[0].note
     assert "weights are in float32, too" in wide and "round activations" not in wide
-    nats, _ = drawable(plots(both))
-    assert [(point.x, point.y) for point in nats.series["llama.cpp, beside its f16"]] == [
-        (4.5, pytest.approx(0.06)),
-        (8.5, pytest.approx(0.001)),
-    ]
-    assert [point.x for point in nats.series["mlx-lm's QuantizedKVCache"]] == [4.5, 8.5]
-    assert nats.x_label == "bits of an element"
-    before, _ = drawable(plots(found))
-    assert before.x_label == "bytes of a token's KV" and not {*nats.series} <= {*before.series}
 
 
 def test_results_without_llama_cpp_are_reported_as_before(found: dict[str, Any]) -> None:
@@ -283,9 +261,5 @@ def test_results_without_llama_cpp_are_reported_as_before(found: dict[str, Any])
     assert "llama" not in tables(older)[0].note and "w6" not in tables(older)[0].note
 
 
-def test_bits_of_windows_are_a_series_of_their_own() -> None:
-    windows = written({"4": 0.02, "4w6": 0.012, "6": 0.004})
-    ours, with_windows = drawable(plots(windows))[0].series.values()
-    assert [point.x for point in ours] == [450, 650]
-    assert [(point.x, point.y) for point in with_windows] == [(450, pytest.approx(0.012))]
-    assert 'With "w6" sliding windows have 6 bits' in tables(windows)[0].note
+def test_bits_of_windows_are_told() -> None:
+    assert 'With "w6" sliding windows have 6 bits' in tables(written({"4": 0.02, "4w6": 0.012, "6": 0.004}))[0].note

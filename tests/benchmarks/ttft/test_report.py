@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plots import Point, drawable
-from benchmarks.ttft.report import claims, plots, row, tables
+from benchmarks.ttft.report import row, tables
 
 RAW = {
     "cold": [9.0, 8.0, 8.2],
@@ -30,6 +29,7 @@ def figures(model: str = "demo", backend: str = "cpu", **lengths: dict[str, list
         "new_tokens": 50,
         "restart": {"seconds": {"median": 2.0}, "first": {"median": 0.1}},
         "page_cache_left": 0.0,
+        "failed": {},
         "lengths": {
             name.removeprefix("t"): {"bytes": {"agentmem": 10**6}, **row(raw)} for name, raw in lengths.items()
         },
@@ -57,25 +57,6 @@ def test_a_round_that_was_cut_off_has_no_ratio() -> None:
     assert "dropped_over_parts" not in row({name: RAW[name] for name in RAW if name != "dropped"})
 
 
-def test_claims_of_what_was_measured_only() -> None:
-    assert [claim.text for claim in claims(figures(t1000={"cold": [1.0]}))] == []
-    texts = [claim.text for claim in claims(figures(t1000=RAW, t4000=RAW))]
-    assert texts == [
-        "warm over its parts at 1,000",
-        "warm over its parts at 4,000",
-        "hot at 4,000 over hot at 1,000",
-        "cold over warm at 4,000",
-    ]
-
-
-def test_how_much_faster_depends_on_the_model_and_the_backend() -> None:
-    limits = {
-        (model, backend): [claim.limit for claim in claims(figures(model, backend, t4000=RAW, t16000=RAW))][3:]
-        for model, backend in (("demo", "cpu"), ("demo", "gpu"), ("llama-3.1-8b", "gpu"))
-    }
-    assert limits == {("demo", "cpu"): [30.0], ("demo", "gpu"): [], ("llama-3.1-8b", "gpu"): [8.0]}
-
-
 def test_tables_of_a_part_of_it() -> None:
     for found in (figures(t1000=RAW, t32000={"cold": [60.0], "mlx_lm_cold": [70.0]}), figures()):
         for table in tables(found):
@@ -88,35 +69,3 @@ def test_tables_of_a_part_of_it() -> None:
 def test_what_failed_is_told() -> None:
     [times, *_] = tables({**figures(t1000=RAW), "failed": {"mlx_lm_4_bit": "no kernel"}})
     assert "mlx-lm load_prompt_cache, 4 bit failed: no kernel." in times.note
-
-
-def test_plots_are_by_length() -> None:
-    first, parts = plots(figures(t4000=RAW, t1000=RAW))
-    assert [each.x for each in first.series["cold"]] == [1000, 4000]
-    assert first.series["warm"][0] == Point(1000, 0.25, 0.2, 0.3)
-    assert first.series["mlx-lm cold"][1].y == 7.0
-    assert [name for name in first.series if not first.series[name]] == [
-        "mlx-lm load_prompt_cache",
-        "mlx-lm load_prompt_cache, 4 bit",
-    ]
-    assert [each.x for each in parts.series["turn: load"]] == ["1,000", "4,000"]
-
-
-def test_the_stacks_are_a_warm_turn_and_its_parts() -> None:
-    _, parts = plots(figures(t1000=RAW))
-    turn, alone = ([parts.series[name][0].y for name in stack] for stack in parts.stacks)
-    assert turn == pytest.approx([100, 100, 50])
-    assert alone == pytest.approx([55, 75, 20])
-    assert set(parts.series) == {name for stack in parts.stacks for name in stack}
-
-
-def test_plots_of_a_part_of_it() -> None:
-    cut = figures(t1000={"cold": [1.0]}, t32000={"cold": [60.0]})
-    [first] = drawable(plots(cut))
-    assert list(first.series) == ["cold"]
-    assert drawable(plots(figures())) == []
-
-
-def test_parts_that_overlap_are_no_stack() -> None:
-    overlapping = figures(t1000={**RAW, "warm_prefill": [0.3, 0.3, 0.3]})
-    assert [plot.name for plot in plots(overlapping)] == ["first-token"]
