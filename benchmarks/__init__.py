@@ -18,7 +18,7 @@ what it rests on
     speculation/    guessed tokens: answers that repeat the context, and prose
     store/          the cache store's latencies, memory and files
     restoring.py    files of KV to blocks, beside reading the same bytes
-    memory/         KV bytes and agents in a budget, by arithmetic and measured
+    memory.py       KV bytes and agents in a budget, of real caches and pools
     quality/        what quantized KV costs a real language model; key_outliers.py: where plain 4 bits fail
     architectures/  recall with quantized KV in small models of every architecture
 what they share

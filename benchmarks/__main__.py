@@ -24,7 +24,7 @@ NAMES = {
     "engine": "benchmarks.engine",
     "failover": "benchmarks.cluster.failover",
     "key-outliers": "benchmarks.key_outliers",
-    "memory": "benchmarks.memory.command",
+    "memory": "benchmarks.memory",
     "page": "benchmarks.page",
     "peers": "benchmarks.peers.command",
     "quality": "benchmarks.quality.command",
