@@ -3,8 +3,7 @@
 servers.py     how each server is started, awaited, killed and started again
 weights.py     the same model as each of them reads it
 client.py      one streamed chat completion by its client's clock, and what was wrong with it
-scenarios.py   what is asked: the six scenarios
-products.py    a model's products alone, which say how near the hardware MLX's servers are
+scenarios.py   what is asked: the four scenarios
 command.py     the command line, and who has its turn when
 report.py      medians, ratios, and tables
 """

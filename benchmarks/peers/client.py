@@ -4,7 +4,6 @@ Greedy, and of exactly so many tokens: the tokens that end a turn are never to b
 server takes. Where `ask` gives an agent no name, servers find what they know of a conversation by its messages.
 """
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -40,7 +39,6 @@ class Answer:
     generated: int = 0
     cached: int | None = None
     error: str = ""
-    left: bool = False
 
     def problem(self, max_tokens: int) -> str:
         """What was not as it should be, of an answer that should have so many tokens; "" where all was."""
@@ -71,29 +69,15 @@ class Client:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, limits=limits, trust_env=False)
 
-    async def ask(
-        self,
-        messages: Sequence[Message],
-        max_tokens: int,
-        *,
-        leave_after: float | None = None,
-        leave_at: int | None = None,
-        agent: str = "",
-    ) -> Answer:
-        """One answer, whatever becomes of it. The connection is closed after seconds, or at so many pieces of text.
-
-        `agent` is the name that servers which know names get.
-        """
+    async def ask(self, messages: Sequence[Message], max_tokens: int, *, agent: str = "") -> Answer:
+        """One answer, whatever becomes of it. `agent` is the name that servers which know names get."""
         body = {
             **{"model": self._model, "messages": messages, "max_tokens": max_tokens, "temperature": 0},
             **{"logit_bias": self._bias, "stream": True, "stream_options": {"include_usage": True}},
         }
         answer = Answer(sent=time.monotonic())
         try:
-            async with asyncio.timeout(leave_after):
-                await self._read(body, answer, leave_at, {"X-Agent-ID": agent} if agent else {})
-        except TimeoutError:
-            answer.left = True
+            await self._read(body, answer, {"X-Agent-ID": agent} if agent else {})
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             answer.error = f"{type(error).__name__}: {error}"[:200]
         answer.seconds = time.monotonic() - answer.sent
@@ -108,7 +92,7 @@ class Client:
         """Close what is open."""
         await self._http.aclose()
 
-    async def _read(self, body: dict[str, Any], answer: Answer, leave_at: int | None, headers: dict[str, str]) -> None:
+    async def _read(self, body: dict[str, Any], answer: Answer, headers: dict[str, str]) -> None:
         async def seen(event: str, _: Any) -> None:
             if event == "connection.connect_tcp.started":
                 answer.sent = time.monotonic()
@@ -123,9 +107,6 @@ class Client:
             async for line in response.aiter_lines():
                 if line.startswith("data:"):
                     _hear(answer, line.removeprefix("data:").strip())
-                if leave_at is not None and len(answer.arrivals) >= leave_at:
-                    answer.left = True
-                    return
 
 
 def _hear(answer: Answer, data: str) -> None:

@@ -2,14 +2,13 @@
 
     agentmem bench peers [--servers agentmem mlx_lm.server llama.cpp] [--llama-server COMMAND]
     agentmem bench peers --scenarios growing restart --samples 5
-    agentmem bench peers --scenarios together --add
     agentmem bench peers --model NAME=DIRECTORY --gguf FILE
 
-A chat that grows, a SIGKILL in its middle, 8 agents in turn and at once, more agents than memory holds, a message that
-is edited and the old branch again, and clients that leave. All servers run at once and one is asked at a time; they
-take turns within each sample, so that ratios are of values that were measured one after the other. The model is
-SmolLM2-135M-Instruct: its GGUF file for llama.cpp, and for agentmem and mlx_lm.server the same weights in float32 on a
-CPU, where MLX computes with 16 or 4 bits only slowly. All get the same number of threads.
+A chat that grows, a SIGKILL in its middle, 8 agents in turn and at once, and more agents than memory holds. All servers
+run at once and one is asked at a time; they take turns within each sample, so that ratios are of values that were
+measured one after the other. The model is SmolLM2-135M-Instruct: its GGUF file for llama.cpp, and for agentmem and
+mlx_lm.server the same weights in float32 on a CPU, where MLX computes with 16 or 4 bits only slowly. All get the same
+number of threads.
 
 Requests are the same: greedy, with tokens that end a turn never chosen, so that answers have equal lengths; no server
 is told which agent asks. An answer that does not end properly, has no text or other lengths is not counted, and said.
@@ -25,7 +24,6 @@ sources in the sdist of llama-cpp-python, which PyPI has:
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -48,11 +46,9 @@ from benchmarks.peers.servers import (
     Room,
     Server,
     found_llama_server,
-    thread_variables,
 )
 from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
-from gateway.cli.up.openblas import preload_here
 
 __all__ = ["main", "tables"]
 
@@ -107,45 +103,13 @@ class Peers:
         return {kind.name: kind for kind in (Agentmem, MlxLm)}[name](root, self._weights, room)
 
 
-def earlier(output: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """The figures of an output that this run adds scenarios to. Raises SystemExit where they are of something else."""
-    path = results.RESULTS / f"{output}.json"
-    if not path.exists():
-        raise SystemExit(f"--add: there is no {path}")
-    found = json.loads(path.read_text())
-    now = results.environment()
-    if found["figures"]["asked"] != asked or any(found.get(name) != now[name] for name in ("device", "commit")):
-        raise SystemExit(f"--add: {path} is of other sizes, another model, device or commit")
-    figures: dict[str, Any] = found["figures"]
-    return figures
-
-
-async def products_alone(given: Weights, threads: int, rows: int) -> dict[str, Any]:
-    """What `products` finds in a process of its own, with the threads and the BLAS of the servers."""
-    command = (sys.executable, "-m", "benchmarks.peers.products", str(given.directory), "1", str(rows))
-    environment = {**os.environ, **thread_variables(threads), **preload_here().environment}
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
-    told, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    found: dict[str, Any] = json.loads(told)
-    return {**found, "rows": rows}
-
-
-def weight_bytes(given: Weights) -> dict[str, int]:
-    """Of the files that each server's weights are in."""
-    mlx = sum(path.stat().st_size for path in given.directory.glob("*.safetensors"))
-    gguf = {LlamaCpp.name: given.gguf.stat().st_size} if given.gguf else {}
-    return {Agentmem.name: mlx, MlxLm.name: mlx, **gguf}
-
-
 def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:
     """Room for everything, and room for few agents."""
     turn = arguments.new + arguments.generated + _TEMPLATE_TOKENS
     held = arguments.context + _TEMPLATE_TOKENS + (1 + arguments.rounds) * turn
     longest = arguments.context + _TEMPLATE_TOKENS + max(arguments.turns, 1 + arguments.rounds, 3) * turn
     tokens = -(-max(longest, arguments.context + 256) // 256) * 256
-    slots = max(arguments.agents, arguments.leavers + 1)
+    slots = arguments.agents
     return Room(arguments.threads, slots, tokens), Room(arguments.threads, slots, tokens, arguments.holds, held)
 
 
@@ -178,11 +142,7 @@ async def measured(
     sizes = Sizes(**{name: getattr(arguments, name) for name in Sizes.__dataclass_fields__})
     asked = {**vars(sizes), "model": given.name, "threads": arguments.threads, "holds": arguments.holds}
     output = arguments.output or f"peers-{results.backend()}"
-    before = earlier(output, asked) if arguments.add else {}
-    scenarios: dict[str, Any] = before.get("scenarios", {})
-    peers.versions, peers.starts = before.get("servers", {}), before.get("starts", {})
-    prompt = arguments.context + arguments.new
-    products = before.get("products") or await products_alone(given, arguments.threads, prompt)
+    scenarios: dict[str, Any] = {}
     for room, crowded in zip(rooms(arguments), (False, True), strict=True):
         if not (wanted := [name for name in arguments.scenarios if (name in CROWDED) is crowded]):
             continue
@@ -193,7 +153,6 @@ async def measured(
                 scenarios[name] = await peers.measure(name, servers, sizes, samples)
                 found = {
                     **{"asked": asked, "servers": peers.versions, "missing": missing, "starts": peers.starts},
-                    **{"weight_bytes": weight_bytes(given), "products": products},
                     "scenarios": {each: scenarios[each] for each in SCENARIOS if each in scenarios},
                 }
                 results.write(output, found)
@@ -218,8 +177,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--agents", type=options.at_least(1), default=8)
     found.add_argument("--holds", type=options.at_least(1), default=3, help="agents that a crowded memory holds")
     found.add_argument("--rounds", type=options.at_least(1), default=1, help="round robin")
-    found.add_argument("--leavers", type=options.at_least(1), default=3, help="clients that leave at once")
-    found.add_argument("--add", action="store_true", help="to the scenarios that the output has: a long run in parts")
     found.add_argument("--output", help="name of the file under benchmarks/results (default: peers-BACKEND)")
     return found
 

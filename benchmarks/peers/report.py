@@ -14,8 +14,6 @@ TITLES = {
     "restart": "SIGKILL and start in the middle of a chat",
     "together": "Agents in turn and at once",
     "round-robin": "More agents than memory, round robin",
-    "edit": "The last message edited, and the old branch again",
-    "disconnects": "Another client's first token after clients have left",
 }
 _RATIO = "agentmem as fast"
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -51,7 +49,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             rows.append((label, *cells, *(ratios if OURS in names else ())))
         columns = ("", *names, *(f"{_RATIO} as {name}" for name in names if name != OURS and OURS in names))
         found.append(Table(TITLES[scenario], columns, rows, _note(figures, scenario)))
-    return found + ([_hardware(figures)] if "growing" in figures["scenarios"] else [])
+    return found
 
 
 def _compared(figures: dict[str, Any]) -> Table:
@@ -67,45 +65,6 @@ def _compared(figures: dict[str, Any]) -> Table:
         "of values that were measured one after the other; above 1 agentmem is faster."
     )
     return Table("What is compared", ("server", "version and weights", "first start until healthy"), rows, note)
-
-
-def _hardware(figures: dict[str, Any]) -> Table:
-    """Speeds as operations and bytes a second, beside MLX's products alone."""
-    samples, products = figures["scenarios"]["growing"], figures["products"]
-    operations, rows = 2 * products["parameters"], []
-    for name in figures["servers"]:
-        prompt, answer = (_median(samples, name, f"{what} of turn 1, {SPEED}") for what in ("prompt", "answer"))
-        size = figures["weight_bytes"][name]
-        rows.append(
-            (
-                name,
-                f"{size / 1e6:.0f} MB",
-                *((f"{prompt:.0f}", f"{prompt * operations / 1e9:.0f} GFLOP/s") if prompt else ("", "")),
-                *((f"{answer:.1f}", f"{answer * size / 1e9:.1f} GB/s") if answer else ("", "")),
-            )
-        )
-    size = 4 * products["parameters"]
-    prompt, answer = products["rows"] / products["seconds"][str(products["rows"])], 1 / products["seconds"]["1"]
-    rows.append(
-        (
-            "MLX's products alone",
-            f"{size / 1e6:.0f} MB",
-            *(f"{prompt:.0f}", f"{prompt * operations / 1e9:.0f} GFLOP/s"),
-            *(f"{answer:.1f}", f"{answer * size / 1e9:.1f} GB/s"),
-        )
-    )
-    columns = ("", "weights", f"prompt, {SPEED}", "in products", f"answer, {SPEED}", "of weights read")
-    note = (
-        f"A token of a prompt is {operations / 1e9:.3f} GFLOP of products with the layers' matrices, and a token of an "
-        "answer reads all weights once. The last row multiplies the same matrices, without embeddings, with rows of "
-        "that prompt's number and with one row, in a process of its own: no attention, no norms, no output."
-    )
-    return Table("Speeds in the hardware's terms", columns, rows, note)
-
-
-def _median(samples: Samples, server: str, name: str) -> float | None:
-    good = [value for value in values(samples, server, name) if value is not None]
-    return statistics.median(good) if good else None
 
 
 def _cell(found: Sequence[float | None], label: str) -> str:
@@ -129,9 +88,6 @@ def _note(figures: dict[str, Any], scenario: str) -> str:
         "together": f"{asked['agents']} agents that share nothing; two turns of each, once.",
         "round-robin": f"Memory holds the KV of {asked['holds']} of {asked['agents']} agents, in each server's own "
         f"format; {asked['rounds']} rounds after the first.",
-        "edit": "As it was: the turn before the edit, for comparison.",
-        "disconnects": f"{asked['leavers']} clients at once, which leave while they are answered, or while their "
-        "prompts are computed; the other's prompt is short.",
     }[scenario]
     reused = [f"{name} {_reused(each)}" for name, each in samples.items() if _reused(each)]
     wrong = [

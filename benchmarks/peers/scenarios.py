@@ -5,8 +5,8 @@ its sample, and what it would have counted in is None.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers.client import Answer, Message
@@ -16,12 +16,6 @@ from benchmarks.prompts import Prompts
 SPEED = "tokens/s"
 PAUSE_SECONDS = 0.3
 """Between what is measured, for what a server does after an answer: agentmem writes files then."""
-_LONG = 200
-"""Tokens that clients ask for which leave."""
-_LEFT_AT = 3
-"""Pieces of text after which they leave."""
-_LEFT_AFTER = 0.3
-"""Seconds after which others leave, whose prompts are being computed."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +30,10 @@ class TurnSizes:
 
 @dataclass(frozen=True)
 class Sizes(TurnSizes):
-    """These, and how many agents, rounds and leaving clients there are."""
+    """These, and how many agents and rounds there are."""
 
     agents: int
     rounds: int
-    leavers: int
 
 
 class Sample:
@@ -84,9 +77,9 @@ class Chat:
         self._server, self._words, self._sizes, self._seed, self.name = server, words, sizes, seed, name
         self.messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, seed)}]
 
-    async def say(self, other: str = "") -> Answer:
-        """The next message and its answer, which become the conversation's. `other`: another message in its place."""
-        text = self._words.text(self._sizes.new, f"{self._seed}, {len(self.messages)}{other}")
+    async def say(self) -> Answer:
+        """Send the next message; it and its answer become the conversation's."""
+        text = self._words.text(self._sizes.new, f"{self._seed}, {len(self.messages)}")
         self.messages.append({"role": "user", "content": text})
         answer = await self._server.client.ask(self.messages, self._sizes.generated, agent=self.name)
         self.messages.append({"role": "assistant", "content": answer.text})
@@ -160,52 +153,11 @@ async def round_robin(server: Server, words: Prompts, sizes: Sizes, number: int)
     return sample
 
 
-async def edited(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """The last message is changed, and then the conversation as it was before goes on."""
-    sample, chat = Sample(words), Chat(server, words, sizes, f"edited {number}")
-    sample.check(await chat.say(), sizes.generated)
-    before = list(chat.messages)
-    sample.first("as it was: first token", await chat.say(), sizes.generated)
-    old, chat.messages = chat.messages, before
-    sample.first("the last message edited: first token", await chat.say("edited"), sizes.generated)
-    chat.messages = old
-    sample.first("the old branch goes on: first token", await chat.say(), sizes.generated)
-    return sample
-
-
-async def disconnected(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """Clients leave, and another's first token follows; theirs are long answers to prompts that nobody has seen."""
-    sample = Sample(words)
-    ways: dict[str, dict[str, float | int]] = {
-        "nobody has left: first token": {},
-        f"{sizes.leavers} left in their answers: first token": {"leave_at": _LEFT_AT},
-        f"{sizes.leavers} left in their prompts: first token": {"leave_after": _LEFT_AFTER},
-    }
-    short = replace(sizes, context=sizes.new)
-    for name, leaving in ways.items():
-        if leaving:
-            chats = [Chat(server, words, sizes, f"{name} {number}, {each}") for each in range(sizes.leavers)]
-            await asyncio.gather(*(_leave(server, sample, chat.messages, leaving) for chat in chats))
-        chat = Chat(server, words, short, f"{name} {number}")
-        sample.first(name, await chat.say(), sizes.generated)
-        await asyncio.sleep(PAUSE_SECONDS)
-    return sample
-
-
-async def _leave(server: Server, sample: Sample, messages: Sequence[Message], leaving: dict[str, Any]) -> None:
-    question = {"role": "user", "content": "Tell me all of it again, from the beginning."}
-    answer = await server.client.ask([*messages, question], _LONG, **leaving)
-    if not answer.left or answer.error:
-        sample.problems.append(f"a client that should leave: {answer.error or 'its answer had ended'}")
-
-
 SCENARIOS: dict[str, Scenario] = {
     "growing": growing,
     "restart": restarted,
     "together": together,
     "round-robin": round_robin,
-    "edit": edited,
-    "disconnects": disconnected,
 }
 CROWDED = frozenset({"round-robin"})
 """Those for which memory is made to hold few agents."""

@@ -28,12 +28,11 @@ WHOLE = [piece(""), piece("a"), piece(" b"), piece(finish="length"), usage(2), D
 
 
 class Scripted:
-    """Answers each request with these events, and keeps what it was asked. `gone` is set when a client has left."""
+    """Answers each request with these events, and keeps what it was asked."""
 
-    def __init__(self, events: Sequence[Any], status: str = "200 OK", endless: bool = False) -> None:
-        self._events, self._status, self._endless = events, status, endless
+    def __init__(self, events: Sequence[Any], status: str = "200 OK") -> None:
+        self._events, self._status = events, status
         self.asked: list[dict[str, Any]] = []
-        self.gone = asyncio.Event()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -55,8 +54,6 @@ class Scripted:
             told = event if isinstance(event, str) else json.dumps(event)
             writer.write(f": a comment\n\ndata: {told}\n\n".encode())
         await writer.drain()
-        if self._endless and not await reader.read():
-            self.gone.set()
         writer.close()
 
 
@@ -66,7 +63,7 @@ async def test_a_whole_answer() -> None:
     async with scripted.client() as client:
         answer = await client.ask(MESSAGES, 2)
     assert answer.problem(2) == ""
-    assert (answer.text, answer.prompt, answer.generated, answer.cached, answer.left) == ("a b", 9, 2, 7, False)
+    assert (answer.text, answer.prompt, answer.generated, answer.cached) == ("a b", 9, 2, 7)
     assert 0 < answer.first <= answer.seconds
     assert len(answer.arrivals) == 2
     [asked] = scripted.asked
@@ -100,14 +97,3 @@ async def test_a_server_that_is_not_there_is_a_problem() -> None:
     client = Client("http://127.0.0.1:1", "a model", [])
     assert "ConnectError" in (await client.ask(MESSAGES, 2)).problem(2)
     await client.close()
-
-
-@pytest.mark.parametrize("leaving", [{"leave_at": 2}, {"leave_after": 0.2}])
-async def test_clients_that_leave_close_their_connection(leaving: dict[str, Any]) -> None:
-    scripted = Scripted(WHOLE[:3], endless=True)
-    async with scripted.client() as client:
-        answer = await client.ask(MESSAGES, 200, **leaving)
-        await asyncio.wait_for(scripted.gone.wait(), 10)
-    assert answer.left
-    assert answer.text == "a b"
-    assert answer.problem(200)

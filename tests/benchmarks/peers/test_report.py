@@ -20,13 +20,11 @@ def figures(ours: list[float | None], theirs: list[float | None], problems: list
     found = {
         "asked": {
             **{"model": "m", "threads": 2, "context": 512, "new": 64, "generated": 24, "turns": 6},
-            **{"agents": 8, "holds": 3, "rounds": 2, "leavers": 4},
+            **{"agents": 8, "holds": 3, "rounds": 2},
         },
         "servers": {OURS: "agentmem 1", THEIRS: "mlx-lm 1"},
         "missing": {ABSENT: "no llama-server in PATH"},
         "starts": {OURS: [5.0], THEIRS: [2.0]},
-        "weight_bytes": {OURS: 400, THEIRS: 400},
-        "products": {"parameters": 10**8, "rows": 336, "seconds": {"1": 0.05, "336": 0.5}},
         "scenarios": {"round-robin": {OURS: [sample(ours)], THEIRS: [sample(theirs, problems)]}},
     }
     again: dict[str, Any] = json.loads(json.dumps(found))
@@ -63,14 +61,3 @@ def test_without_agentmem_nothing_is_compared_with_it() -> None:
     del found["servers"][OURS], found["scenarios"]["round-robin"][OURS]
     for table in tables(found):
         assert {len(row) for row in table.rows} == {len(table.columns)}
-
-
-def test_speeds_are_told_as_operations_and_bytes() -> None:
-    found = figures([0.1], [0.2])
-    speeds = {"prompt of turn 1, tokens/s": [300.0], "answer of turn 1, tokens/s": [20.0]}
-    found["scenarios"] = {"growing": {OURS: [{"figures": speeds, "problems": [], "turns": []}]}}
-    found["weight_bytes"][OURS] = 5 * 10**8
-    ours, theirs, alone = tables(found)[-1].rows
-    assert ours == (OURS, "500 MB", "300", "60 GFLOP/s", "20.0", "10.0 GB/s")
-    assert theirs == (THEIRS, "0 MB", "", "", "", "")
-    assert alone == ("MLX's products alone", "400 MB", "672", "134 GFLOP/s", "20.0", "8.0 GB/s")

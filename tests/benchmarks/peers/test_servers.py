@@ -9,9 +9,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from benchmarks import results
 from benchmarks.models import DEMO
-from benchmarks.peers.command import Peers, earlier, parser, rooms
+from benchmarks.peers.command import Peers, parser, rooms
 from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, end_tokens, found_llama_server
 from benchmarks.peers.weights import Weights, in_float32
 
@@ -91,17 +90,3 @@ async def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 def test_servers_keep_their_directory_from_room_to_room(tmp_path: Path) -> None:
     peers = Peers(["agentmem"], tmp_path, WEIGHTS, [])
     assert peers.server("agentmem", ROOMY).root == peers.server("agentmem", CROWDED).root
-
-
-def test_scenarios_are_added_only_to_those_of_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "RESULTS", tmp_path)
-    asked = {"context": 264, "model": "smollm2"}
-    with pytest.raises(SystemExit, match="there is no"):
-        earlier("try", asked)
-    path = results.write("try", {"asked": asked, "scenarios": {"growing": {}}}, [])
-    assert earlier("try", asked)["scenarios"] == {"growing": {}}
-    with pytest.raises(SystemExit, match="other sizes"):
-        earlier("try", asked | {"context": 512})
-    path.write_text(path.read_text().replace(results.environment()["commit"], "another"))
-    with pytest.raises(SystemExit, match="or commit"):
-        earlier("try", asked)
