@@ -10,7 +10,7 @@ what users wait for
     break_even.py   the length from which restoring is worth it
     swap.py         what a model swap costs
     peers/          mlx_lm.server and llama.cpp's server beside agentmem, by one client over OpenAI's API
-    cluster/        many nodes, simulated: where turns run, what a lost node costs, where one primary ends
+    cluster/        many nodes: simulated; under faults; commits of their ledgers
     working_memory/ generated workflows: recall, leaks, prefilled tokens
 what it rests on
     engine.py       the engine (contestants.py) against mlx-lm (mlx_lm_contestants.py), over geometries.py

@@ -11,13 +11,10 @@ speakers.py      agents that take turn after turn at gateways
 failover.py      the command: a node is killed, leaves, and the primary is killed
 drill.py         the command: `wanderers.py` ask any node, to which `faults.py` does things; `proxy.py` is its network
 
-inputs.json     every number that the simulation takes as given, with the committed result that has it, or who says so
-inputs.py       reads them, and makes of them what a turn costs on a node, by the length of its agent's memory
+inputs.py       what the simulation takes as given, with its sources, and what a turn costs by it
 policies.py     on which node a turn runs: the four that are compared
-agenda.py       events in the order of their times
 gateways.py     what gateways know of the nodes
 nodes.py        one node: slots, a disk, a network card, and a GPU that computes prompts and answers
 events.py       agents, gateways, nodes and the loss of one, event by event
-primaries.py    the commits of a run, through one primary of PostgreSQL or several
 simulation.py   the command: all policies, and what is said of them
 """

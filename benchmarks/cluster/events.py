@@ -10,14 +10,16 @@ there waits for a connection, and goes elsewhere.
 """
 
 import gc
+import heapq
 import random
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from benchmarks.cluster.agenda import Agenda
 from benchmarks.cluster.gateways import Gateways
 from benchmarks.cluster.inputs import Costs
 from benchmarks.cluster.nodes import Node, Turn
@@ -64,8 +66,6 @@ class Found:
     """Where KV was, of turns that began from `begin` on."""
     commits: "array[float]" = field(default_factory=lambda: array("d"))
     """When turns ended, from `begin` on."""
-    committers: "array[int]" = field(default_factory=lambda: array("q"))
-    """Of which agents they were."""
     answered: float = 0.0
     """Tokens of their answers."""
     presence: list[float] = field(default_factory=list)
@@ -102,8 +102,8 @@ class Simulation:
         self._random = random.Random(seed)
         self._seed, self._costs, self._load, self._policy = seed, costs, load, policy
         self._seconds, self._begin, self._heartbeat, self._failure = seconds, begin, heartbeat, failure
-        self._agenda = Agenda()
-        self._at = self._agenda.at
+        self._agenda: list[tuple[float, int, Callable[..., None], Any]] = []
+        self._number = 0
         self._nodes = [Node(number, costs, self._at, self._began, self._first, self._ended) for number in range(nodes)]
         self._gateways = Gateways(nodes, heartbeats=heartbeat > 0, busier=busier)
         self._class = np.random.default_rng(seed).integers(0, len(costs.tokens), load.agents, np.uint8).tobytes()
@@ -142,9 +142,16 @@ class Simulation:
             self._at(0.0, self._beat, None)
         if self._failure:
             self._at(self._failure.at, self._lose, self._failure)
-        self._agenda.run(self._seconds)
+        while self._agenda and self._agenda[0][0] <= self._seconds:
+            now, _, happens, what = heapq.heappop(self._agenda)
+            happens(what, now)
         self._close()
         return self.found
+
+    def _at(self, when: float, happens: Callable[..., None], what: Any) -> None:
+        """Have something happen, of things at the same time in the order in which they were added."""
+        self._number += 1
+        heapq.heappush(self._agenda, (when, self._number, happens, what))
 
     def _beat(self, _: None, now: float) -> None:
         self._gateways.beat()
@@ -239,7 +246,6 @@ class Simulation:
         if now >= self._begin:
             self._presence[node.number] += now - max(turn.came, self._begin)
             found.commits.append(now)
-            found.committers.append(agent)
             found.answered += turn.answer
         if self._random.random() * load.turns < 1:
             self._busy[agent] = 0

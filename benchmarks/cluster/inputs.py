@@ -1,22 +1,12 @@
-"""What the simulation takes as given: `inputs.json`, and what a turn costs by it.
+"""What the simulation takes as given, with its sources, and what a turn costs by it."""
 
-An input names the committed result and the figure in it, or has a value of its own with who says so. Where
-`agentmem bench cluster` measures one of the latter, its entry gets `result` and `figure` instead of `value` and
-`source`: nothing else changes.
-"""
-
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import results
-
-FILE = Path(__file__).with_name("inputs.json")
 SLOTS = 32
 """Turns that run on a node at once: as many as decoding was measured with."""
 CLASSES = 64
@@ -28,6 +18,56 @@ SPREAD = 0.8
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Inputs = Mapping[str, Any]
 """By name: a number, or seconds by tokens."""
+
+
+class Given(NamedTuple):
+    """An input: its value, or values by tokens."""
+
+    what: str
+    unit: str
+    value: float | Mapping[int, float]
+    source: str
+
+
+_TTFT, _ENGINE = "results/ttft-llama-3.1-8b-gpu.json", "results/engine-llama-3.1-8b-2k-gpu.json"
+_DESIGN, _UNKNOWN = "the design", "not measured"
+GIVEN = {
+    "cold": Given(
+        "first token of a turn whose whole memory is computed, by tokens",
+        *("s", {1000: 0.2662, 4000: 0.6112, 16000: 2.522, 32000: 6.192}, _TTFT),
+    ),
+    "hot": Given(
+        "first token of a turn whose KV is in the worker's pool, by tokens",
+        *("s", {1000: 0.06543, 4000: 0.06475, 16000: 0.06804, 32000: 0.07881}, _TTFT),
+    ),
+    "prompt": Given(
+        "of it computing 50 new tokens, by tokens before them",
+        *("s", {1000: 0.0449, 4000: 0.04379, 16000: 0.04523, 32000: 0.05316}, _TTFT),
+    ),
+    "memory": Given(
+        "restoring KV from files in the page cache, by tokens",
+        *("s", {1000: 0.03169, 4000: 0.05936, 16000: 0.1791, 32000: 0.3389}, _TTFT),
+    ),
+    "disk": Given(
+        "restoring KV from files that only the disk has, by tokens",
+        *("s", {1000: 0.04846, 4000: 0.1381, 16000: 0.4844, 32000: 0.8759}, _TTFT),
+    ),
+    "new_tokens": Given("new tokens of a turn", "", 50, _TTFT),
+    "bytes_per_token": Given("KV of a token", "B", 36_864, "32 layers, 8 heads of K and V, 128 wide, in 4.5 bits"),
+    "decode_1": Given("answers, tokens/s, 1 agent at 2,048 tokens", "/s", 150.1, _ENGINE),
+    "decode_8": Given("answers, tokens/s, 8 agents at 2,048 tokens", "/s", 1087.0, _ENGINE),
+    "decode_32": Given("answers, tokens/s, 32 agents at 2,048 tokens", "/s", 2379.0, _ENGINE),
+    "network_bytes": Given("KV from another node, each node's card", "B/s", 1.25e9, f"{_UNKNOWN}: 10 Gbit/s"),
+    "remote_bytes": Given("KV from S3, each node", "B/s", 5e8, _UNKNOWN),
+    "remote_seconds": Given("KV from S3, before its first byte", "s", 0.05, _UNKNOWN),
+    "upload_seconds": Given("until what was committed is in S3", "s", 5, _UNKNOWN),
+    "pool_bytes": Given("KV in a worker's pool", "B", 6e10, "chosen: of a GPU with 80 GB, 4.5 of them weights"),
+    "memory_bytes": Given("files of KV in a node's page cache", "B", 1.28e11, "chosen"),
+    "heartbeat_seconds": Given("between two reports of a node's load", "s", 2, _DESIGN),
+    "lease_seconds": Given("until a node that says nothing is gone, and its streams have ended", "s", 10, _DESIGN),
+    "connect_seconds": Given("until a node that does not answer is passed over", "s", 2, _DESIGN),
+    "retry_seconds": Given("until a client repeats a turn that failed", "s", 1, f"{_DESIGN}: RetryInfo"),
+}
 
 
 @dataclass(frozen=True)
@@ -82,25 +122,16 @@ class Costs:
         return stay
 
 
-def read(path: Path = FILE, directory: Path = results.RESULTS) -> Inputs:
-    """Return all inputs. Raises KeyError where a result has no such figure."""
-    return {name: _value(entry, directory) for name, entry in json.loads(path.read_text()).items()}
+def read() -> Inputs:
+    """Return all values."""
+    return {name: each.value for name, each in GIVEN.items()}
 
 
-def sources(path: Path = FILE) -> list[dict[str, Any]]:
-    """Return of each input its name, what it is, its unit and where it is from."""
-    return [
-        {"name": name, "what": entry["what"], "unit": entry["unit"], "source": _source(entry)}
-        for name, entry in json.loads(path.read_text()).items()
-    ]
-
-
-def costs(inputs: Inputs, *, fetched: bool = True, prefill: float = 1.0) -> Costs:
-    """Return what turns cost by the inputs; without `fetched` no KV comes from elsewhere. `prefill`: so much faster."""
+def costs(inputs: Inputs, *, prefill: float = 1.0) -> Costs:
+    """Return what turns cost by the inputs. `prefill`: prompts are computed so many times as fast."""
     tokens = _lengths(inputs["cold"])
     sizes = tokens * inputs["bytes_per_token"]
     overhead = min(inputs["hot"][length] - inputs["prompt"][length] for length in inputs["hot"])
-    never = np.full(CLASSES, np.inf)
     prompt = _by_tokens(inputs["prompt"], tokens)
     mean = float(sizes.mean())
     found = Costs(
@@ -109,8 +140,8 @@ def costs(inputs: Inputs, *, fetched: bool = True, prefill: float = 1.0) -> Cost
         cold=(np.maximum(_by_tokens(inputs["cold"], tokens) - overhead, prompt) / prefill).tolist(),
         memory=_by_tokens(inputs["memory"], tokens).tolist(),
         disk=_by_tokens(inputs["disk"], tokens).tolist(),
-        network=(sizes / inputs["network_bytes"] if fetched else never).tolist(),
-        remote=(sizes / inputs["remote_bytes"] + inputs["remote_seconds"] if fetched else never).tolist(),
+        network=(sizes / inputs["network_bytes"]).tolist(),
+        remote=(sizes / inputs["remote_bytes"] + inputs["remote_seconds"]).tolist(),
         step=[0.0, *_steps({agents: inputs[f"decode_{agents}"] for agents in (1, 8, SLOTS)})],
         overhead=overhead,
         new_tokens=inputs["new_tokens"],
@@ -118,26 +149,6 @@ def costs(inputs: Inputs, *, fetched: bool = True, prefill: float = 1.0) -> Cost
         memory_agents=int(inputs["memory_bytes"] / mean),
     )
     return replace(found, prompt=(prompt / prefill).tolist()) if prefill != 1 else found
-
-
-def _value(entry: Mapping[str, Any], directory: Path) -> Any:
-    if "value" in entry:
-        return entry["value"]
-    figures = json.loads((directory / f"{entry['result']}.json").read_text())["figures"]
-    before, star, after = entry["figure"].partition("/*/")
-    if not star:
-        return _at(figures, before)
-    return {int(tokens): _at(row, after) for tokens, row in _at(figures, before).items()}
-
-
-def _at(figures: Any, path: str) -> Any:
-    for name in path.split("/"):
-        figures = figures[name]
-    return figures
-
-
-def _source(entry: Mapping[str, Any]) -> str:
-    return entry["source"] if "value" in entry else f"results/{entry['result']}.json: {entry['figure']}"
 
 
 def _lengths(measured: Mapping[int, float]) -> Array:

@@ -1,43 +1,31 @@
-"""Many nodes, simulated: where turns run, what a lost node costs, where one primary of PostgreSQL ends.
+"""Many nodes, simulated: where turns run, and what a lost node costs.
 
-    agentmem bench simulation [--nodes 1000] [--agents 10000000] [--load 0.85] [--seconds 60] [--seeds 1]
-                              [--bounds 1.1 1.25 1.5 2 3] [--prefill 1]
+    agentmem bench simulation [--nodes 1000] [--agents 10000000] [--load 0.85] [--seconds 60] [--seeds 1] [--prefill 1]
 
-A discrete-event simulation whose inputs are measured, but where they say that they are not: each is in the result with
-its source. A load of 1 is what the nodes can do while every turn finds its KV in the pool. One node is lost after two
-fifths of the time, as a machine that says nothing more, or as a process that was killed; the first fifth is not
-counted. With --bounds the last policy is run at three loads with each of them for its bound.
+A discrete-event simulation whose inputs are measured, but where they say that they are not. A load of 1 is what the
+nodes can do while every turn finds its KV in the pool. One node is lost after two fifths of the time, as a machine that
+says nothing more; the first fifth is not counted.
 
 What is simpler than it is: prompts that wait together are computed one after the other, where a worker computes short
 ones in a batch; no answer is decoded while a prompt is computed; a node that is asked for KV has no work of it, and KV
-that an agent left on nodes before the last does not count; a commit holds nobody up; agents are alike but for the
-lengths of their memories, and none is new.
+that an agent left on nodes before the last does not count; agents are alike but for the lengths of their memories, and
+none is new.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks import options, results
-from benchmarks.cluster import primaries, shared_options
+from benchmarks.cluster import shared_options
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
-from benchmarks.cluster.inputs import Costs, Inputs, costs, read, sources
-from benchmarks.cluster.policies import BUSIER, policies
+from benchmarks.cluster.inputs import GIVEN, Costs, Inputs, costs, read
+from benchmarks.cluster.policies import policies
 from benchmarks.tables import Table
 
-BOTH, ALONE, KILLED = "fetched", "alone", "killed"
-WAYS = {
-    BOTH: "KV from other nodes and S3",
-    ALONE: "KV on its own node alone",
-    KILLED: "KV from other nodes and S3, its process was killed",
-}
-LAST = "bounded, last holder"
-LOADS = (0.7, 0.85, 0.95)
-"""At which bounds are compared."""
 HERE = ("pool", "page cache", "disk")
 PAUSE, TURNS = 20.0, 10.0
 """Of a session: seconds between turns, and turns."""
@@ -54,10 +42,10 @@ def load_of(agents: int, nodes: int, part: float, costs: Costs) -> Load:
     return Load(agents, idle, PAUSE, TURNS)
 
 
-def failure_of(inputs: Inputs, at: float, *, killed: bool) -> Failure:
-    """Return the loss of a node: of a process, connections are refused at once."""
-    lease, connect = (0.0, 0.0) if killed else (inputs["lease_seconds"], inputs["connect_seconds"])
-    return Failure(at, 0, lease, connect, inputs["retry_seconds"], inputs["upload_seconds"])
+def failure_of(inputs: Inputs, at: float) -> Failure:
+    """Return the loss of a node at a time."""
+    names = ("lease", "connect", "retry", "upload")
+    return Failure(at, 0, *(inputs[f"{name}_seconds"] for name in names))
 
 
 def summary(found: Found, seconds: float) -> dict[str, float | None]:
@@ -85,12 +73,10 @@ def summary(found: Found, seconds: float) -> dict[str, float | None]:
     }
 
 
-def simulated(
-    asked: Mapping[str, Any], inputs: Inputs, way: str, policy: str, seed: int, *, part: float, busier: float = BUSIER
-) -> Found:
+def simulated(asked: Mapping[str, Any], inputs: Inputs, policy: str, seed: int) -> Found:
     """One run."""
-    cost = costs(inputs, fetched=way != ALONE, prefill=asked["prefill"])
-    seconds, nodes = asked["seconds"], asked["nodes"]
+    cost = costs(inputs, prefill=asked["prefill"])
+    part, seconds, nodes = asked["load"], asked["seconds"], asked["nodes"]
     run = Simulation(
         nodes,
         cost,
@@ -99,8 +85,7 @@ def simulated(
         seconds=seconds,
         begin=seconds / 5,
         heartbeat=inputs["heartbeat_seconds"],
-        busier=busier,
-        failure=failure_of(inputs, seconds * 2 / 5, killed=way == KILLED),
+        failure=failure_of(inputs, seconds * 2 / 5),
         seed=seed,
     )
     run.begin_in_sessions(part * cost.capacity * nodes)
@@ -110,32 +95,19 @@ def simulated(
 def measured(asked: Mapping[str, Any], inputs: Inputs) -> Figures:
     """All runs."""
     cost, counted = costs(inputs, prefill=asked["prefill"]), asked["seconds"] * 4 / 5
-    found: Figures = {
+    return {
         "asked": asked,
-        "inputs": [{**each, "value": inputs[each["name"]]} for each in sources()],
+        "inputs": inputs,
         "capacity": cost.capacity,
         "rate": asked["load"] * cost.capacity * asked["nodes"],
         "tokens": float(np.mean(cost.tokens)),
-        "ways": {},
-        "bounds": [],
+        "policies": {
+            policy: _over_seeds(
+                [summary(simulated(asked, inputs, policy, seed), counted) for seed in range(asked["seeds"])]
+            )
+            for policy in policies()
+        },
     }
-    one = partial(simulated, asked, inputs)
-    for way in WAYS:
-        by_policy = found["ways"][way] = {}
-        for policy in policies() if way != KILLED else (LAST,):
-            runs = [one(way, policy, seed, part=asked["load"]) for seed in range(asked["seeds"])]
-            by_policy[policy] = _over_seeds([summary(run, counted) for run in runs])
-            if (way, policy) == (BOTH, LAST):
-                times, agents = np.array(runs[0].commits), np.array(runs[0].committers)
-                capacities = {name: inputs[name] for name in ("commits_8", "commits_32")}
-                found["primaries"] = primaries.figures(times, agents, capacities, counted)
-    for way in (BOTH, ALONE):
-        for part in LOADS if asked["bounds"] else ():
-            for bound in asked["bounds"]:
-                runs = [one(way, LAST, seed, part=part, busier=bound) for seed in range(asked["seeds"])]
-                figures = _over_seeds([summary(run, counted) for run in runs])
-                found["bounds"].append({"way": way, "load": part, "bound": bound, **figures})
-    return found
 
 
 def _over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
@@ -147,19 +119,16 @@ def _over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """Policies, the lost node, bounds, primaries, and the inputs."""
+    """Policies, the lost node, and the inputs."""
     asked = figures["asked"]
     where = f"{asked['nodes']:,} nodes, {asked['agents']:,} agents"
-    found = [_policies(figures, way, where) for way in (BOTH, ALONE)]
-    found.append(_lost(figures, where))
-    found += [_bounds(figures, way, where) for way in (BOTH, ALONE) if figures["bounds"]]
-    found += [_one(figures), _several(figures)] if any(each["one"] for each in figures["primaries"].values()) else []
-    rows = [[each["what"], _value(each["value"], each["unit"]), each["source"]] for each in figures["inputs"]]
+    rows = [[each.what, _value(each.value, each.unit), each.source] for each in GIVEN.values()]
     note = "Numbers by tokens are of 1,000 to 32,000 tokens, between which the simulation interpolates."
-    return [*found, Table("What is given", ("input", "value", "source"), rows, note)]
+    given = Table("What is given", ("input", "value", "source"), rows, note)
+    return [_policies(figures, where), _lost(figures, where), given]
 
 
-def _policies(figures: Mapping[str, Any], way: str, where: str) -> Table:
+def _policies(figures: Mapping[str, Any], where: str) -> Table:
     asked = figures["asked"]
     rows = [
         [
@@ -174,10 +143,10 @@ def _policies(figures: Mapping[str, Any], way: str, where: str) -> Table:
             _share(found["fetched"]),
             _share(found["computed"]),
         ]
-        for policy, found in figures["ways"][way].items()
+        for policy, found in figures["policies"].items()
     ]
     return Table(
-        f"{WAYS[way]}: {where}, one node lost",
+        f"Where turns run: {where}, one node lost",
         (
             "policy",
             "turns/s",
@@ -201,7 +170,7 @@ def _policies(figures: Mapping[str, Any], way: str, where: str) -> Table:
 def _lost(figures: Mapping[str, Any], where: str) -> Table:
     rows = [
         [
-            f"{policy}: {WAYS[way]}",
+            policy,
             _cell(found["lost_turns"], ",.0f"),
             _cell(found["lost_mean"], ".1f", " s"),
             _cell(found["lost_max"], ".1f", " s"),
@@ -210,8 +179,7 @@ def _lost(figures: Mapping[str, Any], where: str) -> Table:
             _cell(found["moved_mean"], ".2f", " s"),
             _cell(found["recomputed"], ",.0f"),
         ]
-        for way, by_policy in figures["ways"].items()
-        for policy, found in by_policy.items()
+        for policy, found in figures["policies"].items()
     ]
     return Table(
         f"What the lost node costs: {where}",
@@ -226,76 +194,10 @@ def _lost(figures: Mapping[str, Any], where: str) -> Table:
             "tokens of memory computed again",
         ),
         rows,
-        "Unless its process was killed, it is a machine that vanishes: its streams end with its lease. Tokens are "
+        "It is a machine that vanishes: its streams end with its lease. Tokens are "
         f"computed again until {figures['asked']['seconds'] * 3 / 5:.0f} s after the loss. Where a first token is "
         "missing, no turn had it by then.",
     )
-
-
-def _bounds(figures: Mapping[str, Any], way: str, where: str) -> Table:
-    rows = [
-        [
-            f"{each['bound']:g} x the mean + 1, load {each['load']:.0%}",
-            _cell(each["finished"], ",.0f"),
-            _cell(each["mean"], ".2f", " s"),
-            _cell(each["p99"], ".2f", " s"),
-            _cell(each["imbalance"], ".2f"),
-            _share(each["warm"]),
-        ]
-        for each in figures["bounds"]
-        if each["way"] == way
-    ]
-    columns = ("passed over beyond", "turns/s", "wait and first token, mean", "p99", "busiest node / mean", "warm")
-    return Table(f"The bound of {LAST}, {WAYS[way]}: {where}", columns, rows)
-
-
-def _one(figures: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            f"{found['capacity']:,} commits/s, asked for {each['part']:.0%}",
-            f"{each['turns']:,.0f}",
-            f"{each['turns'] / figures['rate'] * figures['asked']['nodes']:,.0f}",
-            f"{each['mean'] * 1000:,.1f} ms",
-            f"{each['p99'] * 1000:,.1f} ms",
-            f"{each['last'] * 1000:,.1f} ms",
-        ]
-        for found in figures["primaries"].values()
-        for each in found["one"]
-    ]
-    columns = ("one primary", "turns/s", "nodes", "a commit waits, mean", "p99", "the last one")
-    note = "Commits of the simulated turns, of a part of the agents. Beyond what it can do, waits grow with the time."
-    return Table("Where one primary ends", columns, rows, note)
-
-
-def _several(figures: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            f"{found['capacity']:,} commits/s",
-            f"{found['several']['turns']:,.0f}",
-            f"{found['several']['turns'] / found['capacity']:.1f}",
-            f"{found['several']['shards']}",
-            f"{found['several']['busiest']:.0%}",
-            f"{found['several']['p99'] * 1000:,.1f} ms",
-            f"{found['several']['largest']:,.0f}",
-        ]
-        for found in figures["primaries"].values()
-    ]
-    columns = (
-        "a primary",
-        "turns/s",
-        "primaries' work",
-        "needed",
-        "busiest",
-        "a commit waits, p99",
-        "largest namespace",
-    )
-    heartbeats = figures["asked"]["nodes"] / figures["asked"]["heartbeat"]
-    note = (
-        f"Each used at most {primaries.USED:.0%}; {primaries.NAMESPACES:,} namespaces, sizes by Zipf's law with "
-        f"exponent {primaries.SKEW}, each whole on one primary. Besides come {heartbeats:,.0f} heartbeats/s, which do "
-        f"not wait for the disk; all nodes read all of them: {heartbeats * figures['asked']['nodes']:,.0f} rows/s."
-    )
-    return Table("How many primaries are needed", columns, rows, note)
 
 
 def _cell(found: Mapping[str, float] | None, form: str, unit: str = "") -> str:
@@ -319,12 +221,8 @@ def _value(value: Any, unit: str) -> str:
 
 def main(given: argparse.Namespace) -> int:
     """Simulate, print, write; the exit status."""
-    inputs = read()
-    asked = {
-        **{name: getattr(given, name) for name in ("nodes", "agents", "load", "seconds", "seeds", "bounds", "prefill")},
-        "heartbeat": inputs["heartbeat_seconds"],
-    }
-    figures = measured(asked, inputs)
+    asked = {name: getattr(given, name) for name in ("nodes", "agents", "load", "seconds", "seeds", "prefill")}
+    figures = measured(asked, read())
     return results.conclude(given.output or f"simulation-{given.nodes}", figures, tables(figures))
 
 
@@ -336,7 +234,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--load", type=float, default=0.85, help="of what the nodes can do")
     found.add_argument("--seconds", type=options.at_least(10), default=60, help="that are simulated")
     found.add_argument("--seeds", type=options.at_least(1), default=1, help="runs of each")
-    found.add_argument("--bounds", type=float, nargs="+", default=[], help="to compare, besides")
     found.add_argument("--prefill", type=float, default=1.0, help="prompts are computed so many times as fast")
     shared_options.add(found, output="simulation-NODES")
     return found

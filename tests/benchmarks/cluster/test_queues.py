@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.cluster.agenda import Agenda
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
 from benchmarks.cluster.inputs import Costs
 from benchmarks.cluster.policies import policies, rendezvous
@@ -126,20 +125,3 @@ def test_no_turn_is_lost(name: str, lease: float, heartbeat: float) -> None:
         assert len(found.presence) == (4 if seconds < 20 else 3)
         assert min(found.lost, default=math.inf) >= lease + 1
         assert len(found.lost) <= found.lost_turns
-
-
-def test_the_agenda_keeps_to_the_order_of_times() -> None:
-    happened: list[tuple[float, int]] = []
-    agenda = Agenda(period=1.0)
-
-    def happens(number: int, now: float) -> None:
-        happened.append((now, number))
-        if number == 1:
-            agenda.at(now, happens, 10)
-            agenda.at(now + 0.1, happens, 11)
-            agenda.at(now + 7, happens, 12)
-
-    for number, when in enumerate((5.5, 0.5, 3.0, 3.0, 2.99, 20.0)):
-        agenda.at(when, happens, number)
-    agenda.run(7.5)
-    assert happened == [(0.5, 1), (0.5, 10), (0.6, 11), (2.99, 4), (3.0, 2), (3.0, 3), (5.5, 0), (7.5, 12)]
