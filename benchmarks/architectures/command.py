@@ -10,8 +10,6 @@ show whether facts are kept in every kind of layer; what quantization costs in p
 recipe, minutes each on one GPU, and given as directories in DIRECTORY:
 
     python -m benchmarks.demo_model.train DIRECTORY/gemma3_text --architecture gemma3_text --longest 4096 --minutes 9
-
-Exit status 1 if a figure is missed.
 """
 
 import argparse
