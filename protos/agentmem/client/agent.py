@@ -194,7 +194,7 @@ class AsyncAgent:
         await self._connection.erase(self._agents.DeleteSnapshot, request, deadline)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
-        """Delete a snapshot, and what no other state needs."""
+        """Keep the first tokens of the memory, and drop the rest. The state before stays as an automatic snapshot."""
         deadline = self._connection.deadline(timeout)
         state = only_if or (await self._changed("GetAgent", deadline)).version
         fields = {"if_version": state.version, "if_revision": state.revision}
