@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -30,6 +30,8 @@ KEY: Final = "AGENTMEM_API_KEY"
 _TLS: Final = "AGENTMEM_TLS"
 _FILES: Final = {"ca": "AGENTMEM_CA", "cert": "AGENTMEM_CLIENT_CERT", "key": "AGENTMEM_CLIENT_KEY"}
 """Environment variables for parameters that are not given."""
+
+_LOST: Final = "the connection to the gateway was lost"
 
 _T = TypeVar("_T")
 
@@ -156,7 +158,7 @@ class Connection:
             try:
                 result = await attempt(attempts.begin())
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-                await attempts.outlast(error)
+                await attempts.wait(attempts.delay(error))
             else:
                 self.answered = True
                 return result
@@ -212,9 +214,28 @@ class Attempts:
         self._closed = True
         self._awake.set()
 
-    async def outlast(self, error: BaseException) -> None:
-        """Wait until the next attempt. Raises as `delay`."""
-        await self.wait(self.delay(error))
+    async def stream(
+        self, call: Callable[..., Any], request: Any, is_last: Callable[[Any], bool]
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the responses of a streaming RPC up to the last; None where another attempt follows. Raises as `delay`.
+
+        `request` may be changed between attempts.
+        """
+        ended = False
+        while not ended:
+            seconds = self.begin()
+            try:
+                async with aclosing(messages(self._connection, call, request, seconds)) as responses:
+                    async for response in responses:
+                        ended = ended or is_last(response)
+                        yield response
+                if not ended:
+                    raise errors.Unavailable(_LOST)
+            except (grpc.aio.AioRpcError, errors.Unavailable, asyncio.CancelledError) as error:
+                if not ended or isinstance(error, asyncio.CancelledError):
+                    delay = self.delay(error)
+                    yield None
+                    await self.wait(delay)
 
     async def wait(self, delay: float) -> None:
         """Wait so many seconds, or until there is no next attempt."""
@@ -263,7 +284,7 @@ class Attempts:
     def _tell(self, failure: Failure) -> None:
         assert isinstance(failure, errors.AgentmemError)
         lost = isinstance(failure, GatewayUnreachable)
-        self._connection.on_outage("the connection to the gateway was lost" if lost else failure.message)
+        self._connection.on_outage(_LOST if lost else failure.message)
 
     def _late(self) -> errors.DeadlineExceeded:
         return errors.DeadlineExceeded(f"it was not done within {self._deadline.seconds:g} s")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-import grpc
-
-from agentmem.client.connection import Attempts, Connection, Within, messages, pages
+from agentmem.client.connection import Attempts, Connection, Within, pages
 from agentmem.client.inputs import UNSET, Timeout
 from agentmem.client.records import LoadStep, Model
-from agentmem.errors import Unavailable
 from agentmem.v1 import model_pb2, model_pb2_grpc
 
 
@@ -44,21 +40,12 @@ class AsyncModels:
         A caller that leaves takes its wish back: when nobody else wants the model, nothing is loaded.
         """
         attempts, request = Attempts(self._connection, timeout), model_pb2.LoadModelRequest(model_id=name)
-        model: Model | None = None
-        while model is None:
-            seconds = attempts.begin()
-            try:
-                stream = messages(self._connection, self._stub.LoadModel, request, seconds)
-                async with aclosing(stream) as steps:
-                    async for step in steps:
-                        model = Model.of(step.model) if step.HasField("model") else None
-                        yield LoadStep(step.stage, step.progress, model)
-                if model is None:
-                    raise Unavailable("the gateway ended the load without finishing it")
-            except (grpc.aio.AioRpcError, Unavailable, asyncio.CancelledError) as error:
-                if model is not None and not isinstance(error, asyncio.CancelledError):
-                    return
-                await attempts.outlast(error)
+        stream = attempts.stream(self._stub.LoadModel, request, lambda step: step.HasField("model"))
+        async with aclosing(stream) as steps:
+            async for step in steps:
+                if step is not None:
+                    model = Model.of(step.model) if step.HasField("model") else None
+                    yield LoadStep(step.stage, step.progress, model)
 
     async def load(self, name: str, *, timeout: Timeout = UNSET) -> Model:
         """Load a model. Not needed: a turn loads its model, too."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, cast
 
-import grpc
-
 from agentmem.client.answers import Answer, Event, Growing, Memory, Recalled, Restarted, Text
-from agentmem.client.connection import Attempts, Connection, Deadline, messages
+from agentmem.client.connection import Attempts, Connection, Deadline
 from agentmem.client.inputs import Timeout
 from agentmem.client.replay import Replay
-from agentmem.errors import Aborted, Cancelled, Unavailable
+from agentmem.errors import Aborted, Cancelled
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 
 Prepare = Callable[[Deadline], Awaitable[inference_pb2.GenerateRequest]]
@@ -115,30 +112,25 @@ class AsyncStream:
             self._call = generate(*args, **kwargs)
             return self._call
 
-        while self._answer is None:
-            answer, started = Growing(), inference_pb2.Started()
-            seconds = attempts.begin()
-            try:
-                async with aclosing(messages(self._connection, call, request, seconds)) as responses:
-                    async for response in responses:
-                        match response.WhichOneof("event"):
-                            case "started":
-                                started = response.started
-                                if self._memory is None:
-                                    self._memory = Memory.of(started)
-                                    yield Recalled(self._memory)
-                            case "delta":
-                                answer.add(response.delta)
-                                for event in replay.grown(answer):
-                                    attempts.renew()
-                                    yield event
-                            case "finished":
-                                for event in replay.grown(answer, complete=True):
-                                    yield event
-                                self._answer = answer.ended(started, response.finished, request.request_id)
-                if self._answer is None:
-                    raise Unavailable("the gateway ended the turn without finishing it")
-            except (grpc.aio.AioRpcError, Unavailable, asyncio.CancelledError) as error:
-                if self._answer is not None and not isinstance(error, asyncio.CancelledError):
-                    return
-                await attempts.outlast(error)
+        answer, started = Growing(), inference_pb2.Started()
+        stream = attempts.stream(call, request, lambda response: response.HasField("finished"))
+        async with aclosing(stream) as responses:
+            async for response in responses:
+                if response is None:
+                    answer, started = Growing(), inference_pb2.Started()
+                    continue
+                match response.WhichOneof("event"):
+                    case "started":
+                        started = response.started
+                        if self._memory is None:
+                            self._memory = Memory.of(started)
+                            yield Recalled(self._memory)
+                    case "delta":
+                        answer.add(response.delta)
+                        for event in replay.grown(answer):
+                            attempts.renew()
+                            yield event
+                    case "finished":
+                        for event in replay.grown(answer, complete=True):
+                            yield event
+                        self._answer = answer.ended(started, response.finished, request.request_id)

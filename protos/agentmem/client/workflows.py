@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-import grpc
-
-from agentmem.client.connection import Attempts, Connection, messages, pages
+from agentmem.client.connection import Attempts, Connection, pages
 from agentmem.client.inputs import UNSET, Timeout
 from agentmem.client.workflow_events import Interrupted, RunEvent, RunFinished, Workflow, event_of
 from agentmem.errors import Unavailable
@@ -45,7 +42,7 @@ class AsyncWorkflows:
         stream = self.stream(definition, variables=variables, request_id=request_id, timeout=timeout)
         return await _ended(stream)
 
-    async def stream(
+    def stream(
         self,
         definition: str,
         *,
@@ -57,14 +54,15 @@ class AsyncWorkflows:
         request = workflow_pb2.RunWorkflowRequest(
             definition_yaml=definition, variables=variables or {}, request_id=request_id or f"run-{uuid.uuid4().hex}"
         )
-        async with aclosing(self.raw_events(request, timeout)) as raw:
-            async for event in raw:
-                if (known := Interrupted() if event is None else event_of(event)) is not None:
-                    yield known
+        return self._events(request, timeout)
 
-    async def follow(self, workflow_id: str, *, timeout: Timeout = UNSET) -> AsyncIterator[RunEvent]:
+    def follow(self, workflow_id: str, *, timeout: Timeout = UNSET) -> AsyncIterator[RunEvent]:
         """Join a run, from its first event on; one that broke off goes on at its last finished turn."""
-        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id)
+        return self._events(workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id), timeout)
+
+    async def _events(
+        self, request: workflow_pb2.RunWorkflowRequest, timeout: Timeout
+    ) -> AsyncGenerator[RunEvent, None]:
         async with aclosing(self.raw_events(request, timeout)) as raw:
             async for event in raw:
                 if (known := Interrupted() if event is None else event_of(event)) is not None:
@@ -78,29 +76,19 @@ class AsyncWorkflows:
         A connection that is lost is made again, for as long as the client's patience from the last new event on; the
         same request_id joins the run that goes on meanwhile, after the events that are known.
         """
-        attempts, finished = Attempts(self._connection, timeout), False
-        while not finished:
-            seconds = attempts.begin()
-            try:
-                stream = messages(self._connection, self._stub.RunWorkflow, request, seconds)
-                async with aclosing(stream) as events:
-                    async for event in events:
-                        kind, new = event.WhichOneof("event"), event.sequence > request.after_sequence
-                        if finished or not (new or kind in _UNLOGGED):
-                            continue
-                        if new:
-                            request.after_sequence = event.sequence
-                            attempts.renew()
-                        finished = kind == "finished"
-                        yield event
-                if not finished:
-                    raise Unavailable("the connection to the gateway was lost")
-            except (grpc.aio.AioRpcError, Unavailable, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) or not finished:
-                    delay = attempts.delay(error)
+        attempts = Attempts(self._connection, timeout)
+        stream = attempts.stream(self._stub.RunWorkflow, request, lambda event: event.HasField("finished"))
+        async with aclosing(stream) as events:
+            async for event in events:
+                if event is None:
                     if request.after_sequence:
                         yield None
-                    await attempts.wait(delay)
+                elif event.sequence > request.after_sequence:
+                    request.after_sequence = event.sequence
+                    attempts.renew()
+                    yield event
+                elif event.WhichOneof("event") in _UNLOGGED:
+                    yield event
 
     async def get(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
         """Return a run's progress, and its agents."""
