@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import short_name, tier_name, warning
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FinishReason: TypeAlias = Literal["stop", "stop_string", "length", "context", "prefilled", "tool_calls", ""]
 """Why the answer ended: the model ended it, a stop string, max_tokens, a full context, a turn without an answer, calls
@@ -19,6 +24,34 @@ of tools; "" for a reason of a newer server that this client does not know."""
 Match: TypeAlias = Literal["new", "exact", "extend", "partial", "diverge", ""]
 """How the input relates to the memory: there was none; it is the same, continues it, shares a beginning, or shares too
 little; "" for one that this client does not know."""
+
+
+_T = TypeVar("_T", bound="DataclassInstance")
+
+
+def value_of(kind: type[_T], raw: Any, **others: Any) -> _T:
+    """Return a value of a message's fields by their names, but for `others`.
+
+    An enum is its short name, a Duration a timedelta, and a field that is not set None.
+    """
+    values = {field.name: _field_of(raw, field) for field in _shared(kind, raw.DESCRIPTOR)}
+    if "raw" in kind.__dataclass_fields__:
+        values["raw"] = raw
+    return kind(**values | others)
+
+
+@cache
+def _shared(kind: type[DataclassInstance], descriptor: Descriptor) -> list[FieldDescriptor]:
+    return [field for field in descriptor.fields if field.name in kind.__dataclass_fields__]
+
+
+def _field_of(raw: Any, field: FieldDescriptor) -> Any:
+    if field.has_presence and not raw.HasField(field.name):
+        return None
+    value = getattr(raw, field.name)
+    if field.enum_type is not None:
+        return short_name(field.enum_type, value)
+    return value.ToTimedelta() if isinstance(value, Duration) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +79,7 @@ class Version:
     @classmethod
     def of(cls, raw: types_pb2.AgentVersion) -> Version:
         """Return it, of the contract's message."""
-        return cls(raw.uid, raw.version, raw.revision)
+        return value_of(cls, raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +117,7 @@ class ContextTrim:
     @classmethod
     def of(cls, raw: types_pb2.ContextTrim) -> ContextTrim:
         """Return it, of the contract's message."""
-        policy = short_name(types_pb2.ContextPolicy.DESCRIPTOR, raw.policy)
-        return cls(policy, raw.dropped_tokens, raw.dropped_turns, raw.snapshot, raw.summary, raw.summary_failure)
+        return value_of(cls, raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +146,25 @@ class Memory:
     def of(cls, started: inference_pb2.Started) -> Memory:
         """Return it, of what a turn begins with."""
         trim = ContextTrim.of(started.context_trim) if started.HasField("context_trim") else None
-        return cls(
-            *_reported(started.cache),
-            context_remaining=started.context_remaining,
-            appended=started.appended,
-            dropped_tokens=started.dropped_tokens,
-            dropped_snapshot=started.dropped_snapshot,
-            trim=trim,
-        )
+        return value_of(cls, started, **_reported(started.cache), trim=trim)
 
     @classmethod
     def of_report(cls, report: types_pb2.CacheReport, trim: ContextTrim | None = None) -> Memory:
         """Return it, of a report alone."""
-        return cls(*_reported(report), trim=trim)
+        return cls(**_reported(report), trim=trim)
 
 
-def _reported(report: types_pb2.CacheReport) -> tuple[Match, int, int, Mapping[str, int], str, int, int | None]:
+def _reported(report: types_pb2.CacheReport) -> dict[str, Any]:
     tiers = {tier_name(part.tier): part.tokens for part in report.cached}
-    return (
-        cast("Match", short_name(types_pb2.Match.DESCRIPTOR, report.match)),
-        sum(tiers.values()),
-        report.prompt_tokens,
-        tiers,
-        short_name(types_pb2.MissReason.DESCRIPTOR, report.miss_reason),
-        report.load_bytes,
-        report.snapshot_version or None,
-    )
+    return {
+        "match": short_name(types_pb2.Match.DESCRIPTOR, report.match),
+        "reused": sum(tiers.values()),
+        "prompt_tokens": report.prompt_tokens,
+        "tiers": tiers,
+        "miss_reason": short_name(types_pb2.MissReason.DESCRIPTOR, report.miss_reason),
+        "load_bytes": report.load_bytes,
+        "snapshot_version": report.snapshot_version or None,
+    }
 
 
 @dataclass(frozen=True, slots=True)

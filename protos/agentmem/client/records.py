@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agentmem.client.answers import ContextTrim, Memory, Version
+from agentmem.client.answers import ContextTrim, Memory, Version, value_of
 from agentmem.client.inputs import Message
-from agentmem.v1 import agent_pb2, model_pb2, types_pb2
-from agentmem.words import short_name, tier_name
+from agentmem.v1 import agent_pb2, model_pb2
 
 
 def time_of(raw: Timestamp) -> datetime | None:
     """Return a time in UTC; None for the zero timestamp."""
     return raw.ToDatetime(UTC) if raw.seconds else None
-
-
-def _optional(raw: Any, name: str) -> timedelta | None:
-    value: Duration = getattr(raw, name)
-    return value.ToTimedelta() if raw.HasField(name) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +50,14 @@ class AgentInfo:
     @classmethod
     def of(cls, raw: agent_pb2.Agent) -> AgentInfo:
         """Return it, of the contract's message."""
-        return cls(
-            name=raw.key.agent_id,
-            model=raw.key.model_id,
-            namespace=raw.key.namespace,
-            version=Version.of(raw.version),
-            tokens=raw.tokens,
-            turns=raw.turns,
-            text_bytes=raw.text_bytes,
-            warm_bytes=raw.warm_bytes,
-            warm_tokens=raw.warm_tokens,
-            blocks=raw.blocks,
-            tier=tier_name(raw.tier),
-            context_remaining=raw.context_remaining if raw.HasField("context_remaining") else None,
-            created=time_of(raw.create_time),
-            updated=time_of(raw.update_time),
-            pinned=raw.pinned,
-            ttl=_optional(raw, "ttl"),
-            delete_after=_optional(raw, "delete_after"),
-            context_policy=short_name(types_pb2.ContextPolicy.DESCRIPTOR, raw.context_policy),
-            template_time=raw.template_time,
-            raw=raw,
-        )
+        key, created, updated = raw.key, time_of(raw.create_time), time_of(raw.update_time)
+        named = {"name": key.agent_id, "model": key.model_id, "namespace": key.namespace}
+        return value_of(cls, raw, **named, version=Version.of(raw.version), created=created, updated=updated)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A named state of an agent; `automatic` ones are made where a turn, a trim or a restoration drops tokens."""
+    """A named state of an agent; `automatic` ones are value_of where a turn, a trim or a restoration drops tokens."""
 
     name: str
     version: Version
@@ -96,12 +69,12 @@ class Snapshot:
     @classmethod
     def of(cls, raw: agent_pb2.Snapshot) -> Snapshot:
         """Return it, of the contract's message."""
-        return cls(raw.name, Version.of(raw.version), raw.tokens, time_of(raw.create_time), raw.automatic, raw)
+        return value_of(cls, raw, version=Version.of(raw.version), created=time_of(raw.create_time))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one commit has made of a memory. `messages` and `text` are empty where they were not asked for."""
+    """What one commit has value_of of a memory. `messages` and `text` are empty where they were not asked for."""
 
     version: int
     first_token: int
@@ -117,13 +90,7 @@ class Turn:
     @classmethod
     def of(cls, raw: agent_pb2.Turn) -> Turn:
         """Return it, of the contract's message."""
-        return cls(
-            *(raw.version, raw.first_token, raw.tokens, raw.generated_tokens, raw.cut, raw.request_id),
-            created=time_of(raw.create_time),
-            messages=tuple(map(Message.of, raw.messages)),
-            text=raw.text,
-            raw=raw,
-        )
+        return value_of(cls, raw, created=time_of(raw.create_time), messages=tuple(map(Message.of, raw.messages)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +163,8 @@ class Model:
     def of(cls, raw: model_pb2.Model) -> Model:
         """Return it, of the contract's message."""
         parts = model_pb2.ModelMemory.DESCRIPTOR.fields if raw.HasField("memory") else ()
-        return cls(
-            name=raw.model_id,
-            state=short_name(model_pb2.ModelState.DESCRIPTOR, raw.state),
-            is_default=raw.is_default,
-            pinned=raw.pinned,
-            context_length=raw.context_length,
-            architecture=raw.architecture,
-            kv_bits=raw.kv_bits,
-            weight_bytes=raw.weight_bytes,
-            kv_bytes_per_token=raw.kv_bytes_per_token,
-            tool_parser=raw.tool_parser,
-            error=raw.error,
-            memory={part.name: getattr(raw.memory, part.name) for part in parts},
-            raw=raw,
+        return value_of(
+            cls, raw, name=raw.model_id, memory={part.name: getattr(raw.memory, part.name) for part in parts}
         )
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from agentmem.client.answers import Memory, Timings, Usage, Version, timings_of, usage_of
+from agentmem.client.answers import Memory, Timings, Usage, Version, timings_of, usage_of, value_of
 from agentmem.client.records import time_of
 from agentmem.v1 import types_pb2, workflow_pb2
-from agentmem.words import short_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +40,9 @@ class Workflow:
     @classmethod
     def of(cls, raw: workflow_pb2.Workflow) -> Workflow:
         """Return it, of the contract's message."""
-        return cls(
-            raw.workflow_id,
-            raw.name,
-            short_name(workflow_pb2.WorkflowState.DESCRIPTOR, raw.state),
-            raw.phase,
-            raw.turns,
-            raw.error,
-            time_of(raw.create_time),
-            time_of(raw.update_time),
-            tuple(Member(each.name, each.key.agent_id, each.key.model_id, each.persists) for each in raw.agents),
-            raw,
-        )
+        members = tuple(Member(each.name, each.key.agent_id, each.key.model_id, each.persists) for each in raw.agents)
+        created, updated = time_of(raw.create_time), time_of(raw.update_time)
+        return value_of(cls, raw, id=raw.workflow_id, created=created, updated=updated, members=members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +139,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The connection was lost and is made again: of what is being said some may be missing. Spoke has all of it."""
+    """The connection was lost and is value_of again: of what is being said some may be missing. Spoke has all of it."""
 
 
 RunEvent: TypeAlias = (
