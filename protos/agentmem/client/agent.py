@@ -27,7 +27,7 @@ from agentmem.client.inputs import (
 from agentmem.client.records import AgentInfo, Erased, Prefetched, Probe, Snapshot, TokenCount, Turn
 from agentmem.client.stream import AsyncStream
 from agentmem.client.transfers import Target, written
-from agentmem.errors import NotFound
+from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class AsyncAgent:
     async def _key(self, timeout: Within) -> types_pb2.AgentKey:
         if not self._model:
             self._model = await self._client.default_model(timeout)
-        return inputs.key_of(self.name, self._model)
+        return types_pb2.AgentKey(agent_id=self.name, model_id=self._model)
 
     async def _changed(self, rpc: str, timeout: Within, **fields: Any) -> AgentInfo:
         """Return the agent after an RPC that answers with it."""
@@ -70,7 +70,10 @@ class AsyncAgent:
 
     async def _asked(self, rpc: str, timeout: Within, **fields: Any) -> Any:
         deadline = self._connection.deadline(timeout)
-        request = inputs.filled(getattr(agent_pb2, f"{rpc}Request"), key=await self._key(deadline), **fields)
+        try:
+            request = getattr(agent_pb2, f"{rpc}Request")(key=await self._key(deadline), **fields)
+        except ValueError as error:  # a number out of range, or text that is not UTF-8
+            raise InvalidArgument("request", str(error)) from error
         return await self._connection.call(getattr(self._agents, rpc), request, deadline)
 
     # Turns
@@ -190,7 +193,7 @@ class AsyncAgent:
     async def delete_snapshot(self, name: str, *, timeout: Timeout = UNSET) -> None:
         """Delete a snapshot, and what no other state needs."""
         deadline = self._connection.deadline(timeout)
-        request = inputs.filled(agent_pb2.DeleteSnapshotRequest, key=await self._key(deadline), name=name)
+        request = agent_pb2.DeleteSnapshotRequest(key=await self._key(deadline), name=name)
         await self._connection.erase(self._agents.DeleteSnapshot, request, deadline)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
@@ -203,7 +206,7 @@ class AsyncAgent:
     async def delete(self, *, all_models: bool = False, missing_ok: bool = False, timeout: Timeout = UNSET) -> Erased:
         """Erase the agent, on its model or on all models: ledger, KV and snapshots."""
         deadline = self._connection.deadline(timeout)
-        key = inputs.key_of(self.name, "") if all_models else await self._key(deadline)
+        key = types_pb2.AgentKey(agent_id=self.name) if all_models else await self._key(deadline)
         request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
         gone = await self._connection.erase(self._agents.DeleteAgent, request, deadline)
         return Erased(gone.deleted, gone.freed_bytes) if gone is not None else Erased(0, 0)

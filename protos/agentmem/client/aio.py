@@ -159,7 +159,7 @@ class AsyncClient:
         deadline = self.connection.deadline(timeout)
         model_id = model or await self.default_model(deadline)
         hints = [
-            inputs.filled(agent_pb2.TurnHint, key=inputs.key_of(name, model_id), steps=count)
+            agent_pb2.TurnHint(key=types_pb2.AgentKey(agent_id=name, model_id=model_id), steps=count)
             for name, count in steps.items()
         ]
         call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).SetTurnHints

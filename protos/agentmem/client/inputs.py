@@ -1,24 +1,24 @@
-"""Inputs of callers as protobuf messages: chat messages, options of a turn, requests."""
+"""Inputs of callers as protobuf messages: chat messages, options of a turn, requests.
+
+A value of another type than the signatures have is protobuf's TypeError or ValueError.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message as ProtoMessage
 
 from agentmem.client.answers import ToolCall, Version
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
-
-_M = TypeVar("_M", bound=ProtoMessage)
 
 
 class Unset(Enum):
@@ -178,7 +178,7 @@ def _of_mapping(said: Mapping[str, Any], field: str) -> types_pb2.ChatMessage:
         if name == "tool_calls":
             made.tool_calls_json = _json(f"{field}.tool_calls", value)
         elif name in ("role", "content", "name", "reasoning_content", "tool_call_id") and isinstance(value, str):
-            _set(made, name, value)
+            setattr(made, name, value)
         else:
             raise InvalidArgument(f"{field}.{name}", "is no text member of a message; write role, content and the like")
     return made
@@ -237,14 +237,16 @@ def generate(
     """
     request = inference_pb2.GenerateRequest()
     _fill(request, key, beginning, said, options)
-    request.stop.extend(_texts("stop", options.get("stop", ())))
+    stop = options.get("stop", ())
+    request.stop.extend([stop] if isinstance(stop, str) else stop)
     for name in ("max_tokens", "top_logprobs"):
         if name in options:
-            _set(request, name, options[name])
+            setattr(request, name, options[name])
     if "json_schema" in options:
         request.json_schema = _json("json_schema", dict(options["json_schema"]))
     if "cache_policy" in options:
-        _choose(request, "cache_policy", inference_pb2.CachePolicy, "CACHE_POLICY", options["cache_policy"])
+        policy = options["cache_policy"]
+        request.cache_policy = enum_value("cache_policy", inference_pb2.CachePolicy, "CACHE_POLICY", policy)
     request.tool_calls = bool(options.get("tools"))
     if "tool_choice" in options:
         choice = options["tool_choice"]
@@ -266,12 +268,9 @@ def _sample(sampling: types_pb2.Sampling, options: AskOptions, request_id: str) 
     for name in _SAMPLING & options.keys():
         value: Any = options[name]  # type: ignore[literal-required]
         if name == "logit_bias":
-            try:
-                sampling.logit_bias.update(value)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise InvalidArgument(name, f"is not numbers by the ids of tokens: {error}") from error
+            sampling.logit_bias.update(value)
         else:
-            _set(sampling, name, value)
+            setattr(sampling, name, value)
     greedy = sampling.HasField("temperature") and not sampling.temperature
     if not greedy and not sampling.HasField("seed"):
         sampling.seed = _seed_of(request_id)
@@ -289,68 +288,31 @@ def _fill(request: Any, key: types_pb2.AgentKey, beginning: Beginning, said: Sai
     request.messages.CopyFrom(chat)
     verified = beginning.system and not any(each.role == "assistant" for each in chat.messages)
     mode = options.get("memory_mode", "auto" if verified else "append")
-    _choose(request, "memory_mode", inference_pb2.MemoryMode, "MEMORY_MODE", mode)
+    request.memory_mode = enum_value("memory_mode", inference_pb2.MemoryMode, "MEMORY_MODE", mode)
     if "only_if" in options:
         request.if_version = options["only_if"].version
         request.if_revision = options["only_if"].revision
     for name in ("template_time", "label", "parse_special"):
         if name in options:
-            _set(request, name, options[name])
-    if beginning.context_policy is not None:
-        _choose(request, "context_policy", types_pb2.ContextPolicy, "CONTEXT_POLICY", beginning.context_policy)
+            setattr(request, name, options[name])
+    if (policy := beginning.context_policy) is not None:
+        request.context_policy = enum_value("context_policy", types_pb2.ContextPolicy, "CONTEXT_POLICY", policy)
     for name in ("ttl", "delete_after"):
         if (time := getattr(beginning, name)) is not None:
             getattr(request.expiry, name).CopyFrom(duration(time))
-
-
-def _set(message: Any, name: str, value: Any) -> None:
-    try:
-        setattr(message, name, value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(name, f"cannot be {value!r}") from error
-
-
-def filled(kind: type[_M], **fields: Any) -> _M:
-    """Return a message of the contract; a field that is None is left out. Raises InvalidArgument."""
-    message = kind()
-    for name, value in fields.items():
-        try:
-            message.MergeFrom(kind(**{name: value}))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgument(name, f"cannot be {value!r}") from error
-    return message
-
-
-def key_of(name: str, model: str) -> types_pb2.AgentKey:
-    """Return the key of an agent. Raises InvalidArgument."""
-    return filled(types_pb2.AgentKey, agent_id=name, model_id=model)
-
-
-def _choose(message: Any, name: str, enum: Any, prefix: str, value: str) -> None:
-    """Set an enum by its short name. Raises InvalidArgument."""
-    setattr(message, name, enum_value(name, enum, prefix, value))
 
 
 def enum_value(name: str, enum: Any, prefix: str, value: str) -> Any:
     """Return an enum's number by its short name. Raises InvalidArgument."""
     try:
         return enum.Value(f"{prefix}_{value.upper()}")
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         known = ", ".join(repr(each.removeprefix(f"{prefix}_").lower()) for each in enum.keys()[1:])
         raise InvalidArgument(name, f"is one of {known}, and not {value!r}") from error
 
 
-def _texts(field: str, texts: str | Iterable[str]) -> list[str]:
-    if isinstance(texts, str):
-        raise InvalidArgument(field, "is a list of texts")
-    return list(texts)
-
-
 def duration(time: Seconds) -> Duration:
-    """Return a time as the contract has it. Raises InvalidArgument."""
+    """Return a time as the contract has it."""
     made = Duration()
-    try:
-        made.FromTimedelta(time if isinstance(time, timedelta) else timedelta(seconds=time))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument("time", f"is no number of seconds, nor a timedelta: {time!r}") from error
+    made.FromTimedelta(time if isinstance(time, timedelta) else timedelta(seconds=time))
     return made
