@@ -4,10 +4,13 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from hypothesis import given
+from hypothesis import strategies as st
 
 import agentmem.v1
 from agentmem.errors import InvalidArgument
@@ -121,6 +124,12 @@ def test_groups_are_refused() -> None:
 
 def test_what_does_not_parse_is_left_to_decoding() -> None:
     for data in (b"\xff" * (16 << 20), b"\x1a", tagged(3, b"")[:-1] + b"\x09", b"\x1a\x05\x0a\x09ab", b"\x1f"):
+        check_counts(GENERATE, data)
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_counted_or_refused(data: bytes) -> None:
+    with suppress(InvalidArgument):
         check_counts(GENERATE, data)
 
 

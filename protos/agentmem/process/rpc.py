@@ -26,7 +26,7 @@ from grpc_status import rpc_status
 from agentmem import errors, tracing
 from agentmem.process.grpc_metrics import UNCOUNTED, MethodCounts, RpcMetrics
 from agentmem.process.logs import event
-from agentmem.process.wire import check_counts, drain, ill_formed_text
+from agentmem.process.wire import check_counts, drain
 from agentmem.v1 import types_pb2
 
 if TYPE_CHECKING:  # generic in the stubs only
@@ -287,9 +287,7 @@ def _checked(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
         except errors.InvalidArgument as error:
             return error  # until the handler can refuse it
         except DecodeError:
-            field = ill_formed_text(descriptor, data)
-            problem = "must be well-formed UTF-8" if field else f"is not a {descriptor.full_name}"
-            return errors.InvalidArgument(field or "request", problem)
+            return errors.InvalidArgument("request", f"is not a {descriptor.full_name}, whose texts are UTF-8")
 
     return checked
 

@@ -1,7 +1,6 @@
 """Requests that are refused: uploads are read to their end first, and the bytes of others before they are decoded.
 
-Decoded, an element of two bytes takes a hundred, so elements are counted first. And protobuf refuses text that is not
-UTF-8 without saying where; a caller in another language needs to know.
+Decoded, an element of two bytes takes a hundred, so elements are counted first.
 """
 
 import asyncio
@@ -95,34 +94,6 @@ def _limited(descriptor: Descriptor) -> dict[int, _Limited]:
     return limited
 
 
-def ill_formed_text(descriptor: Descriptor, data: bytes) -> str | None:
-    """Path of the first string field in `data` that is not UTF-8; None if there is none or nothing can be read."""
-    try:
-        return _search(descriptor, data, 0, len(data), Counter())
-    except _Malformed:
-        return None
-
-
-def _search(descriptor: Descriptor, data: bytes, at: int, end: int, read: Counter[str]) -> str | None:
-    counts = Counter[int]()
-    for number, kind, start, stop in _fields(data, at, end):
-        read[""] += 1
-        field = descriptor.fields_by_number.get(number)
-        if read[""] > MAX_FIELDS or kind in (_GROUP, _END_GROUP):
-            raise _Malformed
-        if kind != _BYTES or field is None:
-            continue
-        name = f"{field.name}[{counts[field.number]}]" if field.is_repeated else field.name
-        counts[field.number] += 1
-        if field.type == FieldDescriptor.TYPE_STRING and not _is_utf8(data[start:stop]):
-            return name
-        if field.message_type is not None:
-            inner = _search(field.message_type, data, start, stop, read)
-            if inner:
-                return f"{name}.{inner}"
-    return None
-
-
 class _Malformed(Exception):
     """The bytes are not a message's."""
 
@@ -155,11 +126,3 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + index + 1
     raise _Malformed
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -201,18 +201,12 @@ async def test_unknown_methods_are_grpcs_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize("arity", ARITIES)
-@pytest.mark.parametrize(
-    ("data", "field", "problem"),
-    [(b"\x12\x02\xff\xfe", "agent_id", "UTF-8"), (b"\x0a\x7f", "request", "agentmem.v1.AgentKey")],
-    ids=["not UTF-8", "not a message"],
-)
-async def test_bytes_that_do_not_parse_are_refused_by_field(
-    client: Client, service: Service, arity: str, data: bytes, field: str, problem: str
-) -> None:
+@pytest.mark.parametrize("data", [b"\x12\x02\xff\xfe", b"\x0a\x7f"], ids=["not UTF-8", "not a message"])
+async def test_bytes_that_do_not_parse_are_refused(client: Client, service: Service, arity: str, data: bytes) -> None:
     back = errors.from_rpc(await client.failure(arity, data))
     assert isinstance(back, errors.InvalidArgument)
-    assert back.field == field
-    assert problem in back.problem
+    assert back.field == "request"
+    assert back.problem == "is not a agentmem.v1.AgentKey, whose texts are UTF-8"
     assert not service.entered.is_set() or arity.startswith("stream")
 
 
@@ -220,7 +214,7 @@ async def test_bytes_that_do_not_parse_are_refused_by_field(
 async def test_a_later_request_that_does_not_parse(client: Client, arity: str) -> None:
     back = errors.from_rpc(await client.failure(arity, b"", b"", b"\x0a\x02\xff\xfe"))
     assert isinstance(back, errors.InvalidArgument)
-    assert back.field == "namespace"
+    assert back.field == "request"
 
 
 async def forever() -> None:
