@@ -1,5 +1,4 @@
 import asyncio
-import shutil
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -92,58 +91,6 @@ async def test_what_a_killed_server_left_behind_is_cleared(run_dir: Path) -> Non
     await started.start()
     assert (await ask(started.address)).model_id == "first"
     await started.stop(0)
-
-
-@pytest.mark.parametrize("gone", [["s.sock"], ["s.sock", "s.sock.lock"], ["."]], ids=["socket", "lock", "directory"])
-async def test_a_socket_that_is_removed_is_made_again(running: GrpcServer, run_dir: Path, gone: list[str]) -> None:
-    """Calls on connections that were there go on; new ones find it, and nobody else gets it."""
-    await running.set_serving(True)
-    async with connect(running.address) as channel:
-        stub = model_pb2_grpc.ModelServiceStub(channel)
-        await stub.GetModel(model_pb2.GetModelRequest())
-        for _ in range(2):
-            for name in gone:
-                shutil.rmtree(run_dir) if name == "." else (run_dir / name).unlink()
-            await there_again(running)
-            assert (await ask(running.address)).model_id == "first"
-            async with connect(running.address) as another:
-                health: Any = await health_pb2_grpc.HealthStub(another).Check(health_pb2.HealthCheckRequest())
-                assert health.status == SERVING
-            found: Any = await stub.GetModel(model_pb2.GetModelRequest())
-            assert found.model.model_id == "first"
-            assert stat.S_IMODE((run_dir / "s.sock").stat().st_mode) & 0o077 == 0
-            with pytest.raises(AddressError, match="another server"):
-                await server(running.address, Models("thief")).start()
-
-
-async def test_a_server_that_lost_its_lock_and_its_socket_to_another_leaves_them_to_it(
-    running: GrpcServer, run_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (run_dir / "s.sock.lock").unlink()
-    second = server(running.address, Models("second"))
-    await second.start()
-    try:
-        async with asyncio.timeout(30):
-            while "its socket was removed" not in caplog.text:
-                await asyncio.sleep(0.05)
-        assert (await ask(running.address)).model_id == "second"
-    finally:
-        await second.stop(0)
-    await there_again(running)
-    assert (await ask(running.address)).model_id == "first"
-
-
-async def there_again(running: GrpcServer) -> None:
-    """Wait until somebody listens at the address."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                _, writer = await asyncio.open_unix_connection(running.address.removeprefix("unix:"))
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return
 
 
 async def test_a_directory_in_the_sockets_place_is_refused(run_dir: Path) -> None:
