@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentmem.process.otlp_export import Export
 
 FLUSH_SECONDS: Final = 1.0
-"""What the last spans of a process may take to leave it; none where the collector has not taken those before."""
+"""The time that the last spans of a process have to leave it."""
 _CLOSE_SECONDS: Final = 0.5
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -55,7 +55,7 @@ class Traces:
         tracing.record_by(None)
         flushing = threading.Thread(target=export.processor.shutdown, name="last spans", daemon=True)
         flushing.start()
-        flushing.join(0 if export.exporter.failing else FLUSH_SECONDS)
+        flushing.join(FLUSH_SECONDS)
         if flushing.is_alive():
             export.exporter.shutdown()
             flushing.join(_CLOSE_SECONDS)

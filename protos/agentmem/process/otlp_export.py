@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Final, NamedTuple
@@ -17,8 +17,8 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc import exporter as otlp_exporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -43,8 +43,6 @@ WrongVariable = otlp_exporter.InvalidCompressionValueException
 """What the exporter raises besides errors of Python."""
 
 _NS: Final = 1_000_000_000
-_TRIES: Final = 5
-_CLOSE_ENOUGH_NS: Final = 20_000
 
 
 def start(service: str, target: str) -> Export:
@@ -52,12 +50,11 @@ def start(service: str, target: str) -> Export:
 
     Raises ValueError, RuntimeError, OSError and WrongVariable for variables of OpenTelemetry that cannot be used.
     """
-    quiet = logging.getLogger().level > logging.DEBUG
-    for name in (otlp_exporter.__name__, "opentelemetry.sdk._shared_internal"):
-        # They say it again with every batch, and with tracebacks when they are closed; Reporting says it once.
-        logging.getLogger(name).setLevel(logging.CRITICAL if quiet else logging.DEBUG)
+    if logging.getLogger().level > logging.DEBUG:  # else it logs each retry, and a traceback where the end cuts it off
+        logging.getLogger(otlp_exporter.__name__).setLevel(logging.ERROR)
+        logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.CRITICAL)
     resource = Resource.create({"service.name": f"agentmem-{service}", "service.version": version("agentmem")})
-    exporter = Reporting(OTLPSpanExporter(endpoint=target), target)
+    exporter = OTLPSpanExporter(endpoint=target)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter)
     provider.add_span_processor(processor)
@@ -70,43 +67,12 @@ class Export(NamedTuple):
     """The thread that sends, and what it sends by."""
 
     processor: BatchSpanProcessor
-    exporter: Reporting
-
-
-class Reporting(SpanExporter):
-    """Logs when a collector stops taking spans, and when it takes them again. Runs on the sending thread."""
-
-    def __init__(self, exporter: OTLPSpanExporter, target: str) -> None:
-        self._exporter = exporter
-        self._target = target
-        self.failing = False
-        """The collector has not taken what was sent last."""
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._exporter.export(spans)
-        failed = result is not SpanExportResult.SUCCESS
-        if failed and not self.failing:
-            event(
-                log,
-                "the collector takes no spans; they are dropped until it does (why: --log-level debug)",
-                logging.WARNING,
-                collector=self._target,
-            )
-        elif self.failing and not failed:
-            event(log, "the collector takes spans again", collector=self._target)
-        self.failing = failed
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
+    exporter: OTLPSpanExporter
 
 
 def served(tracer: Tracer, name: str, trace: Trace, attributes: Mapping[str, tracing.Attribute]) -> Span:
     """Begin the span of a request that was received with `trace`. Any thread."""
-    since = _wall_clock()
+    since = time.time_ns() - time.monotonic_ns()
     now = since + round(time.monotonic() * _NS)
     span = tracer.start_span(name, _parent(trace), SpanKind.SERVER, attributes, start_time=now)
     return Span(tracer, span, since)
@@ -175,15 +141,3 @@ def _parent(trace: Trace) -> Context:
     state = TraceState.from_header([trace.tracestate]) if trace.tracestate else None
     parent = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)), state)
     return set_span_in_context(NonRecordingSpan(parent), Context())
-
-
-def _wall_clock() -> int:
-    """Nanoseconds from the monotonic clock to the time of day, and not those in which this thread waited."""
-    best, width = 0, 0
-    for _ in range(_TRIES):
-        before, now, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-        if not best or after - before < width:
-            best, width = now - (before + after) // 2, after - before
-        if width < _CLOSE_ENOUGH_NS:
-            break
-    return best
