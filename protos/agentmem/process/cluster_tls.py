@@ -49,15 +49,20 @@ class ClusterTls:
 def read_cluster_tls(directory: Path, host: str) -> ClusterTls:
     """Return the certificates of a directory, tried in a handshake of this node with itself as `host`.
 
-    Raises SettingsError that names the file: one that is not there or has something else, a key of another certificate,
-    a certificate of another authority, for another host, or out of date.
+    Raises SettingsError for files that are not there, do not belong together or are encrypted, and for a certificate of
+    another authority, for another host, or out of date.
     """
     ca, cert, key = (directory / name for name in (CA, CERT, KEY))
     found = ClusterTls(*(_bytes(path) for path in (ca, cert, key)))
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.verify_mode = ssl.CERT_REQUIRED
-    for context in (server, client):
-        _load(context, ca, cert, key)
+    try:
+        for context in (server, client):
+            context.load_verify_locations(ca)
+            context.load_cert_chain(cert, key, password="")  # without one OpenSSL would ask the terminal
+    except ssl.SSLError as error:
+        wanted = f"needs {CA}, {CERT} and its {KEY}, in PEM form and not encrypted"
+        raise _error(directory, f"{wanted} ({error.reason or error}); {_MADE_BY}") from None
     try:
         _shake_hands(server, client, host)
     except ssl.SSLCertVerificationError as error:
@@ -68,25 +73,6 @@ def read_cluster_tls(directory: Path, host: str) -> ClusterTls:
     return found
 
 
-def _load(context: ssl.SSLContext, ca: Path, cert: Path, key: Path) -> None:
-    try:
-        context.load_verify_locations(ca)
-    except ssl.SSLError:
-        raise _error(ca, f"has no certificate in PEM form; {_MADE_BY}") from None
-    try:
-        context.load_cert_chain(cert, key, _no_password)
-    except _EncryptedKeyError:
-        raise _error(key, "is encrypted; give the key without a passphrase") from None
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise _error(key, f"is not the key of the certificate in {cert}; {_MADE_BY}") from None
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert)
-        except ssl.SSLError:
-            raise _error(cert, f"has no certificate in PEM form; {_MADE_BY}") from None
-        raise _error(key, f"has no private key in PEM form; {_MADE_BY}") from None
-
-
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
     """Do a handshake in memory. Raises ssl.SSLError, as one of both ends sees it."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -95,14 +81,6 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> N
         for end in ends:
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
-
-
-class _EncryptedKeyError(Exception):
-    pass
-
-
-def _no_password() -> str:
-    raise _EncryptedKeyError  # OpenSSL would ask the terminal
 
 
 def _bytes(path: Path) -> bytes:

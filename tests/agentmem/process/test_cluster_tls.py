@@ -13,6 +13,8 @@ from agentmem.process.cluster_tls import read_cluster_tls
 from agentmem.process.settings import SettingsError
 from gateway.cli.cluster.certificates import authority, issue
 
+NEEDED = "needs ca.pem, node.pem and its node-key.pem, in PEM form and not encrypted"
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
@@ -54,15 +56,15 @@ def test_of_another_maker(tmp_path: Path) -> None:
     [
         (lambda path: (path / "ca.pem").unlink(), "ca.pem", "cannot be read"),
         (lambda path: (path / "node-key.pem").unlink(), "node-key.pem", "cannot be read"),
-        (lambda path: (path / "ca.pem").write_text("x"), "ca.pem", "has no certificate in PEM form"),
-        (lambda path: (path / "node.pem").write_text("x"), "node.pem", "has no certificate in PEM form"),
-        (lambda path: (path / "node-key.pem").write_text("x"), "node-key.pem", "has no private key in PEM form"),
-        (lambda path: encrypt(path / "node-key.pem"), "node-key.pem", "is encrypted"),
-        (lambda path: of_another(path, "node-key.pem"), "node-key.pem", "is not the key of the certificate"),
+        (lambda path: (path / "ca.pem").write_text("x"), "", NEEDED),
+        (lambda path: (path / "node.pem").write_text("x"), "", NEEDED),
+        (lambda path: (path / "node-key.pem").write_text("x"), "", NEEDED),
+        (lambda path: encrypt(path / "node-key.pem"), "", NEEDED),
+        (lambda path: of_another(path, "node-key.pem"), "", f"{NEEDED} (KEY_VALUES_MISMATCH)"),
         (lambda path: of_another(path, "ca.pem"), "node.pem", "cannot be this node's"),
     ],
 )
-def test_the_error_names_the_file(files: Path, spoil: Callable[[Path], object], file: str, problem: str) -> None:
+def test_the_error_names_the_files(files: Path, spoil: Callable[[Path], object], file: str, problem: str) -> None:
     spoil(files)
     with pytest.raises(SettingsError) as refused:
         read_cluster_tls(files, "a.local")
