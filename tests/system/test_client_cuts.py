@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from agentmem import Answer, AsyncAgent, AsyncClient, errors
-from agentmem.client.workflow_events import RunFinished, Said, Spoke
+from agentmem.v1.workflow_pb2 import WORKFLOW_STATE_SUCCEEDED, AgentDelta, AgentSpoke, WorkflowFinished
 from benchmarks.cluster.proxy import Proxy
 from tests.system.stack import Stack
 
@@ -139,14 +139,14 @@ async def test_a_run_of_a_workflow_through_cuts(stack: Stack) -> None:
         events = list[object]()
         async for event in client.workflows.stream(RUN, request_id="cut"):
             events.append(event)
-            if isinstance(event, Said) and len(outages) < 3:
+            if isinstance(event, AgentDelta) and len(outages) < 3:
                 proxy.cut_after(len(events))
-        spoke = [event for event in events if isinstance(event, Spoke)]
+        spoke = [event for event in events if isinstance(event, AgentSpoke)]
         finished = events[-1]
-        assert isinstance(finished, RunFinished)
+        assert isinstance(finished, WorkflowFinished)
         assert outages
-        assert (finished.workflow.state, finished.workflow.turns) == ("succeeded", len(spoke))
+        assert (finished.workflow.state, finished.workflow.turns) == (WORKFLOW_STATE_SUCCEEDED, len(spoke))
         assert len(spoke) == 6
-        again = [event async for event in client.workflows.follow(finished.workflow.id)]
-        assert [event for event in again if isinstance(event, Spoke)] == spoke
-        await client.workflows.delete(finished.workflow.id)
+        again = [event async for event in client.workflows.follow(finished.workflow.workflow_id)]
+        assert [event for event in again if isinstance(event, AgentSpoke)] == spoke
+        await client.workflows.delete(finished.workflow.workflow_id)

@@ -12,7 +12,14 @@ import pytest_asyncio
 import trustme
 
 from agentmem import AsyncClient, Called, Client, ClientTls, LoadStep, Message, ToolChoice, Workflow, errors
-from agentmem.client.workflow_events import Heard, Listened, PhaseStarted, RunFinished, RunStarted, Spoke
+from agentmem.v1.workflow_pb2 import (
+    AgentListened,
+    AgentsHeard,
+    AgentSpoke,
+    PhaseStarted,
+    WorkflowFinished,
+    WorkflowStarted,
+)
 from tests.gateway.running import running as gateway_running
 from tests.gateway.secured import add_key, revoke
 from tests.scripted_model import write_scripted
@@ -197,11 +204,11 @@ async def test_a_workflow_is_run_watched_and_looked_at(stack: Stack) -> None:
             joined = client.workflows.run(RUN, variables={"what": "boat"}, request_id="run-1")
             assert (joined.id, joined.updated) == (run.id, run.updated)
             events = list(client.workflows.follow(run.id))
-            assert isinstance(events[0], RunStarted)
-            assert isinstance(events[-1], RunFinished)
+            assert isinstance(events[0], WorkflowStarted)
+            assert isinstance(events[-1], WorkflowFinished)
             kinds = {type(event) for event in events}
-            assert kinds >= {PhaseStarted, Spoke, Heard, Listened}
-            assert len([event for event in events if isinstance(event, Spoke)]) == 4
+            assert kinds >= {PhaseStarted, AgentSpoke, AgentsHeard, AgentListened}
+            assert len([event for event in events if isinstance(event, AgentSpoke)]) == 4
             assert client.workflows.get(run.id) == run
             assert [each.id for each in client.workflows.list()] == [run.id]
             client.workflows.delete(run.id)
@@ -222,7 +229,7 @@ async def test_a_run_is_followed_from_elsewhere_and_cancelled(client: AsyncClien
             found = [run async for run in client.workflows.list() if run.name == "short"]
     spoke = 0
     async for event in client.workflows.follow(found[0].id):
-        spoke += isinstance(event, Spoke)
+        spoke += isinstance(event, AgentSpoke)
         if spoke == 2:
             break
     assert not running.done(), "who follows a run does not end it"

@@ -3,7 +3,7 @@
 aio.py, agent.py, models.py, workflows.py   the client: coroutines over grpc.aio
 sync.py, blocking.py                        the same methods, run on one event loop on a thread
 inputs.py                                   what callers say, as requests
-answers.py, records.py, workflow_events.py  what they get: frozen values
+answers.py, records.py                      what they get: frozen values
 stream.py, replay.py                        an answer as it comes, also through outages
 connection.py                               address, credentials, deadlines, retries, failures as errors
 transfers.py                                an agent as a file
@@ -43,7 +43,7 @@ from agentmem.client.records import (
 )
 from agentmem.client.stream import AnswerChanged, AsyncStream
 from agentmem.client.sync import Agent, Client, Stream
-from agentmem.client.workflow_events import Workflow
+from agentmem.client.workflows import Workflow
 from agentmem.errors import AgentmemError
 
 __all__ = [

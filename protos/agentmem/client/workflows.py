@@ -5,16 +5,72 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TypeAlias
 
+from agentmem.client.answers import value_of
 from agentmem.client.connection import Attempts, Connection, pages
 from agentmem.client.inputs import UNSET, Timeout
-from agentmem.client.workflow_events import Interrupted, RunEvent, RunFinished, Workflow, event_of
+from agentmem.client.records import time_of
 from agentmem.errors import Unavailable
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 
 _UNLOGGED: Final = ("agent_speaking", "agent_delta", "finished")
 """What has the number of the event before it: growing text, and the end of a run that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An agent of a run: what the definition calls it, and whose memory that is."""
+
+    name: str
+    agent: str
+    model: str
+    persists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """One run. `state` is "running", "succeeded", "failed", "cancelled" or "interrupted"."""
+
+    id: str
+    name: str
+    state: str
+    phase: str
+    turns: int
+    error: str
+    created: datetime | None
+    updated: datetime | None
+    members: tuple[Member, ...]
+    raw: workflow_pb2.Workflow = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, raw: workflow_pb2.Workflow) -> Workflow:
+        """Return it, of the contract's message."""
+        members = tuple(Member(each.name, each.key.agent_id, each.key.model_id, each.persists) for each in raw.agents)
+        created, updated = time_of(raw.create_time), time_of(raw.update_time)
+        return value_of(cls, raw, id=raw.workflow_id, created=created, updated=updated, members=members)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The connection was lost and is made again: some of the growing text may be missing. AgentSpoke has all of it."""
+
+
+RunEvent: TypeAlias = (
+    workflow_pb2.WorkflowStarted
+    | workflow_pb2.PhaseStarted
+    | workflow_pb2.AgentSpeaking
+    | workflow_pb2.AgentDelta
+    | workflow_pb2.AgentSpoke
+    | workflow_pb2.AgentsHeard
+    | workflow_pb2.AgentListened
+    | workflow_pb2.PhaseOutcome
+    | workflow_pb2.WorkflowFinished
+    | Interrupted
+)
+"""An event of a run: a message of workflow.proto, or Interrupted."""
 
 
 class AsyncWorkflows:
@@ -50,7 +106,7 @@ class AsyncWorkflows:
         request_id: str = "",
         timeout: Timeout = UNSET,
     ) -> AsyncIterator[RunEvent]:
-        """Run a workflow file's text, and yield all that happens, each event once; the last is RunFinished."""
+        """Run a workflow file's text, and yield all that happens, each event once; the last is WorkflowFinished."""
         request = workflow_pb2.RunWorkflowRequest(
             definition_yaml=definition, variables=variables or {}, request_id=request_id or f"run-{uuid.uuid4().hex}"
         )
@@ -65,8 +121,10 @@ class AsyncWorkflows:
     ) -> AsyncGenerator[RunEvent, None]:
         async with aclosing(self.raw_events(request, timeout)) as raw:
             async for event in raw:
-                if (known := Interrupted() if event is None else event_of(event)) is not None:
-                    yield known
+                if event is None:
+                    yield Interrupted()
+                elif kind := event.WhichOneof("event"):  # none: a newer gateway's
+                    yield getattr(event, kind)
 
     async def raw_events(
         self, request: workflow_pb2.RunWorkflowRequest, timeout: Timeout = UNSET
@@ -118,8 +176,8 @@ async def _ended(events: AsyncIterator[RunEvent]) -> Workflow:
     """Return the run when all of its events are read, which ends the call."""
     finished: Workflow | None = None
     async for event in events:
-        if isinstance(event, RunFinished):
-            finished = event.workflow
+        if isinstance(event, workflow_pb2.WorkflowFinished):
+            finished = Workflow.of(event.workflow)
     if finished is None:
         raise Unavailable("the gateway ended the run without finishing it")
     return finished

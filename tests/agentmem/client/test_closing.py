@@ -14,7 +14,6 @@ import pytest
 
 from agentmem import AsyncClient, Client, errors
 from agentmem.client.blocking import LoopThread, _iterate
-from agentmem.client.workflow_events import RunFinished, Workflow
 from agentmem.client.workflows import _ended
 from agentmem.v1 import workflow_pb2
 from tests.gateway.running import eventually
@@ -205,10 +204,10 @@ def test_an_iterator_may_be_collected_on_the_loops_own_thread() -> None:
 async def test_a_run_that_was_waited_for_leaves_no_stream_open() -> None:
     closed = False
 
-    async def events() -> AsyncIterator[RunFinished]:
+    async def events() -> AsyncIterator[workflow_pb2.WorkflowFinished]:
         nonlocal closed
         try:
-            yield RunFinished(Workflow.of(workflow_pb2.Workflow(workflow_id="one")))
+            yield workflow_pb2.WorkflowFinished(workflow=workflow_pb2.Workflow(workflow_id="one"))
         finally:
             closed = True
 

@@ -31,7 +31,8 @@ from agentmem import (
     Workflow,
 )
 from agentmem.client.answers import Event, FinishReason
-from agentmem.client.workflow_events import RunEvent, Spoke
+from agentmem.client.workflows import RunEvent
+from agentmem.v1 import workflow_pb2
 
 
 def blocking() -> None:
@@ -73,7 +74,7 @@ def blocking() -> None:
         assert_type(client.workflows.run("text", variables={"a": "b"}), Workflow)
         assert_type(client.workflows.stream("text", request_id="r"), Iterator[RunEvent])
         for event in client.workflows.follow("id"):
-            if isinstance(event, Spoke):
+            if isinstance(event, workflow_pb2.AgentSpoke):
                 assert_type(event.text, str)
         assert_type(client.workflows.get("id"), Workflow)
         assert_type(client.workflows.list(), Iterator[Workflow])
