@@ -1,8 +1,8 @@
 """What is wrong with a file that a person wrote: workflow files, registries of models, keys, credentials, settings.
 
-A `Diagnostic` is one mistake, of a workflow file with its place, a `FileError` all mistakes of a file, a line for each:
+A `Diagnostic` is one mistake with its place in the file, a `FileError` all mistakes of a file, a line for each:
 
-    models.toml: models.small.kv_bit: is not supported; did you mean kv_bits?
+    models.toml:7:1: models.small.kv_bit: is not supported; did you mean kv_bits?
 
 An RPC has no path: there a diagnostic is a `Violation` whose problem begins with the place, "line 7, column 1: …".
 """
@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from agentmem.errors import Violation
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_TOML_PLACE: Final = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 _PLACED: Final = re.compile(r"line (\d+), column (\d+): (.*)", re.DOTALL)
 
 
@@ -66,25 +67,43 @@ class TomlFile:
     """A TOML file that was read; `data` are its tables."""
 
     path: Path
+    text: str
     data: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> "TomlFile":
         """Read the file at `path`. Raise FileError for what cannot be read, or is not TOML."""
         try:
-            return cls(path, tomllib.loads(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            return cls(path, text, tomllib.loads(text))
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise FileError(path, "is not TOML: it is not UTF-8") from error
         except tomllib.TOMLDecodeError as error:
-            raise FileError(path, f"is not TOML: {error}") from error
+            said, line, column = found.groups() if (found := _TOML_PLACE.fullmatch(str(error))) else (str(error), 0, 0)
+            place = (int(line), int(column)) if line else (text.count("\n") + 1, len(text) - text.rfind("\n"))
+            raise FileError(path, Diagnostic("", f"is not TOML: {said}", *place)) from error
 
+    def diagnostic(self, keys: Sequence[str], message: str) -> Diagnostic:
+        """Return a mistake at the key that `keys` lead to: it, or the innermost table around it that is found."""
+        field = ".".join(key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
+        return Diagnostic(field, message, *self._position(keys))
 
-def at_key(keys: Sequence[str], message: str) -> Diagnostic:
-    """Return a mistake at the key of a TOML file that `keys` lead to."""
-    field = ".".join(key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
-    return Diagnostic(field, message)
+    def _position(self, keys: Sequence[str]) -> tuple[int, int]:
+        """Return line and column; zeros where no part of `keys` is found. An underscore is as good as a hyphen."""
+        wanted = [re.sub(r"\\-|_", "[-_]", re.escape(key)) for key in keys]
+        place, depth = (0, 0), 0
+        table: tuple[str, ...] = ()
+        for number, line in enumerate(self.text.splitlines(), 1):
+            here = 0
+            if (header := _header(line)) is not None:
+                table, here = header, len(header)
+            elif len(keys) > len(table) and re.match(rf"\s*[\"']?{wanted[len(table)]}[\"']?\s*[=.]", line):
+                here = len(table) + 1
+            if here > depth and tuple(keys[: len(table)]) == table:
+                place, depth = (number, len(line) - len(line.lstrip()) + 1), here
+        return place
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -100,3 +119,18 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 def unsupported(given: str, known: Collection[str]) -> str:
     """Return the message about a key that does not exist among `known` ones."""
     return f"is not supported{did_you_mean(given, known) or '; supported are ' + ', '.join(known)}"
+
+
+def _header(line: str) -> tuple[str, ...] | None:
+    """Return the keys of a line such as `[models."a.b"]`."""
+    if not line.lstrip().startswith("["):
+        return None
+    try:
+        node = tomllib.loads(line)
+    except ValueError:
+        return None
+    keys: list[str] = []
+    while isinstance(node, dict) and node:
+        key, node = next(iter(node.items()))
+        keys.append(key)
+    return tuple(keys)

@@ -24,7 +24,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from agentmem.diagnostics import Diagnostic, FileError, TomlFile, at_key, unsupported
+from agentmem.diagnostics import Diagnostic, FileError, TomlFile, unsupported
 from agentmem.kv.bits import KVBitsText
 from agentmem.process.model_sources import DEMO, expanded, is_path
 from agentmem.process.models import RegisteredModel, parse_all, problem_of_adapter, problem_of_source
@@ -64,8 +64,8 @@ class ModelFile(NamedTuple):
     models: tuple[RegisteredModel, ...]
 
     def error(self, keys: Sequence[str], message: str) -> FileError:
-        """Return the error that names file and key; `keys` lead to it in the file."""
-        return FileError(self.file.path, at_key(keys, message))
+        """Return the error that names file, place and key; `keys` lead to it in the file."""
+        return FileError(self.file.path, self.file.diagnostic(keys, message))
 
 
 def read(path: Path) -> ModelFile:
@@ -74,7 +74,7 @@ def read(path: Path) -> ModelFile:
     try:
         document = _Document.model_validate(file.data)
     except ValidationError as error:
-        raise FileError(file.path, *(_diagnostic(details) for details in error.errors())) from error
+        raise FileError(file.path, *(_diagnostic(file, details) for details in error.errors())) from error
     read = ModelFile(file, document.default, ())
     models = [model for name, table in document.models.items() for model in _models(read, name, table)]
     return read._replace(models=tuple(models))
@@ -101,7 +101,7 @@ def _source(source: str, directory: Path) -> str:
     return str(path) if source != DEMO and (is_path(source) or path.is_dir()) else source
 
 
-def _diagnostic(details: ErrorDetails) -> Diagnostic:
+def _diagnostic(file: TomlFile, details: ErrorDetails) -> Diagnostic:
     keys = tuple(str(part) for part in details["loc"] if part != "[key]")
     if details["type"] == "extra_forbidden":
         known = (_Table if len(keys) > 1 else _Document).model_fields
@@ -110,7 +110,7 @@ def _diagnostic(details: ErrorDetails) -> Diagnostic:
         message = f'is missing; give a directory, a hub id, or "{DEMO}"'
     else:
         message = in_words(details)
-    return at_key(keys, message)
+    return file.diagnostic(keys, message)
 
 
 def register(

@@ -24,7 +24,7 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
-from agentmem.diagnostics import FileError, TomlFile, at_key, did_you_mean, unsupported
+from agentmem.diagnostics import FileError, TomlFile, did_you_mean, unsupported
 from agentmem.process.sockets import OptionalCollector
 
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
@@ -176,7 +176,7 @@ def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
     else:
         said = in_words(details)
     if file is not None and key in table and table[key] == details["input"]:  # flags and variables go first
-        return at_key((settings_cls.toml_table, key.replace("_", "-")), said).render(file.path)
+        return file.diagnostic((settings_cls.toml_table, key.replace("_", "-")), said).render(file.path)
     return f"{key}: {said}"
 
 
@@ -257,16 +257,16 @@ def _toml_file() -> TomlFile | None:
     except FileError as error:
         raise SettingsError(f"{CONFIG_VARIABLE}: {error}") from error
     problems = [
-        at_key((name,), f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(name, TABLES)}")
+        file.diagnostic((name,), f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(name, TABLES)}")
         for name in file.data.keys() - TABLES
     ]
     problems += [
-        at_key((name,), f"must be a table, [{name}]")
+        file.diagnostic((name,), f"must be a table, [{name}]")
         for name in file.data.keys() & TABLES
         if not isinstance(file.data[name], dict)
     ]
     if problems:
-        raise SettingsError(str(FileError(path, *sorted(problems, key=lambda one: one.field))))
+        raise SettingsError(str(FileError(path, *sorted(problems, key=lambda one: one.line))))
     return file
 
 
