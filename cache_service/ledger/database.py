@@ -22,8 +22,7 @@ from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
 from agentmem.process.logs import event
 from agentmem.tracing import Threads
-from cache_service import checksums
-from cache_service.checksums import LedgerDamaged
+from cache_service.damage import LedgerDamaged
 from cache_service.ledger import schema
 from cache_service.ledger.ledgers import Failure
 
@@ -318,11 +317,8 @@ def _connect(path: Path, prepare: Callable[[sqlite3.Connection], None]) -> tuple
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENT, isolation_level=None, check_same_thread=False
-    )
-    checksums.register(connection)  # or a statement that writes would look like damage
-    return connection
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=_PATIENT, isolation_level=None, check_same_thread=False)
 
 
 def _scrub(connection: sqlite3.Connection, seconds: float) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockFileError, FileKind, FileName
 from agentmem.validation import AgentKey
-from cache_service.checksums import LedgerDamaged
+from cache_service.damage import LedgerDamaged
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import open_regular

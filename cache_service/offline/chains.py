@@ -9,7 +9,7 @@ import sqlite3
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, FileName
 from agentmem.kv.ledger import Uint32
-from cache_service.checksums import LedgerDamaged
+from cache_service.damage import LedgerDamaged
 from cache_service.files import references
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import segments

@@ -59,7 +59,7 @@ def check(root: Path, repair: bool = False) -> Checked:
                 if whole and (lost := database.lost_by_rows(directory, ledger)):
                     return Checked([*findings, database.lost(lost, directory.database)], [], 0, 0, 0)
                 counts = (ledger.execute("SELECT count(*) FROM agents").fetchone()[0], 0, 0)
-                ledgers.check(ledger, findings.append)
+                ledgers.check(ledger, tree.Tree(ledger), findings.append)
                 _check_objects(ledger, findings.append)
                 _check_sums(ledger, findings.append)
                 problem = warm_index.unusable(directory)
@@ -139,10 +139,7 @@ def _check_sums(ledger: sqlite3.Connection, report: Report) -> None:
         warm_index.report_sum(report, f"namespaces, {each}", *found, "the namespace's quota is kept wrongly")
 
 
-_USELESS = (
-    "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash) AND NOT EXISTS"
-    " (SELECT 1 FROM snapshot_object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
-)
+_USELESS = "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
 
 
 def _check_objects(ledger: sqlite3.Connection, report: Report) -> None:

@@ -186,8 +186,6 @@ def _fate(agent: RecoveredAgent) -> str:
         fate = f"{agent.tokens} tokens in {agent.turns} turns"
     if agent.state != "gone":
         fate += f", {agent.files} files of KV"
-    if agent.is_made_again:
-        fate += "; its row was lost, and was made again without its label, pin and times to live"
     if agent.lost_files:
         fate += f" ({agent.lost_files} more were damaged, and are computed again)"
     return f"{fate}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else fate

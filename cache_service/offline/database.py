@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cache_service import checksums
 from cache_service.files.directory import FOLDERS, DataDirectory
 from cache_service.files.directory_lock import DirectoryLock
 from cache_service.ledger import schema
@@ -87,7 +86,6 @@ def reading(path: Path, *, beside: bool = True, is_ours: bool = False) -> Iterat
 def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connection]:
     """One durable transaction that erases what it deletes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        checksums.register(connection)
         for pragma in (*_WRITING, f"foreign_keys = {foreign_keys:d}"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN IMMEDIATE")

@@ -1,35 +1,24 @@
 """The ledgers: whether each segment holds together, continues its parent, and every head counts what its chain has."""
 
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
 
 import numpy as np
 
-from cache_service import checksums
 from cache_service.connection import Connection
-from cache_service.ledger.segments import EMPTY, Head, erase
+from cache_service.ledger.segments import EMPTY, Head, damaged, erase
 from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import Finding, Mend, Report
 from cache_service.offline.tree import Holder, Segment, Tree
 
-Damaged = tuple[str, tuple[str, ...] | None]
-"""A row whose checksum is wrong, in words, and whose it is; None: a run's."""
 
-
-def check(connection: sqlite3.Connection, report: Report) -> None:
+def check(connection: Connection, tree: Tree, report: Report) -> None:
     """Report every segment, agent, snapshot and turn that is not as a commit, a fork, a cut or a deletion leaves it.
 
-    Raises sqlite3.DatabaseError.
+    Raises what the database raises.
     """
-    tree = Tree(connection)
-    check_tree(connection, tree, _damaged(connection, tree), report)
-
-
-def check_tree(connection: Connection, tree: Tree, damaged: Iterable[Damaged], report: Report) -> None:
-    """`check` on either engine, of which the tree and the rows that are `damaged` are known. Raises what that does."""
-    for where, problem, agents in chain(_of_rows(connection, tree, damaged), _of_heads(connection, tree)):
+    for where, problem, agents in chain(_of_rows(connection, tree), _of_heads(connection, tree)):
         report(_finding(where, problem, agents))
     for segment, needed in tree.unheld():
         held = "nothing stands on it" if needed is None else f"only {needed} of its tokens are needed"
@@ -39,16 +28,14 @@ def check_tree(connection: Connection, tree: Tree, damaged: Iterable[Damaged], r
         report(Finding("unerased", f"segment {segment.id}", problem, consequence, "erase it", mend=mend))
 
 
-def _of_rows(
-    connection: Connection, tree: Tree, damaged: Iterable[Damaged]
-) -> Iterator[tuple[str, str, tuple[str, ...] | None]]:
+def _of_rows(connection: Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...] | None]]:
     """Where a row of a segment or of any other table is damaged, how, and whose it is; None: a run's."""
     users = tree.users()
     for segment in tree.segments.values():
         if problem := content_problem(connection, segment) or parent_problem(connection, segment, tree.segments):
             yield f"segment {segment.id}", problem, users.get(segment.id, ())
-    for where, agents in damaged:
-        yield where, "it is not what was written: its checksum differs", agents
+    for number in damaged(connection):
+        yield f"segment {number}", "it is not what was written: its digest differs", users.get(number, ())
     for (row,) in connection.execute(f"SELECT id FROM workflow_records WHERE {TORN}"):
         yield f"table workflow_records, row {row}", "it does not have the payload and the events that it counts", None
 
@@ -63,24 +50,6 @@ def _of_heads(connection: Connection, tree: Tree) -> Iterator[tuple[str, str, tu
         elif holder.version > versions[holder.uid]:
             problems.append(f"it is of version {holder.version}, but the agent is at {versions[holder.uid]}")
         yield from ((holder.where, problem, (holder.agent,)) for problem in problems if problem)
-
-
-def _damaged(connection: sqlite3.Connection, tree: Tree) -> Iterator[Damaged]:
-    users = tree.users()
-    for table, row in checksums.damaged(connection):
-        agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
-        yield f"table {table}, row {row}", agents
-
-
-def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, ...] | None:
-    """The agent that a row of agents, snapshots or turns is of; None for a run's."""
-    if table.startswith("workflow"):
-        return None
-    found = connection.execute(
-        f"SELECT namespace, agent_id, model_id FROM agents WHERE uid = (SELECT uid FROM {table} WHERE rowid = ?)",
-        (row,),
-    ).fetchone()
-    return () if found is None else ("/".join(map(str, found)),)
 
 
 def content_problem(connection: Connection, segment: Segment) -> str:

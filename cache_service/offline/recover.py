@@ -10,7 +10,6 @@ from pathlib import Path
 
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import FileName
-from cache_service import checksums
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.files.disk import open_private
 from cache_service.files.references import FileOrigin, FileRow
@@ -116,7 +115,6 @@ def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
 @contextmanager
 def _damaged(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        checksums.register(connection)
         connection.execute("PRAGMA writable_schema = ON")  # read on behind an entry that makes no sense
         yield connection
 
@@ -142,8 +140,7 @@ def _rebuild(
     agents = [RecoveredAgent(key, "gone") for key in found.lost]
     for each in kept:
         whole, lost = files.get(each.key, (0, 0))
-        made = each.key in found.made and each.state != "gone"
-        agents.append(replace(each, is_made_again=made, files=whole, lost_files=lost))
+        agents.append(replace(each, files=whole, lost_files=lost))
     if found.damaged and not records and all(agent.state == "gone" for agent in agents):
         raise CannotCheck("nothing can be recovered: no ledger of the database holds together")
     return Recovered(sorted(agents, key=lambda agent: agent.key), records, found.damaged)

@@ -30,8 +30,6 @@ class RecoveredAgent:
     """None: not known any more."""
     had_turns: int | None = None
     lost_snapshots: tuple[str, ...] = ()
-    is_made_again: bool = False
-    """Whether its row was lost, and made again without its label, pin and times to live."""
     files: int = 0
     lost_files: int = 0
     """Files that are gone or damaged; their tokens are computed again."""
@@ -73,7 +71,7 @@ def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> li
 def _drop_contradictory(connection: sqlite3.Connection) -> set[AgentKey]:
     """Check all ledgers, and delete the agents that contradict themselves; these agents."""
     findings: list[Finding] = []
-    ledgers.check(connection, findings.append)
+    ledgers.check(connection, Tree(connection), findings.append)
     wrong = {name for finding in findings for name in finding.agents}
     gone = {each.uid: each.key for each in tree.holders(connection) if each.agent in wrong}
     connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in gone])

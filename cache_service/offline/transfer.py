@@ -4,28 +4,22 @@ A table is a tree of pages by row id. Where a page is damaged, reading on fails;
 all the same, through the pages above. So rows are read in order until it fails, then the next id from which reading
 goes on is searched for, and the ids in between are tried one by one. What hangs on a damaged inner page is lost.
 
-Agents whose rows are lost are made again of the table's indexes, which have pages of their own: they know an agent's
-key, its uid and its head; what else a row counts follows from the head's segment. Its label, its pin and its times to
-live are lost. A ledger that was cut ends with the turn that it was cut in.
+Agents whose rows are lost are named as far as the index of their names can be read.
 """
 
 import sqlite3
-import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from agentmem.kv.blockfile import FileKind
 from agentmem.validation import AgentKey
-from cache_service import checksums
 from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
-from cache_service.ledger import versions
+from cache_service.ledger.segments import digest
 from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import CannotCheck
 
-_KEYS = "SELECT rowid, namespace, agent_id, model_id FROM agents INDEXED BY sqlite_autoindex_agents_2"
-_UIDS = "SELECT rowid, uid FROM agents INDEXED BY sqlite_autoindex_agents_1"
-_HEADS = "SELECT rowid, head_segment FROM agents INDEXED BY agents_by_head"
+_KEYS = "SELECT namespace, agent_id, model_id FROM agents INDEXED BY sqlite_autoindex_agents_2"
 Row = tuple[Any, ...]
 
 _MOST_PROBES = 4096
@@ -98,13 +92,12 @@ class Link(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What the new database does not show: `made` are agents whose rows were made again, of `lost` only names are left.
+    """What the new database does not show: of the agents `lost` only names are left.
 
     `links` are of segments that were not copied, `damaged` tables that could not be read to their end.
     """
 
     links: dict[int, Link]
-    made: list[AgentKey]
     lost: list[AgentKey]
     damaged: list[str]
 
@@ -126,9 +119,7 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
     if torn and not any(table.startswith("workflow") for table in damaged):
         damaged.append("workflow_records")
     links = _links(source) if "segments" in damaged else {}
-    made, lost = _remake_agents(source, target) if "agents" in damaged else ([], [])
-    versions.draw_missing(target)  # of those made again, and of all where an older program wrote the source
-    return Transferred(links, made, lost, damaged)
+    return Transferred(links, _lost_agents(source, target) if "agents" in damaged else [], damaged)
 
 
 def readable_files(source: sqlite3.Connection) -> Iterator[tuple[FileRow, FileOrigin]]:
@@ -145,18 +136,14 @@ def readable_files(source: sqlite3.Connection) -> Iterator[tuple[FileRow, FileOr
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
     """Copy a table's columns that both have; whether some of it could not be read, or is not what was written."""
-    known = {row[1] for row in target.execute(f"PRAGMA table_info({table})")}
-    try:
-        columns = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[1] in known - {"checksum"}]
-    except sqlite3.DatabaseError:
-        return True
-    # The target's triggers make checksums anew, so a wrong one would be forgotten.
-    intact = f"checksum IS {checksums.FUNCTION}({checksums.COLUMNS[table]})"
-    salvaged, refused = Salvaged(source, table, [*columns, intact]), False
+    columns = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
+    salvaged, refused = Salvaged(source, table, columns), False
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-    for _, *values, is_intact in salvaged.rows():
+    for _, *values in salvaged.rows():
+        row = dict(zip(columns, values, strict=True))
         try:
-            refused |= not is_intact or not target.execute(insert, values).rowcount
+            intact = table != "segments" or digest(row) == row["digest"]
+            refused |= not intact or not target.execute(insert, values).rowcount
         except sqlite3.Error:  # a value of another type than the column's: no row that the store has written
             refused = True
     return salvaged.is_damaged or refused
@@ -171,51 +158,16 @@ def _links(source: sqlite3.Connection) -> dict[int, Link]:
     }
 
 
-def _remake_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[list[AgentKey], list[AgentKey]]:
-    """Make rows in `target` of what the indexes of `source` know: the agents made again, and those that cannot be.
-
-    Segments, turns and snapshots have been copied. A version beyond all known ones is given: the last one is not known.
+def _lost_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> list[AgentKey]:
+    """Agents that the index of names knows, up to the first page of it that is damaged, from both ends, and whose rows
+    were not copied.
     """
     there = {AgentKey(*row) for row in target.execute("SELECT namespace, agent_id, model_id FROM agents")}
-    uids, heads = _by_row(source, _UIDS), _by_row(source, _HEADS)
-    made, gone = [], []
-    for row, values in _by_row(source, _KEYS).items():
-        key = AgentKey(*values)
-        if key in there:
-            continue
-        if row in uids and row in heads and _make(target, key, uids[row][0], heads[row][0]):
-            made.append(key)
-        else:
-            gone.append(key)
-    return made, gone
-
-
-def _by_row(source: sqlite3.Connection, statement: str) -> dict[int, Row]:
-    """What an index holds, by row id, up to the first page of it that is damaged, from both ends."""
-    found: dict[int, Row] = {}
+    found = set[AgentKey]()
     for order in ("ASC", "DESC"):
         try:
-            for row, *values in source.execute(f"{statement} ORDER BY 2 {order}"):
-                found[row] = tuple(values)
+            found.update(AgentKey(*row) for row in source.execute(f"{_KEYS} ORDER BY 1 {order}"))
             break
         except sqlite3.DatabaseError:
             continue
-    return found
-
-
-def _make(target: sqlite3.Connection, key: AgentKey, uid: Any, head: Any) -> bool:
-    """Add the agent's row; whether that is possible."""
-    try:
-        target.execute(
-            "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
-            " label, messages, message_hash, created, updated, used)"
-            " SELECT :uid, :namespace, :agent_id, :model_id, 1 + (SELECT ifnull(max(version), 0) FROM"
-            " (SELECT uid, version FROM turns UNION ALL SELECT uid, version FROM snapshots) WHERE uid = :uid), :head,"
-            " ifnull(s.parent_tokens + s.tokens, 0), ifnull(s.parent_bytes + s.text_bytes, 0), ifnull(s.turns, 0),"
-            " '', ifnull(t.messages, 0), ifnull(t.message_hash, x''), :now, :now, :now FROM (SELECT :head AS id)"
-            " LEFT JOIN segments AS s USING (id) LEFT JOIN turns AS t ON t.uid = :uid AND t.segment = :head LIMIT 1",
-            {**key._asdict(), "uid": uid, "head": head, "now": time.time_ns()},
-        )
-    except sqlite3.Error:
-        return False
-    return True
+    return sorted(found - there)

@@ -3,7 +3,6 @@
 All is read in one consistent state; nodes may serve meanwhile.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,10 +10,8 @@ from cache_service.cluster import nodes
 from cache_service.connection import Connection
 from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline import ledgers
-from cache_service.offline.cluster import rows
 from cache_service.offline.cluster.server import opened
 from cache_service.offline.findings import Finding, Mend, Report
-from cache_service.offline.ledgers import Damaged
 from cache_service.offline.tree import Tree
 from cache_service.tiers import quotas
 
@@ -22,8 +19,7 @@ LATE: Final = 3600
 """Seconds after which a change of KV should have been followed."""
 _WITHOUT: Final = (
     "NOT EXISTS (SELECT 1 FROM objects AS o WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash)",
-    "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
-    " AND NOT EXISTS (SELECT 1 FROM snapshot_object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)",
+    "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)",
 )
 
 
@@ -65,7 +61,7 @@ def recount(connection: Connection) -> None:
 def _check(connection: Connection) -> tuple[list[Finding], int]:
     findings: list[Finding] = []
     tree = Tree(connection)
-    ledgers.check_tree(connection, tree, _damaged(connection, tree), findings.append)
+    ledgers.check(connection, tree, findings.append)
     # What a node would erase it erases under locks that nobody holds here.
     findings = [replace(finding, mend=None) for finding in findings]
     _check_sums(connection, findings.append)
@@ -73,18 +69,6 @@ def _check(connection: Connection) -> tuple[list[Finding], int]:
     _check_followed(connection, findings.append)
     agents = len({holder.uid for holder in tree.holders})
     return list(dict.fromkeys(findings)), agents
-
-
-def _damaged(connection: Connection, tree: Tree) -> Iterator[Damaged]:
-    users = tree.users()
-    agents = {holder.uid: (holder.agent,) for holder in tree.holders if holder.snapshot is None}
-    for table in rows.LEDGERS:
-        for page in rows.pages(connection, table):
-            for row in page:
-                if rows.is_whole(table, row):
-                    continue
-                whose = users.get(row["id"], ()) if table.name == "segments" else agents.get(row.get("uid", ""), ())
-                yield rows.named(table, row), None if table.name.startswith("workflow") else whose
 
 
 def _check_sums(connection: Connection, report: Report) -> None:
@@ -99,11 +83,10 @@ def _check_sums(connection: Connection, report: Report) -> None:
 
 def _check_objects(connection: Connection, report: Report) -> None:
     without, useless = _WITHOUT
-    for table, holder in (("object_refs", "uid"), ("snapshot_object_refs", "snapshot")):
-        for whose, chain_hash in connection.execute(f"SELECT {holder}, chain_hash FROM {table} AS r WHERE {without}"):
-            where, problem = f"table {table}, {whose}, {chain_hash.hex()}", "it refers to an object that is not there"
-            consequence = "KV that is taken to be in the object store is computed again"
-            report(Finding("object", where, problem, consequence, "the agent's next publication replaces it"))
+    for uid, chain_hash in connection.execute(f"SELECT uid, chain_hash FROM object_refs AS r WHERE {without}"):
+        where, problem = f"table object_refs, {uid}, {chain_hash.hex()}", "it refers to an object that is not there"
+        consequence = "KV that is taken to be in the object store is computed again"
+        report(Finding("object", where, problem, consequence, "the agent's next publication replaces it"))
     statement = f"SELECT chain_hash, namespace, agent_id, model_id FROM objects AS o WHERE present = 1 AND {useless}"
     for chain_hash, *key in connection.execute(statement):
         where, consequence = f"table objects, {chain_hash.hex()}", "it stays in the object store for nobody"

@@ -156,8 +156,7 @@ def check_command(server: Any, fix: bool, as_json: bool) -> None:
 def forget_command(name: str, server: Any) -> None:
     """Take a node that is gone, and will not come back, out of the list at once; by itself that happens in an hour.
 
-    Until then it is listed as gone, and nothing that only its version needs is taken out of the tables. A node that is
-    there is not forgotten. One that was, and comes back, joins as a new one.
+    A node that is there is not forgotten. One that was, and comes back, joins as a new one.
     """
     forget(server, name)
     click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")

@@ -24,6 +24,7 @@ from cache_service.offline.cluster import rows
 from cache_service.offline.cluster.server import opened
 from cache_service.offline.database import reading, writing
 from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.tree import Tree
 
 _UNFINISHED: Final = "store.db-exporting"
 
@@ -76,16 +77,15 @@ def _copy(ledger: Connection, path: Path, namespace: str | None) -> rows.Copied:
     database = Database(path)
     database.open()
     database.close()
-    copied = rows.Copied()
+    later = time.time_ns() - nodes.time(ledger)
     with writing(path) as store:
-        rows.copy(ledger, store, rows.LEDGERS, copied, namespace, time.time_ns() - nodes.time(ledger))
-    return copied
+        return rows.copy(ledger, store, renumber=False, namespace=namespace, later=later)
 
 
 def _refuse_damaged(path: Path) -> None:
     findings: list[Finding] = []
     with reading(path, is_ours=True) as store:
-        ledgers.check(store, findings.append)
+        ledgers.check(store, Tree(store), findings.append)
     if findings:
         raise CannotCheck(
             f"the cluster's ledgers have {len(findings)} faults ({findings[0].where}: {findings[0].problem}); nothing"

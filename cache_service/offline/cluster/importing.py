@@ -32,6 +32,7 @@ from cache_service.offline.cluster import rows
 from cache_service.offline.cluster.server import opened
 from cache_service.offline.database import IMPORTING, alone, reading, writing
 from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.tree import Tree
 
 _IMPORTED: Final = "store.db-imported-"
 _SHARDS: Final = 64
@@ -139,7 +140,7 @@ def _refuse_damaged(directory: DataDirectory) -> None:
     try:
         with reading(directory.database, is_ours=True) as store:
             if database.check(store, directory.database, findings.append):
-                ledgers.check(store, findings.append)
+                ledgers.check(store, Tree(store), findings.append)
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
@@ -169,10 +170,10 @@ def _move_all(ledger: Connection, store: sqlite3.Connection, import_id: str) -> 
         more = f" and {len(conflicts) - _NAMED} more" if len(conflicts) > _NAMED else ""
         there = "; ".join(conflicts[:_NAMED])
         raise Refused(f"the cluster has these already: {there}{more}; nothing was imported")
-    followed, copied = kv_changes.last(ledger), rows.Copied()
+    followed = kv_changes.last(ledger)
+    left, location = _objects_left(store)
     try:
-        rows.copy(store, ledger, rows.LEDGERS, copied, None, _later(ledger, store))
-        left, location = _bring_objects(ledger, store, copied)
+        copied = rows.copy(store, ledger, renumber=True, namespace=None, later=_later(ledger, store))
     except CannotCheck as error:
         raise Refused(f"{error}; nothing was imported") from error
     moved = _Moved(copied.rows, copied.ids["snapshots"], followed, left, location)
@@ -236,24 +237,11 @@ def _later(ledger: Connection, store: sqlite3.Connection) -> int:
     return nodes.time(ledger) - int(here) if here else 0
 
 
-def _bring_objects(ledger: Connection, store: sqlite3.Connection, copied: rows.Copied) -> tuple[int, str]:
-    """Bring objects where the cluster has no object store yet: it becomes the owner of that place. Otherwise how many
-    are left, and where.
-
-    A place has one owner, so a cluster that has one cannot have the same.
-    """
-    place = store.execute("SELECT owner, location, session, next_session, uploading FROM remote_place").fetchone()
-    if place is None:
-        return 0, ""
-    if ledger.execute("SELECT 1 FROM remote_place").fetchone() is not None:
-        (left,) = store.execute("SELECT count(*) FROM objects").fetchone()
-        return int(left), str(place[1])
-    ledger.execute(
-        "INSERT INTO remote_place (id, owner, location, session, next_session, uploading) VALUES (1, ?, ?, ?, ?, ?)",
-        place,
-    )
-    rows.copy(store, ledger, rows.OBJECTS, copied, None, 0)
-    return 0, str(place[1])
+def _objects_left(store: sqlite3.Connection) -> tuple[int, str]:
+    """How many objects the store has in its object store, and where; 0 and "" for none. They are of no use there."""
+    (count,) = store.execute("SELECT count(*) FROM objects").fetchone()
+    place = store.execute("SELECT location FROM remote_place").fetchone()
+    return (int(count), str(place[0])) if count and place else (0, "")
 
 
 def _become_node(directory: DataDirectory, cluster_id: str, moved: _Moved) -> Path:

@@ -252,13 +252,12 @@ async def test_damage_of_a_ledger_is_named_with_its_agent_and_left(clean: Path, 
         assert ledgers(clean) == kept
 
 
-@pytest.mark.parametrize("table", ["segments", "agents", "turns"])
-async def test_a_row_that_is_not_what_was_written_is_named_with_its_agent(clean: Path, table: str) -> None:
+async def test_a_segment_that_is_not_what_was_written_is_named_with_its_agent(clean: Path) -> None:
     """As a flipped bit leaves it, of which SQLite knows nothing."""
     assert check(clean).is_clean
-    change(clean, f"UPDATE {table} SET checksum = zeroblob(16) WHERE rowid = (SELECT min(rowid) FROM {table})")
-    damage = [finding for finding in check(clean, repair=True).findings if f"table {table}" in finding.where]
-    assert [finding.agents for finding in damage] == [("default/ada/demo",)] and damage[0].mend is None
+    change(clean, "UPDATE segments SET token_ids = zeroblob(length(token_ids)) WHERE id = 1")
+    damage = [finding for finding in check(clean, repair=True).findings if finding.where == "segment 1"]
+    assert [(finding.agents, finding.mend) for finding in damage] == [(("default/ada/demo",), None)]
 
 
 @pytest.mark.parametrize("table", ["segments", "agents", "turns", "kv_changes", "segments_by_parent"])

@@ -202,21 +202,13 @@ async def test_the_first_and_the_last_leaf(data: Path, told: dict[str, list[int]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("are_known", [True, False])
-async def test_lost_rows_of_agents_are_made_again_or_named(
-    data: Path, told: dict[str, list[int]], are_known: bool
-) -> None:
+async def test_agents_whose_rows_are_lost_are_named(data: Path, told: dict[str, list[int]]) -> None:
     leaves = pages_of(data, "agents", "leaf")
     zero_page(data / "store.db", leaves[1])
-    if not are_known:
-        zero_table(data, "agents_by_head")
     found = recover(data, new(data))
     gone = [agent for agent in found.agents if agent.state == "gone"]
-    made = [agent for agent in found.agents if agent.is_made_again]
-    assert len(found.agents) == AGENTS and not found.is_whole
-    assert bool(gone) != are_known and bool(made) == are_known
+    assert len(found.agents) == AGENTS and gone and not found.is_whole
     assert all(agent.had_tokens is None for agent in gone)
-    assert all((agent.state, agent.turns) == ("whole", TURNS) for agent in made)
     await serves(new(data), told, found.agents)
     with pytest.raises(sqlite3.DatabaseError), closing(sqlite3.connect(data / "store.db")) as connection:
         connection.execute("SELECT * FROM agents NOT INDEXED").fetchall()
@@ -264,7 +256,7 @@ HOPELESS: dict[str, Callable[[Path], object]] = {
     "the first page": lambda data: zero_page(data / "store.db", 1),
     "all of it": lambda data: (data / "store.db").write_bytes(os.urandom(100_000)),
     "ledgers": lambda data: zero_table(data, "segments"),
-    "agents and where they stand": lambda data: [zero_table(data, table) for table in ("agents", "agents_by_head")],
+    "agents": lambda data: zero_table(data, "agents"),
 }
 
 
@@ -298,7 +290,7 @@ async def test_what_is_refused(data: Path, tmp_path: Path) -> None:
         with pytest.raises(CannotCheck, match="stop it"):
             recover(data, tmp_path / "new")
     change_version = sqlite3.connect(data / "store.db")
-    change_version.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    change_version.execute(f"PRAGMA user_version = {schema.version() + 1}")
     change_version.close()
     with pytest.raises(CannotCheck, match="newer agentmem"):
         recover(data, tmp_path / "new")
@@ -343,21 +335,6 @@ def test_rows_around_damage_are_read(tmp_path: Path) -> None:
         found = [row[1] for row in salvaged.rows()]
     lost = 5 * 19
     assert salvaged.is_damaged and found == sorted(set(found)) and len(found) >= 600 - lost
-
-
-async def test_agents_on_one_page_that_is_lost_are_made_again(data: Path) -> None:
-    await fill_branches(data)
-    zero_table(data, "agents")
-    found = recover(data, new(data))
-    assert {agent.key.agent_id for agent in found.agents} == {"ada", "bob", "cut", "eve", "idle", "none"}
-    assert all(agent.is_made_again and agent.state == "whole" for agent in found.agents)
-    assert check(new(data)).findings == []
-    async with running(new(data)) as store:
-        assert await ledger(store, "eve") == ADA
-        request = agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine")
-        assert (await store.agents.RestoreSnapshot(request)).agent.tokens == len(ADA)
-    result = CliRunner().invoke(main, ["recover", str(data), str(data.with_name("third"))])
-    assert result.exit_code == 1 and "made again without its label" in result.output
 
 
 @pytest.mark.slow("1")

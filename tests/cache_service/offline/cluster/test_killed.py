@@ -27,13 +27,13 @@ from cache_service.ledger.postgres.settings import Settings, Survives
 from cache_service.offline.cluster import importing, rows
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
-owner = {"importing": importing, "DataDirectory": DataDirectory}[sys.argv[4]]
+owner = {"importing": importing, "rows": rows, "DataDirectory": DataDirectory}[sys.argv[4]]
 setattr(owner, sys.argv[5], die)
 importing.bring(Path(sys.argv[1]), Settings(sys.argv[2], sys.argv[3], "a", Survives.NOTHING))
 """
 POINTS = {
     "noted": ("importing", "_refuse_damaged"),
-    "rows are written": ("importing", "_bring_objects"),
+    "rows are being written": ("rows", "_draw"),
     "committed": ("importing", "_become_node"),
     "files follow": ("DataDirectory", "remove"),
     "renamed": ("importing", "_end"),
@@ -74,7 +74,7 @@ async def test_an_import_that_is_killed_is_ended_by_its_repetition(
 async def test_an_import_that_is_refused_after_a_kill_lets_the_store_start_again(
     branched: Path, cluster: ClusterSettings, server: Settings
 ) -> None:
-    kill(branched, cluster, "rows are written")
+    kill(branched, cluster, "rows are being written")
     async with running(branched.with_name("other"), cluster=cluster) as store:
         await store.cache.CommitTurn(kv.turn([1, 2, 3]))
     with pytest.raises(importing.Refused):
