@@ -39,6 +39,7 @@ from cache_service.ledger.postgres.database import Postgres
 from cache_service.ledger.postgres.listening import Listener
 from cache_service.ledger.postgres.settings import Settings, Survives, UnsafeServer
 from cache_service.ledger.schema import ForeignDatabase
+from cache_service.offline.database import IMPORTING
 from cache_service.rpc.cluster import ClusterServicer
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
@@ -69,8 +70,8 @@ class SharedLedger:
             self.connect = partial(connect, tls=tls, options=NODE_OPTIONS)
 
     def refuse(self) -> None:
-        """Raise DirectoryUnusable for the directory of a single machine."""
-        if self._directory.database.exists():
+        """Raise DirectoryUnusable for the directory of a single machine, also one whose import is not over."""
+        if self._directory.database.exists() or (self._directory.root / IMPORTING).exists():
             raise DirectoryUnusable(
                 f"{self._directory.root} has ledgers of its own; bring them into the cluster (agentmem cluster import),"
                 " or choose another --data for this node's files"

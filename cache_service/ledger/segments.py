@@ -39,10 +39,14 @@ EMPTY = Head(None, 0, 0, 0)
 
 
 class Piece(NamedTuple):
-    """A segment in a chain, of which the first `kept` tokens count."""
+    """A segment in a chain, of which the first `kept` tokens count; `tail` is where the last of these ends in its text,
+    if not at its end.
+    """
 
     kept: int
+    tail: int
     id: int
+    namespace: str
     opening_bytes: int
     template_time: str
     parent_id: int | None
@@ -61,7 +65,7 @@ class Piece(NamedTuple):
     def end(self) -> Head:
         """The ledger up to the last of its tokens that count."""
         whole = self.kept == self.tokens
-        text_bytes = self.text_bytes if whole else int(self.offsets[self.kept - 1]) if self.kept else 0
+        text_bytes = self.text_bytes if whole else self.tail
         turns = self.turns - (not whole and self.generated_tokens != FRAGMENT)
         return Head(self.id, self.parent_tokens + self.kept, self.parent_bytes + text_bytes, turns)
 
@@ -146,7 +150,8 @@ def cut(connection: Connection, head: Head, tokens: int) -> Head:
     ]
     if not kept:
         return EMPTY
-    return kept[-1]._replace(kept=tokens - kept[-1].parent_tokens).end()
+    last, count = kept[-1], tokens - kept[-1].parent_tokens
+    return last._replace(kept=count, tail=int(last.offsets[count - 1]) if count else 0).end()
 
 
 def check(connection: Connection, head: Head) -> None:
@@ -192,8 +197,7 @@ def tokenizer_hash(connection: Connection, head: Head) -> str:
 
 def empty(connection: Connection, head: Head) -> Head:
     """No token of `head`, as a head that names a segment as agents and snapshots have to: the root of its chain."""
-    (root,) = connection.execute(f"{_CHAIN} SELECT min(id) FROM chain", (head.segment, head.tokens)).fetchone()
-    return Head(root, 0, 0, 0)
+    return walk(connection, head, _A_LEDGER)[0]._replace(kept=0, tail=0).end()
 
 
 def common_tokens(connection: Connection, one: Head, other: Head) -> int:
@@ -302,39 +306,61 @@ def holds(place: Sequence[int], head: Head) -> bool:
     return 0 <= kept < tokens and 0 <= kept_bytes <= text_bytes and head.turns == turns - (generated != FRAGMENT)
 
 
+def walk(connection: Connection, head: Head, what: str) -> list[Piece]:
+    """The segments up to the last token of a head, whose other fields are not looked at, oldest first and without their
+    content. Raises LedgerDamaged, in which `what` is named, where they do not follow each other.
+    """
+    rows = connection.execute(f"{_CHAIN} SELECT {_PLACES}, '', '', '' {_JOINED}", head[:2])
+    return _following(sorted((_piece(row) for row in rows), key=lambda piece: piece.id), what)
+
+
 def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
     """The segments of a ledger, oldest first, every byte verified, and the head with them. `what` names it.
 
     Raises LedgerDamaged.
     """
-    rows = connection.execute(
-        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.digest, {', '.join(f's.{name}' for name in Piece._fields[1:])}"
-        " FROM chain CROSS JOIN segments AS s WHERE s.id = chain.id",
-        (head.segment, head.tokens),
-    ).fetchall()
-    pieces, place = list[Piece](), EMPTY
-    for kept, found, *row in sorted(rows, key=lambda row: row[2]):
-        piece = Piece(kept, *row)
-        if digest(piece._asdict()) != found or not 0 <= kept <= piece.tokens or _stands_on(piece) != place:
+    pieces = []
+    for found, *row in connection.execute(
+        f"{_CHAIN} SELECT s.digest, {_PLACES}, s.token_ids, s.text, s.offsets {_JOINED}", head[:2]
+    ):
+        piece = _piece(row)
+        if digest(piece._asdict()) != found:
             raise LedgerDamaged(what)
-        piece = piece._replace(token_ids=_unpack(row[-3]), offsets=_unpack(row[-1]))
-        pieces.append(piece)
-        place = piece.end()
-    if place != head:
+        pieces.append(piece._replace(token_ids=_unpack(row[-3]), offsets=_unpack(row[-1])))
+    pieces = _following(sorted(pieces, key=lambda piece: piece.id), what)
+    if (pieces[-1].end() if pieces else EMPTY) != head:
         raise LedgerDamaged(what)
     return pieces
 
 
-def _stands_on(piece: Piece) -> Head:
-    turns = piece.turns - (piece.generated_tokens != FRAGMENT)
-    return Head(piece.parent_id, piece.parent_tokens, piece.parent_bytes, turns)
+def _following(pieces: list[Piece], what: str) -> list[Piece]:
+    """The same pieces, if each stands on the one before it. Raises LedgerDamaged."""
+    place = EMPTY
+    for piece in pieces:
+        turns = piece.turns - (piece.generated_tokens != FRAGMENT)
+        stands_on = Head(piece.parent_id, piece.parent_tokens, piece.parent_bytes, turns)
+        if stands_on != place or not 0 <= piece.kept <= piece.tokens:
+            raise LedgerDamaged(what)
+        place = piece.end()
+    return pieces
+
+
+def _piece(row: Sequence[Any]) -> Piece:
+    kept, tail, *columns = row
+    return Piece(kept, int.from_bytes(tail or b"", "little"), *columns)
 
 
 _CHAIN = (
     "WITH RECURSIVE chain (id, cut) AS (SELECT CAST(? AS BIGINT), CAST(? AS BIGINT)"
     " UNION ALL SELECT s.parent_id, s.parent_tokens FROM chain"
-    " JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
+    " JOIN segments AS s ON s.id = chain.id WHERE s.parent_id < s.id)"  # or damage could make a circle
 )
+_KEPT = "(chain.cut - s.parent_tokens)"
+_PLACES = (
+    f"{_KEPT}, CASE WHEN {_KEPT} > 0 AND {_KEPT} < s.tokens"
+    f" THEN substr(s.offsets, CAST(4 * {_KEPT} - 3 AS INTEGER), 4) END, "
+) + ", ".join(f"s.{column}" for column in Piece._fields[2:-3])
+_JOINED = "FROM chain CROSS JOIN segments AS s WHERE s.id = chain.id"
 _NONE = np.empty(0, dtype=np.uint32)
 
 

@@ -9,6 +9,7 @@ new, whatever a first start that was interrupted, or a worker's writing, has lef
 
 import os
 import shlex
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -55,6 +56,29 @@ def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
         yield
     finally:
         lock.close()
+
+
+@contextmanager
+def new(directory: DataDirectory) -> Iterator[None]:
+    """A new directory, held and prepared; as it was, if it does not come to be.
+
+    Raises CannotCheck, and what DataDirectory.acquire raises.
+    """
+    existed = directory.root.exists()
+    if existed and (not directory.root.is_dir() or any(directory.root.iterdir())):
+        raise CannotCheck(f"{directory.root} is not empty; choose a new directory")
+    directory.acquire()
+    try:
+        directory.prepare()
+        yield
+    except BaseException:
+        for path in directory.root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not existed:
+            directory.root.rmdir()
+        raise
+    finally:
+        directory.release()
 
 
 @contextmanager
@@ -122,7 +146,7 @@ def refuse_damaged(directory: DataDirectory) -> None:
     path = directory.database
     if (importing := path.with_name(IMPORTING)).exists():
         raise DatabaseDamaged(
-            f"{importing} says that these ledgers are being moved into a cluster; nothing was changed. Run agentmem"
+            f"{importing} has ledgers that are being moved into a cluster; nothing was changed. Run agentmem"
             f" cluster import {shlex.quote(str(path.parent))} again: it ends that, or says that nothing was moved"
         )
     for served in sorted(path.parent.glob(f"{path.name}-served-*")):
@@ -190,7 +214,7 @@ def lost_recovery(path: Path) -> str:
     """What to do where the database of files of KV is lost."""
     return (
         f"Put back the {path.name} that was there, with its {path.name}-wal if it had one, from wherever it was moved,"
-        f" or from a backup. If there is none: {recovery(path)}"
+        " or from a backup. If there is none, the files are of no use: choose another --data"
     )
 
 

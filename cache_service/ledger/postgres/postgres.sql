@@ -143,12 +143,10 @@ CREATE TABLE setups (
     value BYTEA NOT NULL
 );
 
--- Directories whose ledgers were moved in (see ../../offline/cluster/), by the id that the directory has noted before:
--- so who was interrupted knows that it was done. What was said of it, and old and new ids of snapshots, in pairs.
+-- Ledgers that were moved in (see ../../offline/cluster/), by their ids: so who was interrupted knows that it was done.
 CREATE TABLE imports (
-    import_id TEXT COLLATE "C" PRIMARY KEY,
-    said TEXT COLLATE "C" NOT NULL,
-    snapshots BYTEA NOT NULL
+    ledger_id TEXT COLLATE "C" PRIMARY KEY,
+    said TEXT COLLATE "C" NOT NULL             -- what was told of it
 );
 
 -- Who waits for what nodes do is woken: erasures, and nodes that begin or end.

@@ -13,7 +13,7 @@ from cache_service.offline.check import check
 
 from .. import kv
 from ..conftest import Running, running
-from .directory import ADA, block, change, everything, fill_branches, flip, ledgers, publish, query, snapshot
+from .directory import ADA, block, change, everything, fill_branches, flip, ledgers, query
 
 
 @pytest.fixture
@@ -81,18 +81,8 @@ def plant(data: Path) -> None:
 
 
 MENDABLE = {
-    "a sum that is wrong": ("UPDATE usage SET bytes = bytes + 1 WHERE kind = 1", "usage"),
-    "a sum that is gone": ("DELETE FROM usage WHERE kind = 2", "usage"),
     "a namespace's sum that is wrong": ("UPDATE namespaces SET ledger_bytes = ledger_bytes + 1", "usage"),
     "a namespace's sum of nothing": ("INSERT INTO namespaces VALUES ('other', 1)", "usage"),
-    "a namespace's sum of KV that is wrong": ("UPDATE kv_bytes SET bytes = bytes + 1", "usage"),
-    "a namespace's sum of no KV": ("INSERT INTO kv_bytes VALUES ('other', 1)", "usage"),
-    "evicted and there": (
-        "INSERT INTO evicted SELECT uid, kind, chain_hash, a.namespace"
-        " FROM files JOIN agents AS a USING (agent_id) LIMIT 1",
-        "evicted",
-    ),
-    "evicted of nobody": ("UPDATE evicted SET uid = 'gone'", "evicted"),
     "a segment that nobody stands on": ("", "unerased"),
     "a rest that nobody needs": (
         "DELETE FROM turns WHERE uid = (SELECT uid FROM agents WHERE agent_id = 'bob');"
@@ -110,7 +100,7 @@ async def test_what_is_counted_or_left_over_is_mended(branched: Path, fault: str
         change(branched, statement) if statement else plant(branched)
     agents = query(branched, "SELECT * FROM agents ORDER BY uid")
     found = check(branched)
-    assert {finding.what for finding in found.findings} == {what} and all(f.mend for f in found.findings)
+    assert {finding.what for finding in found.findings} == {what} and all(f.mendable for f in found.findings)
     assert check(branched, repair=True).is_clean
     assert check(branched).findings == []
     assert query(branched, "SELECT * FROM agents ORDER BY uid") == agents
@@ -126,15 +116,3 @@ async def test_a_file_that_only_a_snapshot_refers_to_is_named_with_its_agent(bra
     (finding,) = check(branched, repair=True).findings
     assert finding.what == "digest" and finding.agents == ("default/ada/demo",)
     assert check(branched).is_clean
-
-
-async def test_references_that_a_snapshot_took_from_a_state_before_are_no_fault(data: Path) -> None:
-    async with running(data) as store:
-        first = (await store.cache.CommitTurn(kv.turn(ADA[:300]))).version
-        await publish(store, ADA[:300], first, "ada")
-        second = (await store.cache.CommitTurn(kv.turn([5], first, keep=200))).version
-        await snapshot(store, "ada", "stale")
-        for token in range(6):
-            second = (await store.cache.CommitTurn(kv.turn([token], second, keep=200))).version
-    assert query(data, "SELECT count(*) FROM snapshots WHERE version = 1") == [(0,)]
-    assert check(data).findings == []

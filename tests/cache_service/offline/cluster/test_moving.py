@@ -1,11 +1,9 @@
-"""A directory's ledgers into a cluster and back: the same agents, whose files of KV stay."""
+"""A directory's ledgers into a cluster and back: the same agents."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline.check import check as check_directory
 from cache_service.offline.cluster import exporting, importing, rows
 from cache_service.offline.cluster.checking import check
-from cache_service.offline.cluster.server import opened
 from cache_service.offline.findings import CannotCheck
 from tests.cache_service import kv, scenarios
 from tests.cache_service.conftest import Running, running
@@ -46,22 +43,17 @@ async def told(store: Running) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_agents_and_their_files_are_the_same_in_a_cluster_and_back_on_one_machine(
+async def test_agents_are_the_same_in_a_cluster_and_back_on_one_machine(
     branched: Path, cluster: ClusterSettings, server: Settings, tmp_path: Path
 ) -> None:
     async with running(branched) as store:
         before = await told(store)
-        warm = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("bob")))).agent.SerializeToString()
-    files = sorted(path.name for path in branched.rglob("*.safetensors"))
     done = importing.bring(branched, server)
     assert done.rows["agents"] == len(AGENTS)
     assert [path.name for path in branched.glob("store.db*")] == [done.kept.name]
     assert check(server).findings == []
     async with running(branched, cluster=cluster) as store:
         assert await told(store) == before
-        bob = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("bob")))).agent
-        assert bob.SerializeToString() == warm
-        assert sorted(path.name for path in branched.rglob("*.safetensors")) == files
         await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine"))
         ada = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
         assert ada.tokens == len(ADA)
@@ -153,15 +145,7 @@ async def test_a_second_directory_gets_ids_of_its_own(
     importing.bring(furnished, server)
     importing.bring(furnished.with_name("second"), server)
     assert check(server).findings == []
-    with opened(server) as postgres, closing(sqlite3.connect(furnished.with_name("second") / "warm.db")) as warm:
-        statement = "SELECT id FROM snapshots JOIN agents USING (uid) WHERE agent_id = 'zoe'"
-        (snapshot,) = postgres.read_blocking(lambda ledger: ledger.execute(statement).fetchone())
-        assert snapshot > 1
-        assert warm.execute("SELECT snapshot, count(*) FROM held WHERE snapshot != 0 GROUP BY 1").fetchall() == [
-            (snapshot, 2)
-        ]
     async with running(furnished.with_name("second"), cluster=cluster) as store:
-        assert len(list(furnished.with_name("second").rglob("*.safetensors"))) == 2
         await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key("zoe"), name="s"))
         assert (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("zoe")))).agent.tokens == 3
 
