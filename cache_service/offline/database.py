@@ -149,11 +149,6 @@ def refuse_damaged(directory: DataDirectory) -> None:
             f"{importing} has ledgers that are being moved into a cluster; nothing was changed. Run agentmem"
             f" cluster import {shlex.quote(str(path.parent))} again: it ends that, or says that nothing was moved"
         )
-    for served in sorted(path.parent.glob(f"{path.name}-served-*")):
-        raise DatabaseDamaged(
-            f"{served} has what a store had whose {path.name} was removed or replaced while it ran; nothing was"
-            f" changed. Make the one that is right {path.name}, and move the other out of {path.parent}"
-        )
     lost = lost_by_names(directory)
     if not lost and path.exists():
         try:
