@@ -154,12 +154,6 @@ class WorkerMetrics:
         self.store_failures = counter(
             "cache_store_failures", "Turns whose KV could not be written; the ledger has them.", "model_id"
         )
-        self.store_transfer = gauge(
-            "store_transfer",
-            "1 for how files of KV travel to and from the store, path or stream; 0 for the"
-            " other, and until it is known.",
-            "transfer",
-        )
         self.evictions = counter(
             "cache_evictions",
             "Agents whose KV left the pool (hot): to free memory (capacity), on request, or with their model (unload).",
@@ -224,8 +218,6 @@ class WorkerMetrics:
         for source in Source:
             self.fetch_seconds.labels(source)
             self.fetch_bytes.labels(source)
-        for transfer in ("path", "stream"):
-            self.store_transfer.labels(transfer)
         for model_id in self.models:
             self._begin(model_id)
 

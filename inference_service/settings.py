@@ -29,10 +29,6 @@ class WorkerSettings(ModelSettings):
         description="Unix socket to serve on, as unix:PATH (default: unix:RUN_DIR/worker.sock); callers are trusted",
     )
     store: str = Field("", description="the cache store's gRPC target (default: unix:RUN_DIR/store.sock)")
-    store_transfer: Literal["auto", "path", "stream"] = Field(
-        "auto",
-        description="how files of KV travel; auto: by path where the worker shares the store's disk, else by stream",
-    )
     metrics: OptionalLoopbackAddress = Field(
         layout.metrics(layout.WORKER_METRICS), description="HOST:PORT of /metrics; empty: none"
     )

@@ -140,7 +140,6 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "data": path("/srv/agentmem"),
         "listen": text("unix:/run/w.sock"),
         "store": text("unix:/run/s.sock"),
-        "store_transfer": text("stream"),
         "namespace_label": switch(True),
         "dtype": text("bfloat16"),
         "kv_bits": text("5/4"),

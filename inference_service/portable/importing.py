@@ -32,8 +32,8 @@ from inference_service.portable.format import (
     state_tensors,
 )
 from inference_service.portable.spool import Spool, SpoolFile
+from inference_service.storage import transport
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import Target, TransportSelector
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,6 @@ class Importer:
     """Makes agents of received files. Event loop; files on other threads."""
 
     _store: StoreClient
-    _transports: TransportSelector
 
     async def check_absent(self, key: AgentKey) -> None:
         """Raise AlreadyExists if there is such an agent."""
@@ -108,17 +107,17 @@ class Importer:
 
         ledger = received.manifest.ledger
         paths = await self._store.stage(key.namespace, files)
-        transport = await self._transports.current()
         try:
             written = []
             for name, path in paths.items():
                 header = files[name]
                 own = ledger.token_ids[header.first_token : header.first_token + header.token_count]
-                target = Target(key, NO_VERSION, path, b"" if header.window else ordered(own))
                 tensors = await asyncio.to_thread(read, header)
-                written.append(await transport.write(target, header, tensors, model.geometry))
-            if staged := [each.file for each in written if not each.published]:
-                await self._store.publish(key, NO_VERSION, staged, (), model.fingerprint)
+                written.append(
+                    await transport.write(path, header, tensors, model.geometry, b"" if header.window else ordered(own))
+                )
+            if written:
+                await self._store.publish(key, NO_VERSION, written, (), model.fingerprint)
         except BaseException:
             await transport.abandon(paths.values())
             raise

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,6 @@ from inference_service.memory.match import Reason
 
 NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
 """The dtypes of tensors by safetensors' names; 16-bit floats are read as uint16."""
-
-
-class Built(NamedTuple):
-    """A whole file and its digest."""
-
-    data: bytes
-    digest: bytes
 
 
 class BlockMiss(Exception):
@@ -73,11 +65,6 @@ def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry,
     _place(read_block(path, wanted, digest, geometry), buffers)
 
 
-def verified_into(data: bytes, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
-    """Verify the file of a block that is in memory, and leave its tensors in `buffers`. Raises BlockMiss."""
-    _place(verified(data, wanted, digest, geometry), buffers)
-
-
 def _place(tensors: HostTensors, buffers: HostBuffers) -> None:
     """Copy tensors [layers, kv_heads, tokens, width] into memory of their layers."""
     for name, tensor in tensors.items():
@@ -117,12 +104,6 @@ def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: 
             running.update(part)
             file.write(part)
     return running.digest(), sum(map(len, parts))
-
-
-def build(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Built:
-    """Return a file of a block or a window, in memory."""
-    data = b"".join(_parts(header, tensors, geometry))
-    return Built(data, blockfile.digest(data))
 
 
 def _parts(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> list[bytes | memoryview]:

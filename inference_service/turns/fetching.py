@@ -17,7 +17,7 @@ from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import NOTHING, Opened, StoreClient
-from inference_service.storage.transport import Into, TransportSelector, nowhere
+from inference_service.storage.transport import Into, nowhere, read_all
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +28,10 @@ def source_of(file: pb.StoredFile) -> Source:
 
 
 class Fetcher:
-    """Looks for files and reads them, by path or stream. Event loop only; never raises for what is missing or bad."""
+    """Looks for files and reads them. Event loop only; never raises for what is missing or bad."""
 
-    def __init__(
-        self, store: StoreClient, transports: TransportSelector, metrics: WorkerMetrics, speeds: Speeds
-    ) -> None:
+    def __init__(self, store: StoreClient, metrics: WorkerMetrics, speeds: Speeds) -> None:
         self._store = store
-        self._transports = transports
         self._metrics = metrics
         self._speeds = speeds
 
@@ -99,15 +96,8 @@ class Fetcher:
         wanted: Sequence[tuple[BlockHeader, pb.StoredFile]],
         into: Into = nowhere,
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
-        """The good ones of these files, and what is wrong with the others; see Transport.read_all."""
-        if not wanted:
-            return {}, {}
-        try:
-            transport = await self._transports.current()
-        except AgentmemError as error:
-            logs.event(log, "block files are out of reach", logging.WARNING, error=error.message)
-            return {}, {FileName.of(header): types_pb2.MISS_REASON_IO_ERROR for header, _ in wanted}
-        results = await transport.read_all(wanted, geometry, into)
+        """Return the good ones of these files, and what is wrong with the others; see `read_all`."""
+        results = await read_all(wanted, geometry, into) if wanted else []
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}
         for (header, file), result in zip(wanted, results, strict=True):

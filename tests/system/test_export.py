@@ -143,12 +143,11 @@ async def test_an_indexers_keys_go_along(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", MODELS)
-async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores_disk(
+async def test_a_hybrid_model_goes_on_from_its_checkpoint(
     write: Writer, tmp_path: Path
 ) -> None:
     directory = write(tmp_path / "m")
-    streams = {"worker_flags": ("--store-transfer", "stream")}
-    async with running(f"tiny={directory}") as stack, running(f"tiny={directory}", **streams) as elsewhere:
+    async with running(f"tiny={directory}") as stack, running(f"tiny={directory}") as elsewhere:
         client, there = await stack.client(), await elsewhere.client()
         await told(client)
         file = await exported(client, "a")

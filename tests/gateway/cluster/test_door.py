@@ -58,7 +58,7 @@ async def test_only_what_nodes_ask_of_each_other_is_served(world: World) -> None
     served = {each: await outcome(world, tls, *each) for each in METHODS}
     refused = {each for each, status in served.items() if status is grpc.StatusCode.UNIMPLEMENTED}
     assert refused == {(service, name) for service, name in METHODS if name not in ALLOWED.get(service, ())}
-    for name in ("CommitTurn", "CreateAgent", "PublishBlocks", "WriteBlock", "PutWorkflowRecord", "QuarantineBlock"):
+    for name in ("CommitTurn", "CreateAgent", "PublishBlocks", "StageBlocks", "PutWorkflowRecord", "QuarantineBlock"):
         assert ("agentmem.v1.CacheStoreService", name) in refused
     for name in ("LoadModel", "UnloadModel"):
         assert ("agentmem.v1.ModelService", name) in refused
