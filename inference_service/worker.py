@@ -30,7 +30,6 @@ from inference_service.models.serving import Models
 from inference_service.models.sources import registry
 from inference_service.portable.exporting import Exporter
 from inference_service.portable.importing import Importer
-from inference_service.portable.spool import Spool
 from inference_service.servicers.agents import AgentServicer
 from inference_service.servicers.inference import InferenceServicer
 from inference_service.servicers.models import ModelServicer
@@ -121,10 +120,10 @@ class Worker:
         )
         inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, reservations, self._metrics)
-        spool = Spool(settings.data.expanduser() / "worker" / "portable")
-        exporter, importer = Exporter(store, fetcher, spool), Importer(store)
         models = ModelServicer(self._models, loader)
-        portable = PortableAgents(self._models, persister, locks, exporter, importer, spool, loader.calibrations)
+        portable = PortableAgents(
+            self._models, persister, locks, Exporter(store, fetcher), Importer(store), loader.calibrations
+        )
         agents = AgentServicer(store, self._models, planner, restorer, persister, prefetcher, locks, hints, portable)
         self._server = GrpcServer(
             settings.address,

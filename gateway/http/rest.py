@@ -53,7 +53,7 @@ async def send_file(
     async with aclosing(upstream.messages(call)) as chunks:
         first = await anext(chunks, None)
         response = StreamedResponse(send, stall_limit)
-        name = quote(f"{agent}.safetensors", safe="")
+        name = quote(f"{agent}.agent", safe="")
         await response.start(
             [("content-type", FILE_TYPE), ("content-disposition", f"attachment; filename*=UTF-8''{name}")]
         )

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from math import prod
@@ -40,6 +40,15 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
 
     They are views [layers, kv_heads, tokens, width] of new memory. Reading and hashing release the GIL.
     """
+    return _read_verified(path, wanted, digest, geometry)[1]
+
+
+def read_bytes(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> memoryview:
+    """Read and verify such a file, and return its bytes. Raises BlockMiss."""
+    return _read_verified(path, wanted, digest, geometry)[0]
+
+
+def _read_verified(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> tuple[memoryview, HostTensors]:
     try:
         data, found = _read(path, most_bytes(wanted, geometry))
     except FileNotFoundError as error:
@@ -48,7 +57,7 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
         raise BlockMiss(types_pb2.MISS_REASON_CORRUPT, error.reason) from error
     except OSError as error:
         raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=error.errno == errno.EIO) from error
-    return _verified(data, found, wanted, digest, geometry)
+    return data, _verified(data, found, wanted, digest, geometry)
 
 
 def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
@@ -98,12 +107,21 @@ def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: 
     The digest is of the bytes in memory. The store fsyncs the file when it publishes it.
     """
     parts, running = _parts(header, tensors, geometry), blockfile.RunningDigest()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
+
+    def hashed() -> Iterator[bytes | memoryview]:
         for part in parts:
             running.update(part)
-            file.write(part)
+            yield part
+
+    write_new(path, hashed())
     return running.digest(), sum(map(len, parts))
+
+
+def write_new(path: str, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a new private file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.writelines(parts)
 
 
 def _parts(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> list[bytes | memoryview]:

@@ -69,6 +69,11 @@ async def write(
     `token_ids` are those of a block, `ordered`.
     """
     digest, size = await asyncio.to_thread(write_block, path, header, tensors, geometry)
+    return described(path, header, digest, size, token_ids)
+
+
+def described(path: str, header: BlockHeader, digest: bytes, size: int, token_ids: bytes) -> pb.StoredFile:
+    """Return a file that was written, for PublishBlocks."""
     return pb.StoredFile(
         chain_hash=header.chain_hash,
         kind=FileName.of(header).kind.to_proto(),

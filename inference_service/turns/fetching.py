@@ -1,5 +1,6 @@
 """Files of KV from the store, every byte verified. What fails is taken out of use, and is only a miss."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from inference_service.memory.match import Reason
 from inference_service.memory.restore import Place
 from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
-from inference_service.storage.blocks import BlockMiss
+from inference_service.storage.blocks import BlockMiss, read_bytes
 from inference_service.storage.client import NOTHING, Opened, StoreClient
 from inference_service.storage.transport import Into, nowhere, read_all
 
@@ -91,7 +92,6 @@ class Fetcher:
     async def read(
         self,
         geometry: Geometry,
-        namespace: str,
         model_id: str,
         wanted: Sequence[tuple[BlockHeader, pb.StoredFile]],
         into: Into = nowhere,
@@ -104,13 +104,24 @@ class Fetcher:
             name = FileName.of(header)
             if isinstance(result, BlockMiss):
                 bad[name] = result.reason
-                self._metrics.load_failures.labels(model_id, result.fault).inc()
-                await self._refuse(namespace, name, file.digest, result)
+                await self._refuse(model_id, header, file.digest, result)
             else:
                 good[name] = result
         return good, bad
 
-    async def _refuse(self, namespace: str, name: FileName, digest: bytes, miss: BlockMiss) -> None:
+    async def read_bytes(
+        self, geometry: Geometry, model_id: str, header: BlockHeader, file: pb.StoredFile
+    ) -> memoryview | None:
+        """Return a file as it is, verified; None if it is missing or bad."""
+        try:
+            return await asyncio.to_thread(read_bytes, file.path, header, file.digest, geometry)
+        except BlockMiss as miss:
+            await self._refuse(model_id, header, file.digest, miss)
+            return None
+
+    async def _refuse(self, model_id: str, header: BlockHeader, digest: bytes, miss: BlockMiss) -> None:
+        namespace, name = header.namespace, FileName.of(header)
+        self._metrics.load_failures.labels(model_id, miss.fault).inc()
         logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=name.chain_hash.hex())
         if not miss.damaged:
             return

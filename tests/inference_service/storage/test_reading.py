@@ -117,7 +117,7 @@ async def test_several_bad_files_of_one_restore_are_all_refused(world: World) ->
     for n in (1, 3):
         flip(Path(files[n][1].path))
     Path(files[2][1].path).unlink()
-    read, refused = await fetcher.read(GEOMETRY, "ns", "m", files)
+    read, refused = await fetcher.read(GEOMETRY, "m", files)
     assert {name: held(each) for name, each in read.items()} == {FileName.of(files[0][0]): tensors[0]}
     assert set(refused) == {FileName.of(header) for header, _ in files[1:]}
     assert len(list((world.data / "quarantine").glob("*.safetensors"))) == 2
