@@ -68,14 +68,6 @@ class WorkerSettings(ModelSettings):
             " agents at the end of their context)"
         ),
     )
-    batch_bytes: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "bytes of memory for K and V of running requests as arrays, over which CPUs and Macs compute; a request "
-            "that gets none is slower (default: what is left)"
-        ),
-    )
     free_memory_floor: int | None = Field(
         None,
         ge=0,

@@ -149,7 +149,6 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "context_length": number(4000),
         "default_max_tokens": number(7),
         "pool_bytes": number(9000),
-        "batch_bytes": number(8000),
         "free_memory_floor": number(7000),
         "typical_tokens": number(512),
         "loaded_models": number(2),

@@ -127,7 +127,7 @@ async def test_prompts_ride_along_where_that_was_proved_right(
     monkeypatch.setattr(proof, "riding_problem", lambda *of: looked.append(of) or ("" if right else "logits differ"))
     engine = EngineThread()
     engine.start()
-    settings = WorkerSettings(data=tmp_path / "data", quality_check=False, pool_bytes=1 << 22, batch_bytes=1 << 22)
+    settings = WorkerSettings(data=tmp_path / "data", quality_check=False, pool_bytes=1 << 22)
     loader = Loader(engine, settings, TurnHints())
     try:
         opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "m"))), lambda *_: None)
