@@ -278,7 +278,7 @@ class Loader:
         hub = await loop.run_in_executor(self._downloads, fetch_description, registered.source)
         if hub is None:
             return False
-        of = registered.model_id, hub.config, hub.element_bytes, ATTENTION, self._quantization(registered)
+        of = registered.model_id, *hub, ATTENTION, self._quantization(registered)
         shape = await self._engine.call(lambda: shape_of(*of))
         if refusal := self._fit(shape, registered.context_length or self._settings.context_length).refusal:
             raise FailedPrecondition(refusal)
