@@ -18,13 +18,12 @@ from google.protobuf.message import Message
 
 from agentmem.errors import InvalidArgument, PermissionDenied
 from agentmem.process.model_sources import is_path
+from agentmem.rpcs import RPCS
 from agentmem.v1 import model_pb2, types_pb2
 from agentmem.validation import check_text
 from gateway.edge.callers import Caller
 
-ADMIN: Final = frozenset({"/agentmem.v1.ModelService/LoadModel", "/agentmem.v1.ModelService/UnloadModel"})
-"""RPCs that concern the callers of all namespaces."""
-
+_ADMIN: Final = frozenset(rpc.path for rpc in RPCS.values() if rpc.options.admin)
 _KEY: Final = types_pb2.AgentKey.DESCRIPTOR
 _MODEL: Final = model_pb2.Model.DESCRIPTOR
 
@@ -48,7 +47,7 @@ def require_admin(who: Caller) -> None:
 
 def authorize(method: str, who: Caller) -> None:
     """Raise PermissionDenied unless `who` may call the RPC `method`, such as "/agentmem.v1.ModelService/LoadModel"."""
-    if method in ADMIN:
+    if method in _ADMIN:
         require_admin(who)
 
 

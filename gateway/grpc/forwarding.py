@@ -20,6 +20,7 @@ from agentmem import errors
 from agentmem.process import rpc
 from agentmem.process.server import Register
 from agentmem.process.wire import drain
+from agentmem.rpcs import options
 from gateway import upstream
 from gateway.edge.authorization import authorize_namespace, may_name_directories, redact
 from gateway.edge.callers import caller
@@ -28,8 +29,6 @@ from gateway.metrics import GatewayMetrics
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
     _Handler = grpc.RpcMethodHandler[Any, Any]
-
-_GENERATIONS = frozenset({"Generate", "Prefill"})
 
 
 async def write_in_time(context: _Context, message: Any, stall_limit: float) -> None:
@@ -114,7 +113,7 @@ class Forwarder:
 
     def _counted(self, method: MethodDescriptor) -> AbstractContextManager[None]:
         """Return what counts an RPC that generates; the server counts all RPCs."""
-        return self.metrics.generation("grpc") if method.name in _GENERATIONS else nullcontext()
+        return self.metrics.generation("grpc") if options(method).turn else nullcontext()
 
 
 def _redacted(method: MethodDescriptor, answer: bytes) -> bytes:
