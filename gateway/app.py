@@ -26,14 +26,14 @@ from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.tls import Tls
 from gateway.grpc.authentication import GrpcAuthentication
-from gateway.grpc.forwarding import Forwarder
+from gateway.grpc.forwarding import Forwarder, callers_own
 from gateway.http.app import HttpServer
 from gateway.http.connections import IDLE_SECONDS, connection_type
-from gateway.http.services import Own
 from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings, authenticator
+from gateway.upstream import ChannelWorker
 from gateway.workflows.records import Records
 from gateway.workflows.runs import Runs
 from gateway.workflows.servicer import NodeWorkflowServicer, WorkflowServicer
@@ -68,12 +68,11 @@ class Gateway:
         self._store_channel = connect(settings.store_target)
         self._peers = Peers(self._channel, self._store_channel, self.metrics.process.answered, self._worker_serves)
         self._node = self._as_node(settings) if settings.node else None
-        self._running = RunningTurns()
-        self._turns = self._running.watched(self._channel if self._node is None else self._node.channel)
+        self._worker = RunningTurns(ChannelWorker(self._channel) if self._node is None else self._node.worker)
         self._worker_is_serving = self._said_serving = False
         self._runs = Runs(
             Records(self._store_channel),
-            self._turns,
+            self._worker,
             self._authenticator,
             self.metrics,
             settings.max_workflows,
@@ -84,14 +83,13 @@ class Gateway:
         self._workflows = WorkflowServicer(self._runs, settings.stall_limit)
         self.http = HttpServer(
             settings,
-            self._turns,
+            self._worker,
             self.metrics,
             self._authenticator,
             self._admission,
             self._unready,
-            self._running,
             self._node,
-            {_WORKFLOWS: Own(self._workflows)},
+            {_WORKFLOWS: self._workflows},
         )
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
@@ -214,7 +212,7 @@ class Gateway:
 
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
-        forward = Forwarder(self._turns, settings.stall_limit, self.metrics).service
+        forward = Forwarder(self._worker, callers_own(self.metrics), settings.stall_limit).service
         return GrpcServer(
             settings.grpc,
             [

@@ -1,4 +1,4 @@
-"""Where calls go: the candidates for an agent now, and the channel to each."""
+"""Where calls go: the candidates for an agent now, and the worker of each."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +12,8 @@ from gateway.cluster.membership import Membership
 from gateway.cluster.nodes import CONNECT_SECONDS, NodeChannels, reachable
 from gateway.cluster.router import Located, NodeView, Route, candidates, for_anyone
 from gateway.metrics import GatewayMetrics
+from gateway.upstream import ChannelWorker
+from gateway.worker import Worker
 
 MOST_NODES: Final = 3
 """How many nodes one call is tried on."""
@@ -20,9 +22,7 @@ MOST_NODES: Final = 3
 class Placement:
     """Event loop only."""
 
-    def __init__(
-        self, membership: Membership, local: grpc.aio.Channel, others: NodeChannels, metrics: GatewayMetrics
-    ) -> None:
+    def __init__(self, membership: Membership, local: Worker, others: NodeChannels, metrics: GatewayMetrics) -> None:
         self.local = local
         self.metrics = metrics
         self._membership = membership
@@ -55,20 +55,17 @@ class Placement:
         """Return the nodes besides this one that are ready."""
         return [node.name for node in self._nodes() if node.ready and node.name != self.own]
 
-    async def reach(self, name: str) -> grpc.aio.Channel | None:
-        """Return the channel to a node, None where there is no connection; for this node, its worker's, unchecked."""
+    async def reach(self, name: str) -> Worker | None:
+        """Return a node's worker, None where there is no connection to the node; this node's own is not checked."""
         if name == self.own:
             return self.local
-        address = self._addresses.get(name)
-        if not address:
-            return None
-        channel = self._others.to(address)
-        return channel if await reachable(channel, CONNECT_SECONDS) else None
+        channel = await self._connected(name)
+        return None if channel is None else ChannelWorker(channel)
 
     async def find(self, name: str) -> grpc.aio.Channel | None:
-        """Return the channel to a node as `reach` does, by the present list: for calls that are not routed."""
+        """Return the channel to another node, None where there is no connection, by the present list of nodes."""
         self._nodes()
-        return await self.reach(name)
+        return await self._connected(name)
 
     def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
         """Count a turn as running on a node during the block."""
@@ -88,6 +85,13 @@ class Placement:
             going.remove(name)
             if not going and self._going.get(key) is going:
                 del self._going[key]
+
+    async def _connected(self, name: str) -> grpc.aio.Channel | None:
+        address = self._addresses.get(name)
+        if not address:
+            return None
+        channel = self._others.to(address)
+        return channel if await reachable(channel, CONNECT_SECONDS) else None
 
     async def _located(self, key: AgentKey) -> Located:
         if here := self._going.get(key):
