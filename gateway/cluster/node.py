@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 
+from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
 from gateway.cluster.door import node_door
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
-from gateway.cluster.nodes import NodeChannels
 from gateway.cluster.placement import Placement
 from gateway.cluster.routed import RoutedWorker
 from gateway.cluster.router import weight
@@ -41,7 +42,7 @@ class Node:
         local = ChannelWorker(worker)
         self._memory = StaleMemory(ChannelWorker(store), local, settings.node)
         self._membership = Membership(store, local, settings.node, unready, metrics, self._memory, keys)
-        self._others = NodeChannels(tls.client())
+        self._others = ChannelsByAddress(partial(connect, tls=tls.client(), options=NODE_OPTIONS))
         self._placement = Placement(self._membership, local, self._others, metrics)
         self.worker = RoutedWorker(self._placement)
         """The worker of all nodes, which the HTTP and gRPC servers use instead of this node's."""
@@ -103,12 +104,7 @@ class Node:
         await self.door.start()
         await self.door.set_serving(True)
         await self._membership.sync()
-
-        async def synced() -> None:
-            self._others.keep(self._membership.nodes())
-            await changed()
-
-        self.watching = asyncio.create_task(self._membership.watch(synced))
+        self.watching = asyncio.create_task(self._membership.watch(changed))
 
     def wake(self) -> None:
         """Report at once that this node has become ready, or is no longer."""

@@ -1,5 +1,6 @@
 """Where calls go: the candidates for an agent now, and the worker of each."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from random import Random
@@ -7,9 +8,9 @@ from typing import Final
 
 import grpc
 
+from agentmem.channels import ChannelsByAddress
 from agentmem.validation import AgentKey
 from gateway.cluster.membership import Membership
-from gateway.cluster.nodes import CONNECT_SECONDS, NodeChannels, reachable
 from gateway.cluster.router import Located, NodeView, Route, candidates, for_anyone
 from gateway.metrics import GatewayMetrics
 from gateway.upstream import ChannelWorker
@@ -18,11 +19,16 @@ from gateway.worker import Worker
 MOST_NODES: Final = 3
 """How many nodes one call is tried on."""
 
+_CONNECT_SECONDS: Final = 2.0
+"""What a connection may take before the next node is tried."""
+
 
 class Placement:
     """Event loop only."""
 
-    def __init__(self, membership: Membership, local: Worker, others: NodeChannels, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, membership: Membership, local: Worker, others: ChannelsByAddress, metrics: GatewayMetrics
+    ) -> None:
         self.local = local
         self.metrics = metrics
         self._membership = membership
@@ -91,7 +97,7 @@ class Placement:
         if not address:
             return None
         channel = self._others.to(address)
-        return channel if await reachable(channel, CONNECT_SECONDS) else None
+        return channel if await _connects(channel) else None
 
     async def _located(self, key: AgentKey) -> Located:
         if here := self._going.get(key):
@@ -102,3 +108,17 @@ class Placement:
         nodes = self._membership.nodes()
         self._addresses = {node.name: node.address for node in nodes}
         return nodes
+
+
+async def _connects(channel: grpc.aio.Channel) -> bool:
+    """Return whether there is a connection, made in time if there was none. Nothing is sent."""
+    ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            while (state := channel.get_state(try_to_connect=True)) is not ready:
+                if state in (failed, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+    except TimeoutError:
+        return False
+    return True
