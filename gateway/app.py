@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,7 +140,7 @@ class Gateway:
         await self._grpc.set_serving(False)
         event(log, "draining", grace=self._settings.grace)
         self._address_file.unlink(missing_ok=True)
-        self._uvicorn.leave()
+        self._uvicorn.should_exit = True
         await asyncio.gather(
             self._runs.live.stop(self._settings.grace),  # runs go on where they were when they are asked for again
             self._grpc.stop(self._settings.grace),
@@ -198,17 +198,6 @@ class Gateway:
                 event(log, "requests of revoked keys ended", requests=ended)
             if self._tls is not None:
                 self._tls.reload()
-            if not self.http.draining and not self._address_file.exists():
-                self._publish_again()
-
-    def _publish_again(self) -> None:
-        """Write the file of addresses again, which was removed. Not on a thread: `stop` may unlink it."""
-        try:
-            _publish(self._address_file, self.addresses)
-        except AddressError as error:
-            event(log, "the file of addresses was removed", logging.ERROR, error=str(error))
-            return
-        event(log, "the file of addresses was removed, and is there again", logging.WARNING)
 
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
@@ -257,22 +246,6 @@ async def run(settings: GatewaySettings, stopping: asyncio.Event) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._leaving = asyncio.Event()
-
-    def leave(self) -> None:
-        """End, once the connections have."""
-        self.should_exit = True
-        self._leaving.set()
-
-    async def main_loop(self) -> None:
-        # uvicorn's own looks ten times a second whether it is to end. The ticks that are left renew the Date header.
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._leaving.wait()
-
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         # Both servers stop together, so signals are run_service's.
