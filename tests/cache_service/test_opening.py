@@ -64,10 +64,9 @@ def test_only_the_stores_own_kind_of_files_is_swept(data: Path) -> None:
         (data / folder / "link.safetensors").symlink_to(kept[0])
         (data / folder / "left.safetensors").write_bytes(b"x")
         (data / folder / "left.reason.json").write_bytes(b"x")
-    (data / "staging" / "witness-0123456789abcdef").write_bytes(b"x")
     Store(data, CollectorRegistry()).close()
     assert all(path.exists() for path in kept)
-    assert not [*data.rglob("left.*"), *data.rglob("witness-*")]
+    assert not [*data.rglob("left.*")]
 
 
 def test_names_that_come_before_the_store_are_its_own(data: Path) -> None:
