@@ -10,12 +10,12 @@ from inference_service.engine.quality import other_text
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
+from inference_service.models.fitting import needs_of
 from inference_service.models.kv_setup import KVSetup
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelSpec, open_network, open_text
 from inference_service.models.proof import Speeds, prove
-from inference_service.models.residency import needs_of
 from inference_service.pool.memory import sizes
 
 
@@ -41,9 +41,11 @@ def load(
     for _ in read_weights(info, network):
         pass
     info, paths, kernels = prove(info, network, speeds)
-    free, given = usable_bytes() - info.weight_bytes, (pool_bytes, batch_bytes)
-    memory = sizes(free, info.geometry, info.context_length, *given, arrays=not has_own_memory())
-    needs = replace(needs_of(info, info.context_length, usable_bytes(), pool_bytes, batch_bytes), activation_bytes=0)
+    free, arrays = usable_bytes() - info.weight_bytes, not has_own_memory()
+    memory = sizes(free, info.geometry, info.context_length, pool_bytes, arrays=arrays)
+    if batch_bytes is not None and arrays:
+        memory = replace(memory, batch_bytes=batch_bytes)
+    needs = replace(needs_of(info, info.context_length, usable_bytes(), pool_bytes), activation_bytes=0)
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
     text = other_text(info.tokenizer, calibration_tokens)
     calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme != PLAIN else None

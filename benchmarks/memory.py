@@ -172,14 +172,14 @@ async def of_model(name: str, dtypes: Iterable[str], lengths: Sequence[int], tok
     found: Figures = {}
     for dtype in dtypes:
         model = model_of(name, _DTYPES[dtype])
-        geometry, split = model.geometry, sizes(0, model.geometry, tokens, budget, 0, tokens)
+        geometry, split = model.geometry, sizes(0, model.geometry, tokens, budget, tokens)
         if not agents_that_fit(split.space, geometry, tokens):
             raise SystemExit(f"{budget / 1e9:g} GB hold no agent of {tokens} tokens of {name}: raise --budget")
         pool, what = await fill_pool(name, geometry, split, tokens), f"{name}, {dtype}"
         check(f"agents of the pool ({what})", pool["agents"], agents_that_fit(split.space, geometry, tokens))
         check(f"memory that the pool took ({what})", pool["active"], pool["arrays"], TOLERANCE)
         check(f"memory when the pool is full ({what})", pool["active_when_full"], pool["active"], TOLERANCE)
-        default = sizes(0, geometry, tokens, budget, 0, TYPICAL_TOKENS)
+        default = sizes(0, geometry, tokens, budget, TYPICAL_TOKENS)
         found[dtype] = {
             "token": geometry.bytes_per_token,
             "agents": {str(length): q4_bytes(geometry, length) for length in lengths},

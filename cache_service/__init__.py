@@ -10,7 +10,7 @@ rpc/           the RPCs; from here on values are passed, not messages
 tiers/         which files of KV stay on the disk, which are in the object store, and how they get there
 ledger/        the database: agents, and the ledgers that are their memories
 files/         files of KV and their rows
-checksums.py   finds rows that are not what was written
+damage.py      the error for rows that are not what was written
 offline/       what an operator does to a directory that no store serves
 doctor.py      the store's checks for `agentmem doctor`
 

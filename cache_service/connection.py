@@ -14,6 +14,10 @@ class Cursor(Protocol):
     """The result of a statement."""
 
     @property
+    def description(self) -> Sequence[Any]:
+        """A tuple for each column, whose first element is its name."""
+
+    @property
     def rowcount(self) -> int:
         """How many rows a statement without RETURNING has changed."""
 
@@ -42,10 +46,6 @@ class Differences:
 
     for_change: str = ""
     """What a SELECT of rows that this transaction goes on to change ends with: SQLite has one writer anyway."""
-    keeps_sums: bool = True
-    """Whether the schema's triggers keep the checksums of rows; else who writes one computes it."""
-    has_nodes: bool = False
-    """Whether several machines share the ledger, so that it says which of them goes on with a run."""
     change: str = "id"
     """The column of kv_changes by whose values those who have files follow them: see `ledger.kv_changes`."""
     answers_later: bool = False
@@ -78,28 +78,26 @@ def differences(connection: Connection) -> Differences:
     return found
 
 
-class Answer(Protocol):
-    """The row that was asked for."""
-
-    def fetchone(self) -> Any:
-        """The row, None if there is none."""
-
-
-@dataclass(frozen=True)
-class _Known:
-    _row: Any
-
-    def fetchone(self) -> Any:
-        return self._row
-
-
-def ask(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Answer:
-    """Ask for a row that is read later: who asks for several before it reads one waits once where the answers travel.
+def ask(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], Any]:
+    """Ask for a row, or None, that is read later by a call of what this returns: who asks for several before it reads
+    one waits once where the answers travel.
 
     SQLite's are read at once, or the statement would stay open where nobody reads it.
     """
     cursor = connection.execute(sql, parameters)
-    return cursor if differences(connection).answers_later else _Known(cursor.fetchone())
+    if differences(connection).answers_later:
+        return cursor.fetchone
+    row = cursor.fetchone()
+    return lambda: row
+
+
+def insert(connection: Connection, table: str, row: Mapping[str, Any], returning: str = "") -> Any:
+    """Insert a row; the value of its column `returning`, None without one."""
+    statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+    if not returning:
+        connection.execute(statement, (*row.values(),))
+        return None
+    return connection.execute(f"{statement} RETURNING {returning}", (*row.values(),)).fetchone()[0]
 
 
 def when_committed(connection: Connection, call: Callable[[], None]) -> None:

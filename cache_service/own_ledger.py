@@ -1,19 +1,14 @@
 """The ledgers of one machine: store.db in the data directory."""
 
 import logging
-import sqlite3
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process.logs import event
 from agentmem.process.server import Register
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
-from cache_service.files.disk import sync_directory
 from cache_service.ledger import schema
 from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database, database_errors
@@ -97,30 +92,12 @@ class OwnLedger:
         return await self.writability.problem()
 
     async def stay_whole(self) -> None:
-        """Put store.db back where it was removed under us, with all that it had, and raise: the store has to start
-        again. Where another is in its place, what we had goes beside it.
-
-        Raises Unavailable and DirectoryUnusable then. Where it cannot be written, the store serves on, and says so.
-        """
-        if self.database.is_in_place():
-            return
-        path = self._directory.database
-        kept = path.with_name(f"{path.name}-served-{time.time_ns()}")
-        try:
-            await self.database.leave(kept)
-        except (AgentmemError, OSError, sqlite3.Error) as error:
-            with suppress(OSError):
-                kept.unlink(missing_ok=True)
-            event(log, "store.db was removed, and cannot be put back yet", logging.ERROR, error=str(error))
-            return
-        if path.exists():
+        """Raise DirectoryUnusable where store.db was removed or replaced under us: what is written now is lost."""
+        if not self.database.is_in_place():
             raise DirectoryUnusable(
-                f"another file was put in the place of {path} while it was served; nothing was lost: what the store had"
-                f" is in {kept}; put the one that is right in its place, and start the store again"
+                f"{self._directory.database} was removed or replaced while it was served; put the right one in its"
+                " place, and start the store again"
             )
-        kept.replace(path)
-        sync_directory(path.parent)
-        raise Unavailable(f"{path} was removed while it was served; it is there again, with all that it had")
 
     async def upkeep(self, _: LastUse) -> None:
         """Nothing: who was used is written with the next transaction."""

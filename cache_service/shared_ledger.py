@@ -38,6 +38,8 @@ from cache_service.ledger.postgres import schema
 from cache_service.ledger.postgres.database import Postgres
 from cache_service.ledger.postgres.listening import Listener
 from cache_service.ledger.postgres.settings import Settings, Survives, UnsafeServer
+from cache_service.ledger.schema import ForeignDatabase
+from cache_service.offline.database import IMPORTING
 from cache_service.rpc.cluster import ClusterServicer
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
@@ -55,8 +57,7 @@ class SharedLedger:
         self._directory = directory
         self._settings = settings
         self._postgres = Settings(settings.url, settings.schema, settings.node, Survives(settings.survives))
-        self._steps = schema.STEPS
-        self.database = Postgres(self._postgres, self._steps)
+        self.database = Postgres(self._postgres, schema.STEPS)
         self._hurried = replace(self._postgres, writers=1, readers=1, silent_seconds=2.0, connect_seconds=2.0)
         """A server that answers nothing is left well within a lease."""
         self._beats = Postgres(self._hurried)
@@ -69,8 +70,8 @@ class SharedLedger:
             self.connect = partial(connect, tls=tls, options=NODE_OPTIONS)
 
     def refuse(self) -> None:
-        """Raise DirectoryUnusable for the directory of a single machine."""
-        if self._directory.database.exists():
+        """Raise DirectoryUnusable for the directory of a single machine, also one whose import is not over."""
+        if self._directory.database.exists() or (self._directory.root / IMPORTING).exists():
             raise DirectoryUnusable(
                 f"{self._directory.root} has ledgers of its own; bring them into the cluster (agentmem cluster import),"
                 " or choose another --data for this node's files"
@@ -86,7 +87,7 @@ class SharedLedger:
         """
         try:
             self.database.open()
-        except UnsafeServer as error:
+        except (UnsafeServer, ForeignDatabase) as error:
             raise DirectoryUnusable(f"--cluster: {error}") from error
 
     def adopt(self, _: Database) -> None:
@@ -97,9 +98,7 @@ class SharedLedger:
         """Be a node of the cluster from now on, not ready yet. Raises DirectoryUnusable where another one is it."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
         name = rows.write_blocking(_belong, cluster_id)
-        identity = Identity(
-            self._settings.node, name, self._settings.advertise, metadata.version("agentmem"), len(self._steps)
-        )
+        identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
         self._listener = Listener(self._hurried)
         self.membership = Membership(
             identity, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake
@@ -118,18 +117,7 @@ class SharedLedger:
             blocks.follow,
             blocks.follow_anew,
         )
-        self.membership.after_beat(self._contract)
         registry.register(ClusterCollector(self.membership))
-
-    def _contract(self) -> None:
-        """Take away what only older nodes have used, once there are none: one node does it for all."""
-        assert self.membership is not None, "join has not been called"
-        if not any(step.contract for step in self._steps):
-            return
-        if self.membership.is_first and self._beats.write_blocking(
-            schema.contract, self.membership.oldest_schema(), self._steps
-        ):
-            event(log, "the shared ledger's schema was contracted", version=len(self._steps))
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> PeerBlocks | None:
         """Files on other nodes; None where nothing says how these are reached."""

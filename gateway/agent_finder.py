@@ -16,14 +16,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-import grpc
-
 from agentmem import errors
 from agentmem.conversations import chain_of
 from agentmem.limits import MAX_HASHES
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.words import is_anonymous
-from gateway import upstream
+from gateway.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +80,8 @@ class Finder:
     `keep` says whether conversations without a name are kept; `expiry` is what agents made here get.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, keep: bool, expiry: types_pb2.Expiry) -> None:
-        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
+    def __init__(self, worker: Worker, *, keep: bool, expiry: types_pb2.Expiry) -> None:
+        self._worker = worker
         self._keep = keep
         self._expiry = expiry
         self._busy: set[_Place | None] = set()
@@ -174,7 +172,7 @@ class Finder:
             expiry=self._expiry,
         )
         try:
-            made = (await upstream.result(self._agents.ForkAgent(request))).agent
+            made = (await self._worker.call(request)).agent
         except asyncio.CancelledError:  # it may be made all the same
             self._erase(source.namespace, source.model_id, request.new_agent_id)
             raise
@@ -185,7 +183,7 @@ class Finder:
 
     async def _find(self, wanted: Wanted, **by: object) -> agent_pb2.FindAgentResponse:
         request = agent_pb2.FindAgentRequest(namespace=wanted.namespace, model_id=wanted.model_id, **by)  # type: ignore[arg-type]
-        found: agent_pb2.FindAgentResponse = await upstream.result(self._agents.FindAgent(request))
+        found: agent_pb2.FindAgentResponse = await self._worker.call(request)
         return found
 
     def _erase(self, namespace: str, model_id: str, agent_id: str) -> None:
@@ -194,9 +192,7 @@ class Finder:
 
         async def erase() -> None:
             try:
-                await upstream.result(
-                    self._agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key, allow_missing=True))
-                )
+                await self._worker.call(agent_pb2.DeleteAgentRequest(key=key, allow_missing=True))
             except errors.AgentmemError as error:
                 log.info("an unused fork stays until it expires: %s", error.message)
 

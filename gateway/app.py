@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,14 +26,14 @@ from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.tls import Tls
 from gateway.grpc.authentication import GrpcAuthentication
-from gateway.grpc.forwarding import Forwarder
+from gateway.grpc.forwarding import Forwarder, callers_own
 from gateway.http.app import HttpServer
 from gateway.http.connections import IDLE_SECONDS, connection_type
-from gateway.http.services import Own
 from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings, authenticator
+from gateway.upstream import ChannelWorker
 from gateway.workflows.records import Records
 from gateway.workflows.runs import Runs
 from gateway.workflows.servicer import NodeWorkflowServicer, WorkflowServicer
@@ -68,12 +68,11 @@ class Gateway:
         self._store_channel = connect(settings.store_target)
         self._peers = Peers(self._channel, self._store_channel, self.metrics.process.answered, self._worker_serves)
         self._node = self._as_node(settings) if settings.node else None
-        self._running = RunningTurns()
-        self._turns = self._running.watched(self._channel if self._node is None else self._node.channel)
+        self._worker = RunningTurns(ChannelWorker(self._channel) if self._node is None else self._node.worker)
         self._worker_is_serving = self._said_serving = False
         self._runs = Runs(
             Records(self._store_channel),
-            self._turns,
+            self._worker,
             self._authenticator,
             self.metrics,
             settings.max_workflows,
@@ -84,14 +83,13 @@ class Gateway:
         self._workflows = WorkflowServicer(self._runs, settings.stall_limit)
         self.http = HttpServer(
             settings,
-            self._turns,
+            self._worker,
             self.metrics,
             self._authenticator,
             self._admission,
             self._unready,
-            self._running,
             self._node,
-            {_WORKFLOWS: Own(self._workflows)},
+            {_WORKFLOWS: self._workflows},
         )
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
@@ -142,7 +140,7 @@ class Gateway:
         await self._grpc.set_serving(False)
         event(log, "draining", grace=self._settings.grace)
         self._address_file.unlink(missing_ok=True)
-        self._uvicorn.leave()
+        self._uvicorn.should_exit = True
         await asyncio.gather(
             self._runs.live.stop(self._settings.grace),  # runs go on where they were when they are asked for again
             self._grpc.stop(self._settings.grace),
@@ -200,21 +198,10 @@ class Gateway:
                 event(log, "requests of revoked keys ended", requests=ended)
             if self._tls is not None:
                 self._tls.reload()
-            if not self.http.draining and not self._address_file.exists():
-                self._publish_again()
-
-    def _publish_again(self) -> None:
-        """Write the file of addresses again, which was removed. Not on a thread: `stop` may unlink it."""
-        try:
-            _publish(self._address_file, self.addresses)
-        except AddressError as error:
-            event(log, "the file of addresses was removed", logging.ERROR, error=str(error))
-            return
-        event(log, "the file of addresses was removed, and is there again", logging.WARNING)
 
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
-        forward = Forwarder(self._turns, settings.stall_limit, self.metrics).service
+        forward = Forwarder(self._worker, callers_own(self.metrics), settings.stall_limit).service
         return GrpcServer(
             settings.grpc,
             [
@@ -259,22 +246,6 @@ async def run(settings: GatewaySettings, stopping: asyncio.Event) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._leaving = asyncio.Event()
-
-    def leave(self) -> None:
-        """End, once the connections have."""
-        self.should_exit = True
-        self._leaving.set()
-
-    async def main_loop(self) -> None:
-        # uvicorn's own looks ten times a second whether it is to end. The ticks that are left renew the Date header.
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._leaving.wait()
-
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         # Both servers stop together, so signals are run_service's.

@@ -4,48 +4,32 @@ Of what a caller sends besides a request only its trace reaches them (`agentmem.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
-from agentmem.process import rpc
-from agentmem.v1 import inference_pb2
-from gateway.edge.authorization import without_directories
+from agentmem.process.rpc import arity
+from agentmem.rpcs import Rpc, rpc_of
+from gateway.edge.authorization import redact, without_directories
 from gateway.edge.callers import serves_admin
 
 WORKER: Final = "inference worker"
 STORE: Final = "cache store"
 """The processes behind a gateway, as messages name them."""
 
-_GENERATE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].methods_by_name["Generate"]
 
-_T = TypeVar("_T")
-UnaryCall: TypeAlias = grpc.aio.UnaryUnaryCall[Any, _T] | grpc.aio.StreamUnaryCall[Any, _T]
-StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, _T]
+class Unreachable(errors.Unavailable):
+    """A process did not answer, which may have done what it was asked. `__cause__` is the call's failure, if any."""
 
 
-def stub(
-    channel: grpc.aio.Channel, method: MethodDescriptor, deserializer: Callable[[bytes], Any] | None = None
-) -> Callable[..., Any]:
-    """Return an RPC of the contract, called as its generated stub is. Without `deserializer` responses are bytes."""
-    connect = getattr(channel, rpc.arity(method.client_streaming, method.server_streaming))
-    call: Callable[..., Any] = connect(
-        f"/{method.containing_service.full_name}/{method.name}",
-        request_serializer=GetMessageClass(method.input_type).SerializeToString,
-        response_deserializer=deserializer,
-    )
-    return call
-
-
-def unreachable(peer: str = WORKER) -> errors.Unavailable:
+def unreachable(peer: str = WORKER) -> Unreachable:
     """Return the error for a process behind the gateway that does not answer."""
-    return errors.Unavailable(f"the {peer} cannot be reached; it may be starting again")
+    return Unreachable(f"the {peer} cannot be reached; it may be starting again")
 
 
 def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemError:
@@ -58,64 +42,64 @@ def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemE
     return ours
 
 
-async def result(call: UnaryCall[_T]) -> _T:
-    """Return the response of a unary call, cancelled if the caller goes away. Raises AgentmemError."""
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise failure(error) from error
-    except asyncio.CancelledError:
-        if _caller_leaves():
-            raise
-        raise unreachable() from None
-    finally:
-        call.cancel()
-
-
-async def messages(call: StreamCall[_T]) -> AsyncGenerator[_T, None]:
-    """Yield the messages of a stream as they come; raises AgentmemError. Closing the iterator cancels the call.
+@dataclass(frozen=True)
+class ChannelWorker:
+    """The Worker behind a channel. Its answers are redacted for the caller, or bytes where they are not `parsed`.
 
     Nothing is read ahead: while a reader is slow, HTTP/2's flow control holds back the peer, which has its own bound.
     """
+
+    channel: grpc.aio.Channel
+    parsed: bool = True
+
+    async def call(self, request: Any, timeout: float | None = None) -> Any:
+        answer = await _answer(self._method(rpc_of(request))(request, timeout=timeout))
+        if self.parsed:
+            redact(answer)
+        return answer
+
+    async def stream(self, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
+        call = self._method(rpc_of(request))(request, timeout=timeout)
+        with _ending(call):
+            async for message in call:
+                yield message
+
+    async def upload(self, rpc: Rpc, requests: AsyncIterator[Any], timeout: float | None = None) -> Any:
+        call = self._method(rpc)(timeout=timeout)
+        try:
+            async for request in requests:
+                await call.write(request)
+            await call.done_writing()
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            pass  # the worker has ended the call, and its status says why
+        except BaseException:
+            call.cancel()
+            raise
+        return await _answer(call)
+
+    def _method(self, rpc: Rpc) -> Any:
+        connect = getattr(self.channel, arity(rpc.method.client_streaming, rpc.method.server_streaming))
+        return connect(rpc.path, rpc.request.SerializeToString, rpc.response.FromString if self.parsed else None)
+
+
+async def _answer(call: Any) -> Any:
+    with _ending(call):
+        return await call
+
+
+@contextmanager
+def _ending(call: Any) -> Iterator[None]:
+    """Cancel a call at the end of the block, and raise AgentmemError for its failure."""
     try:
-        async for message in call:
-            yield message
+        yield
     except grpc.aio.AioRpcError as error:
         raise failure(error) from error
     except asyncio.CancelledError:
-        if _caller_leaves():
+        if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
-        raise unreachable() from None
+        raise unreachable() from None  # not this task is cancelled, but the call, by its channel, which was closed here
     finally:
         call.cancel()
-
-
-def _caller_leaves() -> bool:
-    """Return whether this task is cancelled; else it is its call that was, by its channel, which was closed here."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def generation(
-    channel: grpc.aio.Channel, turn: inference_pb2.GenerateRequest
-) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-    """Yield the events of a turn on the worker, as `messages`; a stream without `finished` raises Unavailable.
-
-    With `finished` the turn is whole, and kept if it is to be: a worker that goes away behind it fails nothing, or the
-    caller would have the turn again.
-    """
-    finished = False
-    generate = stub(channel, _GENERATE, inference_pb2.GenerateResponse.FromString)  # A whole stub takes 0.3 ms.
-    try:
-        async with aclosing(messages(generate(turn))) as events:
-            async for event in events:
-                finished = finished or event.HasField("finished")
-                yield event
-    except errors.AgentmemError:
-        if not finished:
-            raise
-    if not finished:
-        raise errors.Unavailable("the inference worker ended the turn without finishing it")
 
 
 async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float, peer: str = WORKER) -> str:

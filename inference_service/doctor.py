@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -25,10 +26,9 @@ from agentmem.process.sockets import listens
 from agentmem.sizes import byte_size
 from inference_service.engine import device, host_memory
 from inference_service.engine.thread import EngineThread
-from inference_service.models.fitting import KVLimits, fit
+from inference_service.models.fitting import KVLimits, MemoryLimits, fit
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
-from inference_service.models.residency import MemoryLimits
 from inference_service.models.sources import cached, go_offline, hub_host, is_directory, registry
 from inference_service.settings import WorkerSettings
 
@@ -99,9 +99,8 @@ def judge_products(flops: float, openblas: bool | None) -> Finding:
 def memory(settings: WorkerSettings) -> Findings:
     """Check the host's memory as it is now, and a GPU's own; a worker that runs has taken its own."""
     total, available = host_memory.total_bytes(), host_memory.available_bytes()
-    given = (settings.pool_bytes,) if device.has_own_memory() else (settings.pool_bytes, settings.batch_bytes)
     share, left = device.share_bytes(), max(0, device.obtainable_bytes(settings.free_memory_floor))
-    wanted = min(share, sum(each or share for each in given))
+    wanted = min(share, settings.pool_bytes or share)
     facts = {
         "total_bytes": total,
         "available_bytes": available,
@@ -117,7 +116,7 @@ def memory(settings: WorkerSettings) -> Findings:
         return [problem(found, "end other programs, or add memory", facts)]
     if left < wanted:
         less = f"{found}: models and agents get {byte_size(left)} instead of {byte_size(wanted)}"
-        return [warning(less, "end other programs, or set pool_bytes and batch_bytes in [worker] lower", facts)]
+        return [warning(less, "end other programs, or set pool_bytes in [worker] lower", facts)]
     return [ok(found, facts=facts)]
 
 
@@ -144,8 +143,7 @@ async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
 
 def _fitting(info: ModelInfo, limits: MemoryLimits, settings: WorkerSettings) -> Finding:
     """Return what the model takes of the device's memory, and what is left for agents; activations are estimated."""
-    kv = settings.pool_bytes, settings.batch_bytes, settings.typical_tokens
-    found = fit(info, limits, KVLimits(*kv, info.spec.context_length))
+    found = fit(info, limits, replace(KVLimits.of(settings), context_length=info.spec.context_length))
     weights, activations = found.needs.weight_bytes, found.needs.activation_bytes
     facts = {"weight_bytes": weights, "activation_bytes": activations, **{each: getattr(found, each) for each in _FIT}}
     smaller = "take a smaller or quantized model, or"

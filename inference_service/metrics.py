@@ -4,9 +4,7 @@ What has to do with turns has the label `model_id`, of registered models only. W
 turn by turn also has `namespace`; it is the operator who knows whether there are few.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import product
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -15,7 +13,6 @@ from agentmem.process.exposition import LATENCY_BUCKETS
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from agentmem.words import short_names
-from inference_service.memory.speeds import Source
 
 TIERS = {
     types_pb2.TIER_NONE: "none",
@@ -154,12 +151,6 @@ class WorkerMetrics:
         self.store_failures = counter(
             "cache_store_failures", "Turns whose KV could not be written; the ledger has them.", "model_id"
         )
-        self.store_transfer = gauge(
-            "store_transfer",
-            "1 for how files of KV travel to and from the store, path or stream; 0 for the"
-            " other, and until it is known.",
-            "transfer",
-        )
         self.evictions = counter(
             "cache_evictions",
             "Agents whose KV left the pool (hot): to free memory (capacity), on request, or with their model (unload).",
@@ -221,11 +212,6 @@ class WorkerMetrics:
         self.models = frozenset(models)
         for kind in ("prefill", "decode"):
             self.engine_steps.labels(kind)
-        for source in Source:
-            self.fetch_seconds.labels(source)
-            self.fetch_bytes.labels(source)
-        for transfer in ("path", "stream"):
-            self.store_transfer.labels(transfer)
         for model_id in self.models:
             self._begin(model_id)
 
@@ -244,24 +230,9 @@ class WorkerMetrics:
         return count
 
     def _begin(self, model_id: str) -> None:
-        """Series of a registered model exist before anything happens; those of a namespace cannot be known."""
-        for metric in (self.running, self.waiting):
+        """Begin at 0 what alerts and recording rules take rates of; a namespace's series cannot be known."""
+        for metric in (self.running, self.waiting, self.store_failures, self.drafted_tokens, self.accepted_tokens):
             metric.labels(model_id)
-        for counter in (
-            *(self.load_bytes, self.store_bytes, self.store_failures),
-            *(self.drafted_tokens, self.accepted_tokens),
-        ):
-            counter.labels(model_id)
-        for histogram in (self.load_seconds, self.store_seconds):
-            histogram.labels(model_id)
-        for choice in ("fetch", "compute", "some"):
-            self.fetch_choices.labels(model_id, choice)
-        for reason in ("capacity", "request", "unload"):
-            self.evictions.labels(model_id, "hot", reason)
-        for result in ("loaded", "failed"):
-            self.model_loads.labels(model_id, result)
-        for reason in ("swap", "request", "ttl", "setup"):
-            self.model_unloads.labels(model_id, reason)
         if self._namespace_label:
             return
         for counter in (self.queries, self.prompt_tokens, self.generation_tokens):
@@ -273,25 +244,11 @@ class WorkerMetrics:
             if tier != TIERS[types_pb2.TIER_NONE]:
                 self.hits.labels(model_id, tier)
                 self.prompt_tokens_cached.labels(model_id, tier)
-        for policy in ("trim", "summarize"):
-            self.context_trims.labels(model_id, policy)
-        for labels in _lookups():
-            self.lookups.labels(model_id, *labels)
-        for reason in (*_names(types_pb2.FinishReason), REPLAYED, *(error.code.name.lower() for error in _ERRORS)):
+        reasons = short_names(types_pb2.FinishReason.DESCRIPTOR).values()
+        for reason in (*reasons, REPLAYED, *(error.code.name.lower() for error in _ERRORS)):
             self.finished.labels(model_id, reason)
 
 
 def reason_of(error: Exception) -> str:
     """Return how a turn that failed counts in `requests_finished`."""
     return error.code.name.lower() if isinstance(error, errors.AgentmemError) else "internal"
-
-
-def _names(enum: Any) -> Iterable[str]:
-    return short_names(enum.DESCRIPTOR).values()
-
-
-def _lookups() -> Iterator[tuple[str, str, str]]:
-    """Matches with every tier where nothing was missing, and with every reason where nothing was there."""
-    matches = _names(types_pb2.Match)
-    yield from product(matches, TIERS.values(), [""])
-    yield from product(matches, ["none"], _names(types_pb2.MissReason))

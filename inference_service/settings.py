@@ -29,10 +29,6 @@ class WorkerSettings(ModelSettings):
         description="Unix socket to serve on, as unix:PATH (default: unix:RUN_DIR/worker.sock); callers are trusted",
     )
     store: str = Field("", description="the cache store's gRPC target (default: unix:RUN_DIR/store.sock)")
-    store_transfer: Literal["auto", "path", "stream"] = Field(
-        "auto",
-        description="how files of KV travel; auto: by path where the worker shares the store's disk, else by stream",
-    )
     metrics: OptionalLoopbackAddress = Field(
         layout.metrics(layout.WORKER_METRICS), description="HOST:PORT of /metrics; empty: none"
     )
@@ -70,14 +66,6 @@ class WorkerSettings(ModelSettings):
         description=(
             "bytes of memory for agents' KV (default: what the model leaves, on CPUs and Macs half of it; at most 32"
             " agents at the end of their context)"
-        ),
-    )
-    batch_bytes: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "bytes of memory for K and V of running requests as arrays, over which CPUs and Macs compute; a request "
-            "that gets none is slower (default: what is left)"
         ),
     )
     free_memory_floor: int | None = Field(

@@ -30,14 +30,13 @@ from inference_service.models.serving import Models
 from inference_service.models.sources import registry
 from inference_service.portable.exporting import Exporter
 from inference_service.portable.importing import Importer
-from inference_service.portable.spool import Spool
 from inference_service.servicers.agents import AgentServicer
 from inference_service.servicers.inference import InferenceServicer
 from inference_service.servicers.models import ModelServicer
 from inference_service.servicers.portable import PortableAgents
 from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import TransportSelector
+from inference_service.storage.transport import disk_problem
 from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher
@@ -79,17 +78,16 @@ class Worker:
         self._engine = EngineThread()
         self._metrics.engine_alive.set_function(lambda: self._engine.alive)
         self._channel = connect(settings.store_target)
-        store = StoreClient(self._channel)
+        self._store = store = StoreClient(self._channel)
         self._threads = WorkerThreads()
-        self._transports = TransportSelector(store, settings.store_transfer, self._metrics)
         locks, hints = AgentLocks(), TurnHints()
         least = settings.min_restore_tokens
         limits = MatchLimits(least) if least else MatchLimits()
         speeds = Speeds(measures=settings.fetch == "measured")
-        fetcher = Fetcher(store, self._transports, self._metrics, speeds)
+        fetcher = Fetcher(store, self._metrics, speeds)
         restorer = Restorer(fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
-        persister = Persister(self._engine, store, self._transports, self._metrics)
+        persister = Persister(self._engine, store, self._metrics)
         self._pool_broken = asyncio.Event()
         presence = Presence(persister, self._metrics, self._pool_broken)
         loader = Loader(self._engine, settings, hints, store.share_setup)
@@ -122,10 +120,10 @@ class Worker:
         )
         inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, reservations, self._metrics)
-        spool = Spool(settings.data.expanduser() / "worker" / "portable")
-        exporter, importer = Exporter(store, fetcher, spool), Importer(store, self._transports)
         models = ModelServicer(self._models, loader)
-        portable = PortableAgents(self._models, persister, locks, exporter, importer, spool, loader.calibrations)
+        portable = PortableAgents(
+            self._models, persister, locks, Exporter(store, fetcher), Importer(store), loader.calibrations
+        )
         agents = AgentServicer(store, self._models, planner, restorer, persister, prefetcher, locks, hints, portable)
         self._server = GrpcServer(
             settings.address,
@@ -181,41 +179,44 @@ class Worker:
         await self._channel.close(None)
 
     async def _watch_health(self) -> None:
-        """Serving means: the engine lives and the store answers."""
+        """Serving means: the engine lives, the store answers, and its files are on this disk."""
         health = health_pb2_grpc.HealthStub(self._channel)
         self._changes = HealthChanges((self._channel, _STORE_SERVICE))
-        serving: bool | None = None
+        said: str | None = None
         try:
             while True:
-                alive, store = self._engine.alive, await _is_serving(health)
+                store = await _is_serving(health)
                 self._process.answered(_STORE, store)
-                if (alive and store) != serving:
-                    serving = alive and store
-                    await self._say(serving, alive, store)
-                await self._changes.wait(soon=not store)
+                problem = "" if store else "the cache store does not answer"
+                if not self._engine.alive:
+                    problem = "the engine has died"
+                elif store and said != "":  # A store that has come back may be on another disk.
+                    problem = await self._disk_problem()
+                if problem != said:
+                    said = problem
+                    await self._say(problem)
+                await self._changes.wait(soon=bool(problem) or not store)
         finally:
             await self._changes.close()
 
-    async def _say(self, serving: bool, alive: bool, store: bool) -> None:
-        if serving:
-            await self._find_transfer()
-        await self._server.set_serving(serving)
-        logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
-        if serving:
-            self._manager.ready("serving")
+    async def _say(self, problem: str) -> None:
+        await self._server.set_serving(not problem)
+        logs.event(log, "health", logging.WARNING if problem else logging.INFO, serving=not problem, problem=problem)
+        if problem:
+            self._manager.status(problem)
         else:
-            self._manager.status("the cache store does not answer" if alive else "the engine has died")
+            self._manager.ready("serving")
 
     def _asked(self) -> None:
         """Have the store asked soon: one that hangs reports no change."""
         if self._changes is not None:
             self._changes.asked()
 
-    async def _find_transfer(self) -> None:
+    async def _disk_problem(self) -> str:
         try:
-            await self._transports.refresh()
+            return await disk_problem(self._store)
         except AgentmemError as error:
-            logs.event(log, "it is not known yet how files of KV travel", logging.WARNING, error=error.message)
+            return error.message
 
     async def _watch(self, broken: asyncio.Event) -> None:
         """Report NOT_SERVING and then `failed` when it breaks: the engine's thread, or a pool's bookkeeping."""

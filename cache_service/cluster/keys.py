@@ -38,11 +38,6 @@ NO_KEYS: Final = Keys("", ())
 _COLUMNS: Final = ", ".join(ApiKey._fields)
 
 
-def exist(connection: Connection) -> bool:
-    """Whether the tables know keys: those of a version before do not."""
-    return connection.execute("SELECT to_regclass('keys_version')").fetchone()[0] is not None
-
-
 def changed(connection: Connection, version: str) -> Keys | None:
     """The keys, unless they are still those of `version`.
 

@@ -43,8 +43,6 @@ class Identity:
     directory: str
     address: str
     version: str
-    schema: int = 0
-    """The version of the shared ledger's schema that it knows."""
 
 
 @dataclass(frozen=True)
@@ -189,20 +187,9 @@ class Membership:
         aged = int(self.silent_seconds * 10**9)
         return {each.name for each in self._view if each.expires > aged} - {self.name}
 
-    def oldest_schema(self) -> int:
-        """Return the version of the schema that all nodes know, including those that are gone but still listed."""
-        with self._lock:
-            return min((pb.Node.FromString(each.report).schema for each in self._view), default=0)
-
     def after_beat(self, call: Callable[[], None]) -> None:
         """Call it, on this thread, after each heartbeat: other nodes may have done something."""
         self._after_beat.append(call)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether, of all nodes that are there, this one does what one of them has to do."""
-        aged = int(self.silent_seconds * 10**9)
-        return self.identity.name == min((each.name for each in self._view if each.expires > aged), default="")
 
     @property
     def sweeps(self) -> bool:
@@ -306,7 +293,6 @@ class Membership:
             load=report.load,
             models=report.models,
             version=self.identity.version,
-            schema=self.identity.schema,
             objects=self._objects,
         )
         return said.SerializeToString()

@@ -4,7 +4,7 @@ All times are nanoseconds of the server's clock, the only one that nodes have in
 no commit depends on them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from agentmem.kv.ledger import NO_VERSION, Version
@@ -13,6 +13,7 @@ from cache_service.cluster import keys
 from cache_service.cluster.keys import Keys
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes
+from cache_service.ledger.workflow_records import Owner
 
 LEASE: Final = 10 * 10**9
 """How long a node counts as there after it has said so."""
@@ -185,6 +186,19 @@ def share(connection: Connection, name: str, value: bytes) -> bytes:
     return b"" if row is None else bytes(row[0])
 
 
+def unattended(connection: Connection, there: Sequence[Owner], own: str, limit: int) -> list[tuple[str, str, str]]:
+    """Runs whose owner is not among `there`, then those of the node `own`, each from the newest on: namespace, id, and
+    the owner's name. The oldest may be some that nobody can take over, and must not keep others from being found.
+    """
+    unless = " OR ".join(["(owner_node = ? AND owner_epoch = ?)"] * len(there)) or "FALSE"
+    rows = connection.execute(
+        "SELECT namespace, workflow_id, owner_node FROM workflow_records WHERE owner_node IS NOT NULL"
+        f" AND (owner_node = ? OR NOT ({unless})) ORDER BY owner_node = ?, id DESC LIMIT ?",
+        (own, *(value for each in there for value in each), own, limit),
+    )
+    return [(str(namespace), str(workflow_id), str(node)) for namespace, workflow_id, node in rows]
+
+
 def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
     """The nodes that are there and have not followed changes of KV that are older than `age` nanoseconds, and how many.
 
@@ -208,7 +222,7 @@ def time(connection: Connection) -> int:
 
 def cluster_id(connection: Connection) -> str:
     """The cluster's id, for good."""
-    return str(connection.execute("SELECT cluster_id FROM cluster WHERE id = 1").fetchone()[0])
+    return str(connection.execute("SELECT ledger_id FROM ledger WHERE id = 1").fetchone()[0])
 
 
 def _hurry(connection: Connection) -> None:

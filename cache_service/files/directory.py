@@ -16,7 +16,6 @@ import json
 import logging
 import math
 import os
-import re
 import secrets
 import stat
 import time
@@ -25,12 +24,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentmem import layout
-from agentmem.errors import InvalidArgument
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.layout import ForeignDirectory
 from agentmem.process.logs import event
 from cache_service.files.directory_lock import DirectoryLock
-from cache_service.files.disk import Removal, open_private, open_regular, sync_directory, write_private
+from cache_service.files.disk import Removal, open_private, sync_directory, write_private
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +37,6 @@ INSTANCE_BYTES = 32
 _NOTE_SUFFIX = ".reason.json"
 _ABANDONED_SECONDS = 86400.0
 """Files are published seconds after they were written; those of an import when all are, which may take hours."""
-_WITNESS = re.compile("witness-[0-9a-f]{16}")
 
 
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
@@ -194,7 +191,6 @@ class Probe:
     """This process's random name, and the file in the data directory that holds it. All methods block."""
 
     def __init__(self, directory: DataDirectory) -> None:
-        self._directory = directory
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.path = directory.root / "probe"
 
@@ -204,22 +200,10 @@ class Probe:
         with open_private(self.path) as file:
             file.write(self.instance)
 
-    def sees(self, witness: Path) -> bool:
-        """Whether a file that a worker wrote in staging/ is there, readable to this process, and holds the name.
-
-        Raises InvalidArgument for a path elsewhere.
-        """
-        if not self._directory.is_staged(witness):
-            raise InvalidArgument("witness_path", f"must be a file in {self._directory.staging}")
-        with suppress(OSError), open(open_regular(witness), "rb") as file:
-            return file.read(INSTANCE_BYTES + 1) == self.instance
-        return False
-
 
 def is_disposable(path: Path) -> bool:
-    """Whether what lies where only we put files can be ours: a regular file of KV, a note, or a worker's witness."""
-    is_ours = path.name.endswith((SUFFIX, _NOTE_SUFFIX)) or _WITNESS.fullmatch(path.name)
-    return bool(is_ours) and stat.S_ISREG(path.lstat().st_mode)
+    """Return whether what lies where only we put files can be ours: a regular file of KV, or a note."""
+    return path.name.endswith((SUFFIX, _NOTE_SUFFIX)) and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _sweep(folder: Path, kept: Set[Path], before: float = math.inf) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import shared_tokens
 from agentmem.validation import AgentKey
-from cache_service.checksums import LedgerDamaged
+from cache_service.damage import LedgerDamaged
 
 
 class FileRow(NamedTuple):

@@ -12,19 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from agentmem.layout import WARM_DATABASE
-from cache_service.files.disk import sync_directory
-
 VERSION: Final = 1
 """A database of another version is not read: raise it with every change of warm.sql."""
 _SCHEMA: Final = resources.files(__package__).joinpath("warm.sql").read_text(encoding="utf-8")
-_MOVED: Final = ("files", "quarantined", "uploads")
-_WARM: Final = "EXISTS (SELECT 1 FROM main.files AS f WHERE f.kind = r.kind AND f.chain_hash = r.chain_hash)"
-
-
-def beside(database: Path) -> Path:
-    """The warm.db that goes with a store.db, which may have another name in a copy."""
-    return database.with_name(WARM_DATABASE)
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -32,6 +22,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not version:
         connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the file's first page has the version
 
 
 def discard_unusable(path: Path) -> bool:
@@ -40,44 +31,6 @@ def discard_unusable(path: Path) -> bool:
         return False
     discard(path)
     return True
-
-
-def take_over(ledger: sqlite3.Connection, path: Path) -> None:
-    """Make a new warm.db of the tables that schema 3 has in store.db, durably.
-
-    It is done again where a crash came before these are dropped there. Raises OSError, sqlite3.Error.
-    """
-    discard(path)
-    with closing(sqlite3.connect(path, isolation_level=None)) as new:
-        path.chmod(0o600)
-        for pragma in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "secure_delete = ON"):
-            new.execute(f"PRAGMA {pragma}")
-        prepare(new)
-    ledger.execute("ATTACH ? AS warm", (str(path),))
-    try:
-        ledger.execute("BEGIN IMMEDIATE")
-        for table in _MOVED:
-            names = ", ".join(row[1] for row in ledger.execute(f"PRAGMA warm.table_info({table})"))
-            ledger.execute(f"INSERT INTO warm.{table} ({names}) SELECT {names} FROM main.{table}")
-        ledger.execute(
-            "INSERT INTO warm.evicted (uid, namespace, kind, chain_hash)"
-            " SELECT uid, a.namespace, kind, chain_hash FROM main.evicted JOIN main.agents AS a USING (uid)"
-        )
-        ledger.execute(
-            "INSERT INTO warm.held (uid, snapshot, kind, chain_hash)"
-            f" SELECT uid, 0, kind, chain_hash FROM main.refs AS r WHERE warm AND {_WARM} UNION ALL"
-            " SELECT s.uid, s.id, kind, chain_hash FROM main.snapshot_refs AS r"
-            f" JOIN main.snapshots AS s ON s.id = r.snapshot WHERE warm AND {_WARM}"
-        )
-        ledger.execute("INSERT INTO warm.published (uid, version) SELECT uid, published_version FROM main.agents")
-        ledger.execute("INSERT INTO warm.uploading (id) SELECT 1 FROM main.remote_place WHERE uploading")
-        ledger.execute("COMMIT")
-        ledger.execute("PRAGMA warm.wal_checkpoint(TRUNCATE)").fetchall()
-    finally:
-        if ledger.in_transaction:
-            ledger.execute("ROLLBACK")
-        ledger.execute("DETACH warm")
-    sync_directory(path.parent)
 
 
 def _is_usable(path: Path) -> bool:

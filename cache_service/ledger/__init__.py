@@ -4,7 +4,7 @@
 takes a turn, and `erasure` what is left to do until a deleted byte is gone. All other modules are functions of a
 connection, which run inside the caller's transaction: `segments` is the tree that ledgers are, `agents` their heads,
 `turns` commits and what they replay, `branches` forks, cuts and returns, `snapshots` states with a name, `history` and
-`finding` what readers ask for, `workflow_records` the runs of workflows. `summed` writes rows with their checksums,
+`finding` what readers ask for, `workflow_records` the runs of workflows.
 `kv_changes` says to warm.db what becomes of states' files, and `object_references` which objects states consist of.
 
 `postgres` is another engine for the same functions.

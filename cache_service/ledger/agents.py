@@ -3,16 +3,16 @@
 Functions of a connection; they run inside the caller's transaction.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agentmem.errors import NotFound
 from agentmem.kv.ledger import Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import NEVER, AgentKey, IdleTimes
-from cache_service import checksums
-from cache_service.connection import Answer, Connection, ask, differences
+from cache_service.connection import Connection, ask, differences, insert
 from cache_service.files.holding import Warmth
-from cache_service.ledger import kv_changes, object_references, summed
+from cache_service.ledger import kv_changes, object_references
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -74,31 +74,26 @@ class Agent(NamedTuple):
         return self._replace(warm_bytes=size, warm_files=files, blocks=blocks, warm_tokens=tokens)
 
 
-def ask_state(connection: Connection, key: AgentKey) -> Answer:
+def ask_state(connection: Connection, key: AgentKey) -> Callable[[], Any]:
     """Ask for an agent's state, which `asked_state` reads."""
     return ask(
         connection,
-        "SELECT context_policy, revision, checksum, label, messages, message_hash,"
-        " uid, version, head_segment, tokens, text_bytes, turns FROM agents"
+        "SELECT uid, version, revision, head_segment, tokens, text_bytes, turns, label, messages, message_hash,"
+        " context_policy FROM agents"
         f" WHERE namespace = ? AND agent_id = ? AND model_id = ?{differences(connection).for_change}",
         key,
     )
 
 
-def asked_state(asked: Answer, key: AgentKey) -> State | None:
-    """The state that was asked for; None if there is no agent. Raises LedgerDamaged."""
-    row = asked.fetchone()
-    if row is None:
-        return None
-    policy, revision, checksum, *conversation = row[:6]
-    uid, version, *head = row[6:]
-    checksums.verify(checksums.of_agent(key), uid, *key, version, *head, found=checksum)
-    return State(Version(uid, version, revision), Head(*head), Conversation(*conversation), policy)
+def asked_state(asked: Callable[[], Any]) -> State | None:
+    """The state that was asked for; None if there is no agent."""
+    row = asked()
+    return None if row is None else State(Version(*row[:3]), Head(*row[3:7]), Conversation(*row[7:10]), row[10])
 
 
 def find(connection: Connection, key: AgentKey) -> State | None:
-    """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
-    return asked_state(ask_state(connection, key), key)
+    """The agent's present state; None if it does not exist."""
+    return asked_state(ask_state(connection, key))
 
 
 def existing(connection: Connection, key: AgentKey) -> State:
@@ -116,21 +111,22 @@ def create(
     head: Head,
     conversation: Conversation,
     now: Moment,
-    template_time: str,
     context_policy: int = DEFAULT_CONTEXT_POLICY,
     idle_times: IdleTimes = NEVER,
     source: Version | None = None,
 ) -> None:
-    """A new agent, at this version. `template_time` is its head's segment's; `source` is what it is a fork of."""
+    """A new agent, at this version; `source` is what it is a fork of."""
     row = {
-        **_columns(key, version, head, conversation, now, template_time),
+        "uid": version.uid,
+        **key._asdict(),
+        **_columns(version, head, conversation, now),
         "created": now.wall,
         "context_policy": context_policy,
         **idle_times._asdict(),
     }
     if source is not None:
         row |= {"forked_uid": source.uid, "forked_version": source.number}
-    summed.insert(connection, "agents", row)
+    insert(connection, "agents", row)
 
 
 def change(connection: Connection, /, key: AgentKey, **columns: int | None) -> Agent:
@@ -144,17 +140,11 @@ def change(connection: Connection, /, key: AgentKey, **columns: int | None) -> A
     return described(connection, key)
 
 
-def advance(
-    connection: Connection,
-    key: AgentKey,
-    version: Version,
-    head: Head,
-    conversation: Conversation,
-    now: Moment,
-    template_time: str,
-) -> None:
+def advance(connection: Connection, version: Version, head: Head, conversation: Conversation, now: Moment) -> None:
     """Move an agent, whose state was found in this transaction, to a new version with a new head."""
-    summed.replace(connection, "agents", _columns(key, version, head, conversation, now, template_time))
+    columns = _columns(version, head, conversation, now)
+    assignments = ", ".join(f"{column} = ?" for column in columns)
+    connection.execute(f"UPDATE agents SET {assignments} WHERE uid = ?", (*columns.values(), version.uid))
 
 
 def may_publish(connection: Connection, uid: str) -> bool:
@@ -214,20 +204,17 @@ _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
     " text_bytes, 0, 0, 0, 0, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
-    " WHERE r.uid = page.uid AND o.present = 1),"
-    " page.created, updated, pinned, ttl, delete_after, context_policy, template_time,"
+    " WHERE r.uid = page.uid AND r.snapshot = 0 AND o.present = 1),"
+    " page.created, updated, pinned, ttl, delete_after, context_policy,"
+    " (SELECT s.template_time FROM segments AS s WHERE s.id = page.head_segment),"
     " (SELECT source.agent_id FROM agents AS source WHERE source.uid = page.forked_uid), forked_version FROM page"
     " ORDER BY page.agent_id, page.model_id"
 )
 
 
-def _columns(
-    key: AgentKey, version: Version, head: Head, conversation: Conversation, now: Moment, template_time: str
-) -> dict[str, Any]:
-    """Who an agent is, and what changes with its version."""
+def _columns(version: Version, head: Head, conversation: Conversation, now: Moment) -> dict[str, Any]:
+    """The columns that change with an agent's version."""
     return {
-        "uid": version.uid,
-        **key._asdict(),
         "version": version.number,
         "revision": version.revision,
         "head_segment": head.segment,
@@ -237,7 +224,6 @@ def _columns(
         **conversation._asdict(),
         "updated": now.wall,
         "used": now.used,
-        "template_time": template_time,
     }
 
 

@@ -13,9 +13,8 @@ from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Ledger, Version, other_revision
 from agentmem.process.logs import event
 from agentmem.validation import AgentKey, IdleTimes
-from cache_service import checksums
-from cache_service.checksums import LedgerDamaged
 from cache_service.connection import Connection, differences
+from cache_service.damage import LedgerDamaged
 from cache_service.files.holding import OWN, WHOLE
 from cache_service.ledger import agents, kv_changes, object_references, segments, snapshots, versions
 from cache_service.ledger.agents import Agent, Conversation, State
@@ -64,8 +63,7 @@ def fork(
     number = present if at_version is None else at_version
     kept = _cut(connection, _state(connection, state, number, at_revision), keep_tokens)
     version, source = versions.first(), state.version._replace(number=number)
-    time = segments.template_time(connection, kept.head)
-    place = target, version, kept.head, kept.conversation, now, time
+    place = target, version, kept.head, kept.conversation, now
     agents.create(connection, *place, state.context_policy, idle_times, source)
     _give(connection, target, version, kept)
     return agents.described(connection, target)
@@ -119,12 +117,7 @@ def find_snapshot(
     if state is None or state.version != base:
         return None
     best, most = None, 0
-    try:
-        newest = snapshots.page(connection, key, None, _NEWEST)
-    except LedgerDamaged as error:
-        event(log, "snapshots cannot be compared with a prompt", logging.WARNING, error=error.message)
-        return None
-    for snapshot in newest:
+    for snapshot in snapshots.page(connection, key, None, _NEWEST):
         # With more tokens of the present state than the prompt has, it leaves the prompt where that state does.
         shared = segments.common_tokens(connection, state.head, snapshot.head)
         if shared > common_tokens or segments.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
@@ -161,7 +154,7 @@ def _common_bytes(a: bytes, b: bytes) -> int:
 
 def _kept_by(connection: Connection, state: State, snapshot: Snapshot) -> _Kept:
     conversation = Conversation(state.conversation.label, snapshot.messages, snapshot.message_hash)
-    objects = object_references.of_snapshot(connection, snapshot.id)
+    objects = object_references.of(connection, state.version.uid, snapshot.id)
     return _Kept(snapshot.head, conversation, objects, (state.version.uid, snapshot.id), WHOLE)
 
 
@@ -176,8 +169,7 @@ def _move(
     # that is restored, so the new head has to stand before anything is let go.
     pushed_out = snapshots.add_automatic(connection, key, state, now) if drops_tokens else []
     version = versions.following(state.version)
-    time = segments.template_time(connection, kept.head)
-    agents.advance(connection, key, version, kept.head, kept.conversation, now, time)
+    agents.advance(connection, version, kept.head, kept.conversation, now)
     _give(connection, key, version, kept)
     snapshots.drop(connection, key, version.uid, pushed_out)
     return agents.described(connection, key)
@@ -210,16 +202,13 @@ def _state(connection: Connection, state: State, version: int, revision: bytes =
         connection.execute(f"{which}{lock}", (uid, version)).fetchone()
     row = connection.execute(
         "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash,"
-        " t.revision, t.request_id, t.request_digest, t.record, t.checksum"
-        " FROM turns AS t JOIN segments AS s ON s.id = t.segment WHERE t.uid = ? AND t.version = ?",
+        " t.revision FROM turns AS t JOIN segments AS s ON s.id = t.segment WHERE t.uid = ? AND t.version = ?",
         (uid, version),
     ).fetchone()
     if row is None:
         raise NotFound("version", str(version), "it is not kept any more, or never was")
     head, conversation = Head(*row[:4]), Conversation(state.conversation.label, *row[4:6])
-    made, *turn, found = row[6:]
-    _check_revision(version, made, revision)
-    checksums.verify(f"the turn of version {version}", uid, version, head.segment, *turn, found=found)
+    _check_revision(version, row[6], revision)
     segments.check(connection, head)
     shared = segments.common_tokens(connection, state.head, head)
     objects = object_references.within(connection, object_references.of(connection, uid), shared)

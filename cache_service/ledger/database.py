@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -22,8 +22,7 @@ from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
 from agentmem.process.logs import event
 from agentmem.tracing import Threads
-from cache_service import checksums
-from cache_service.checksums import LedgerDamaged
+from cache_service.damage import LedgerDamaged
 from cache_service.ledger import schema
 from cache_service.ledger.ledgers import Failure
 
@@ -92,7 +91,6 @@ class Database:
         self.scrub_owed = False
         """Whether something was erased whose bytes may still be in the file or its WAL."""
         self._doubtful = False
-        self._is_left = False
         self.on_failure: Callable[[Failure], None] = lambda _: None
         """Called on the thread where it happens, for each failure that is not the caller's fault."""
 
@@ -175,19 +173,11 @@ class Database:
         except FileNotFoundError:
             return False
 
-    async def leave(self, path: Path) -> None:
-        """Write all that there is to a new file at `path`, durably; every call after this one raises Unavailable.
-
-        Raises OSError, and what `write` raises.
-        """
-        await asyncio.wrap_future(self._thread.submit(self._leave, path))
-
     def close(self) -> None:
         """Wait for what is queued, write what `before_commit` still holds, and close."""
         self._reading.shutdown()
         try:
-            if not self._is_left:
-                self.write_blocking(lambda _: None)
+            self.write_blocking(lambda _: None)
         finally:
             try:
                 while not self._readers.empty():
@@ -234,16 +224,6 @@ class Database:
             _scrub(self._connection, seconds)
         self.scrub_owed = False
 
-    def _leave(self, path: Path) -> None:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        with self._failures(), self._no_readers(_PATIENT):
-            _scrub(self._connection, _PATIENT)  # nothing stays in a log that would be taken for the new file's
-            with closing(sqlite3.connect(path, isolation_level=None)) as copy:
-                self._connection.backup(copy)
-        with path.open("rb") as written:
-            os.fsync(written.fileno())
-        self._is_left = True
-
     @contextmanager
     def _reader(self, seconds: float | None = None) -> Iterator[sqlite3.Connection]:
         """A connection in a transaction that reads, to be used by one thread. Raises TimeoutError."""
@@ -277,8 +257,6 @@ class Database:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        if self._is_left:
-            raise Unavailable("the cache store is ending, because its store.db was removed; it starts again")
         with database_errors(self.on_failure, self._path.name):
             try:
                 yield
@@ -318,11 +296,8 @@ def _connect(path: Path, prepare: Callable[[sqlite3.Connection], None]) -> tuple
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENT, isolation_level=None, check_same_thread=False
-    )
-    checksums.register(connection)  # or a statement that writes would look like damage
-    return connection
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=_PATIENT, isolation_level=None, check_same_thread=False)
 
 
 def _scrub(connection: sqlite3.Connection, seconds: float) -> None:

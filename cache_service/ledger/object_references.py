@@ -14,14 +14,11 @@ from cache_service.files.holding import OWN
 from cache_service.files.references import named
 
 
-def of(connection: Connection, uid: str) -> set[FileName]:
-    """What an agent's own state refers to."""
-    return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM object_refs WHERE uid = ?", (uid,))))
-
-
-def of_snapshot(connection: Connection, snapshot: int) -> set[FileName]:
-    """What a snapshot refers to."""
-    rows = connection.execute("SELECT kind, chain_hash FROM snapshot_object_refs WHERE snapshot = ?", (snapshot,))
+def of(connection: Connection, uid: str, snapshot: int = OWN) -> set[FileName]:
+    """What an agent's own state, or a snapshot of it, refers to."""
+    rows = connection.execute(
+        "SELECT kind, chain_hash FROM object_refs WHERE uid = ? AND snapshot = ?", (uid, snapshot)
+    )
     return set(starmap(named, rows))
 
 
@@ -35,12 +32,12 @@ def give(connection: Connection, uid: str, names: Set[FileName]) -> None:
     """Let an agent's own state refer to those of `names` that are objects, and to no others."""
     before = of(connection, uid)
     connection.executemany(
-        "INSERT INTO object_refs (uid, kind, chain_hash) SELECT ?, kind, chain_hash FROM objects"
+        "INSERT INTO object_refs (uid, snapshot, kind, chain_hash) SELECT ?, 0, kind, chain_hash FROM objects"
         " WHERE kind = ? AND chain_hash = ?",
         [(uid, *name) for name in names - before],
     )
     connection.executemany(
-        "DELETE FROM object_refs WHERE uid = ? AND kind = ? AND chain_hash = ?",
+        "DELETE FROM object_refs WHERE uid = ? AND snapshot = 0 AND kind = ? AND chain_hash = ?",
         [(uid, *name) for name in before - names],
     )
 
@@ -66,8 +63,8 @@ def differs(connection: Connection, uid: str, names: Set[FileName]) -> bool:
 def keep(connection: Connection, uid: str, snapshot: int) -> None:
     """Let a new snapshot refer to what the agent's own state does."""
     connection.execute(
-        "INSERT INTO snapshot_object_refs (snapshot, kind, chain_hash)"
-        " SELECT ?, kind, chain_hash FROM object_refs WHERE uid = ?",
+        "INSERT INTO object_refs (uid, snapshot, kind, chain_hash)"
+        " SELECT uid, ?, kind, chain_hash FROM object_refs WHERE uid = ? AND snapshot = 0",
         (snapshot, uid),
     )
 
@@ -75,40 +72,37 @@ def keep(connection: Connection, uid: str, snapshot: int) -> None:
 def add(connection: Connection, holders: Iterable[tuple[str, int]], name: FileName) -> bool:
     """Let states (uid, snapshot) that are still there refer to an object, too; whether any does."""
     for uid, snapshot in holders:
-        if snapshot == OWN:
-            statement = "INSERT INTO object_refs SELECT uid, ?, ? FROM agents WHERE uid = ? ON CONFLICT DO NOTHING"
-            connection.execute(statement, (*name, uid))
-        else:
-            statement = "INSERT INTO snapshot_object_refs SELECT id, ?, ? FROM snapshots WHERE id = ?"
-            connection.execute(f"{statement} ON CONFLICT DO NOTHING", (*name, snapshot))
+        connection.execute(
+            "INSERT INTO object_refs (uid, snapshot, kind, chain_hash) SELECT uid, ?, ?, ? FROM agents WHERE uid = ?"
+            " AND (? = 0 OR EXISTS (SELECT 1 FROM snapshots AS s WHERE s.id = ? AND s.uid = agents.uid))"
+            " ON CONFLICT DO NOTHING",
+            (snapshot, *name, uid, snapshot, snapshot),
+        )
     return bool(holders_of(connection, name))
 
 
 def holders_of(connection: Connection, name: FileName) -> list[tuple[str, int]]:
     """The states that refer to an object, by uid and snapshot."""
-    rows = connection.execute(
-        "SELECT uid, 0 FROM object_refs WHERE kind = :kind AND chain_hash = :chain_hash UNION ALL"
-        " SELECT s.uid, s.id FROM snapshot_object_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
-        " WHERE r.kind = :kind AND r.chain_hash = :chain_hash",
-        name._asdict(),
-    )
+    rows = connection.execute("SELECT uid, snapshot FROM object_refs WHERE kind = ? AND chain_hash = ?", name)
     return [(str(uid), int(snapshot)) for uid, snapshot in rows]
+
+
+def forget(connection: Connection, uid: str, snapshot: int) -> None:
+    """Let a snapshot refer to none."""
+    connection.execute("DELETE FROM object_refs WHERE uid = ? AND snapshot = ?", (uid, snapshot))
 
 
 def drop(connection: Connection, uid: str) -> bool:
     """Let an agent and its snapshots refer to none; whether they did."""
-    of_agent = connection.execute("DELETE FROM object_refs WHERE uid = ?", (uid,)).rowcount
-    of_snapshots = connection.execute(
-        "DELETE FROM snapshot_object_refs WHERE snapshot IN (SELECT id FROM snapshots WHERE uid = ?)", (uid,)
-    ).rowcount
-    return of_agent + of_snapshots > 0
+    return connection.execute("DELETE FROM object_refs WHERE uid = ?", (uid,)).rowcount > 0
 
 
 def fingerprint(connection: Connection, uid: str) -> str:
     """With what the KV of an agent's own state in the object store was computed; "" if there is none."""
     row = connection.execute(
         "SELECT o.fingerprint FROM object_refs AS r CROSS JOIN objects AS o"
-        " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND o.present = 1 LIMIT 1",
+        " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND r.snapshot = 0 AND o.present = 1"
+        " LIMIT 1",
         (uid,),
     ).fetchone()
     return "" if row is None else str(row[0])
@@ -118,7 +112,7 @@ def blocks(connection: Connection, uid: str, fingerprint: str = "") -> dict[int,
     """Up to where an agent's blocks in the object store go, by their first tokens; of one fingerprint, "": of any."""
     rows = connection.execute(
         "SELECT o.first_token, max(o.first_token + o.token_count) FROM object_refs AS r CROSS JOIN objects AS o"
-        " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND o.present = 1"
+        " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND r.snapshot = 0 AND o.present = 1"
         f" AND o.kind = {FileKind.BLOCK:d} AND ? IN ('', o.fingerprint) GROUP BY o.first_token",
         (uid, fingerprint),
     )
@@ -127,5 +121,7 @@ def blocks(connection: Connection, uid: str, fingerprint: str = "") -> dict[int,
 
 def remote_uids(connection: Connection) -> set[str]:
     """The agents whose own states have KV in the object store."""
-    statement = "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash) WHERE present = 1"
+    statement = (
+        "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash) WHERE snapshot = 0 AND present = 1"
+    )
     return {str(uid) for (uid,) in connection.execute(statement)}

@@ -1,32 +1,30 @@
 """The tables of `store.db`, and how a directory of an older version becomes one of this version.
 
-`PRAGMA user_version` counts the scripts of `migrations/` that were applied. A published script never changes; a change
-is a new script at the end. Which version a file has is read from its first page, without SQLite, which would write
-beside it to read its WAL.
+`PRAGMA user_version` says which version it has. A published script never changes; a change is a new script at the end.
+Which version a file has is read from its first page, without SQLite, which would write beside it to read its WAL.
 """
 
 import sqlite3
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from cache_service import checksums
-from cache_service.checksums import LedgerDamaged
-from cache_service.files import warm_database
+from cache_service.damage import LedgerDamaged
 
-MIGRATIONS = tuple(
-    path.read_text(encoding="utf-8")
-    for path in sorted(resources.files(__package__).joinpath("migrations").iterdir(), key=lambda path: path.name)
-    if path.name.endswith(".sql")
-)
-"""The scripts of `migrations/`, in the order of their numbers."""
 
-_TO_WARM_DATABASE = 4
-"""The script before which rows of files are copied to warm.db."""
+def read_script(name: str, package: str = __package__) -> str:
+    """Read a script of SQL that is part of a package."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+TABLES: Final = read_script("tables.sql")
+"""Of both engines."""
+FIRST: Final = 6
+"""The version that the first script makes. Directories of before are refused."""
+SCRIPTS: Final = (TABLES + read_script("sqlite.sql"),)
+"""Each makes the next version of the one before."""
 _MAGIC = b"SQLite format 3\0"
-_HEADER, _FRAME_HEADER = 32, 24
-_SALTS = slice(16, 24)  # of the header of a WAL; a frame of an earlier use of the file has others at 8:16
 
 
 class SchemaTooNew(Exception):
@@ -34,7 +32,7 @@ class SchemaTooNew(Exception):
 
 
 class ForeignDatabase(Exception):
-    """The database is another program's; the message says what to do."""
+    """The database is another program's, or of an Agentmem whose tables are not read; the message says what to do."""
 
 
 class FirstPage(NamedTuple):
@@ -44,30 +42,33 @@ class FirstPage(NamedTuple):
     has_tables: bool
 
 
+def version() -> int:
+    """The version that this program makes."""
+    return FIRST + len(SCRIPTS) - 1
+
+
 def refuse_newer(path: Path) -> None:
-    """Raise SchemaTooNew for the database of a newer program, and ForeignDatabase for one of another.
+    """Raise SchemaTooNew for the database of a newer program, and ForeignDatabase for one that is not read.
 
     Nothing is written, not even beside it, and no file need be there. Raises OSError.
     """
-    page = first_page(path)
-    if page is None:
+    if (page := first_page(path)) is None:
         return
-    if page.user_version > len(MIGRATIONS):
-        raise SchemaTooNew(_too_new(page.user_version))
+    _refuse(page.user_version, str(path))
     if page.user_version == 0 and page.has_tables:
         raise ForeignDatabase(f"{path} is another program's database; choose a directory of its own as --data")
 
 
 def is_older(path: Path) -> bool:
-    """Whether an older program wrote the database, and no store has brought it to this version yet."""
+    """Return whether no store has brought the database to this version yet."""
     page = first_page(path)
-    return page is not None and page.user_version < len(MIGRATIONS)
+    return page is not None and page.user_version < version()
 
 
 def prepare(connection: sqlite3.Connection) -> None:
     """Bring the database to this version, and look whether it hides an agent.
 
-    Raises SchemaTooNew, LedgerDamaged, OSError, sqlite3.Error.
+    Raises SchemaTooNew, ForeignDatabase, LedgerDamaged, OSError, sqlite3.Error.
     """
     migrate(connection)
     # Whom a damaged index hides must not begin anew. It takes microseconds an agent.
@@ -78,53 +79,45 @@ def prepare(connection: sqlite3.Connection) -> None:
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the database to this version, in one transaction per script.
 
-    Raises SchemaTooNew, OSError, sqlite3.Error.
+    Raises SchemaTooNew, ForeignDatabase, OSError, sqlite3.Error.
     """
-    checksums.register(connection)
-    (applied,) = connection.execute("PRAGMA user_version").fetchone()
-    if applied > len(MIGRATIONS):
-        raise SchemaTooNew(_too_new(applied))
-    for number, script in enumerate(MIGRATIONS[applied:], start=applied + 1):
-        if number == _TO_WARM_DATABASE and applied:
-            path = connection.execute("PRAGMA database_list").fetchone()[2]
-            warm_database.take_over(connection, warm_database.beside(Path(path)))
-        connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    _refuse(found, "the database")
+    applied = found - FIRST + 1 if found else 0
+    for number, each in enumerate(SCRIPTS[applied:], start=FIRST + applied):
+        run(connection, each, number)
+
+
+def run(connection: sqlite3.Connection, statements: str, number: int) -> None:
+    """Run a script as one transaction that makes version `number`; then the file's first page says so, too, unless
+    another program is reading it. Raises sqlite3.Error.
+    """
+    connection.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def first_page(path: Path) -> FirstPage | None:
-    """Read the first page of the database at `path`, as it was last committed; None if there is no such database.
-
-    Raises OSError.
-    """
-    page = _in_wal(path.with_name(f"{path.name}-wal")) or _in_file(path)
+    """Read the first page of the database at `path`; None if there is no such database. Raises OSError."""
+    page = b""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        page = file.read(512)
     if not page.startswith(_MAGIC) or len(page) < 108:
         return None
     is_empty = page[100] == 0x0D and page[103:105] == bytes(2)  # a leaf without a cell
     return FirstPage(int.from_bytes(page[60:64], "big"), not is_empty)
 
 
-def _too_new(applied: int) -> str:
-    return f"its schema has version {applied}, this program knows {len(MIGRATIONS)}; use a newer agentmem"
+def too_old(what: str, found: int, elsewhere: str) -> ForeignDatabase:
+    """The refusal of tables of before; `elsewhere` is where new ones may be made."""
+    return ForeignDatabase(
+        f"{what} has schema {found}, of an agentmem before this one, which reads {FIRST} and newer; nothing was"
+        f" changed. Choose {elsewhere}, and bring agents there with files that the agentmem that made it exports"
+        " (`agentmem agents export`, then `agentmem agents import`)"
+    )
 
 
-def _in_file(path: Path) -> bytes:
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        return file.read(512)
-    return b""
-
-
-def _in_wal(path: Path) -> bytes:
-    """The page as the last transaction that changed it left it; empty if none did."""
-    found = written = b""
-    with suppress(FileNotFoundError), open(path, "rb") as wal:
-        header = wal.read(_HEADER)
-        size = int.from_bytes(header[8:12], "big")
-        while len(frame := wal.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == header[_SALTS]:
-            page = wal.read(size)
-            if len(page) < size:
-                break
-            if frame[:4] == b"\0\0\0\1":
-                written = page
-            if frame[4:8] != bytes(4):  # the transaction's last frame
-                found = written
-    return found
+def _refuse(found: int, what: str) -> None:
+    if found > version():
+        raise SchemaTooNew(f"its schema has version {found}, this program knows {version()}; use a newer agentmem")
+    if 0 < found < FIRST:
+        raise too_old(what, found, "another --data")

@@ -11,16 +11,15 @@ Positions in a chain, for a segment S with the child C (or the head itself, whos
     | tokens of S that count     | tokens of S that this chain doesn't have |
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import xxhash
 
 from agentmem.kv.ledger import Ledger, TurnPlace, Uint32
-from cache_service import checksums
-from cache_service.checksums import LedgerDamaged
-from cache_service.connection import Answer, Connection, differences
-from cache_service.ledger import summed
+from cache_service.connection import Connection, differences, insert
+from cache_service.damage import LedgerDamaged
 
 _A_LEDGER = "a ledger"
 FRAGMENT = -1
@@ -40,12 +39,16 @@ EMPTY = Head(None, 0, 0, 0)
 
 
 class Piece(NamedTuple):
-    """A segment in a chain, of which the first `kept` tokens count."""
+    """A segment in a chain, of which the first `kept` tokens count; `tail` is where the last of these ends in its text,
+    if not at its end.
+    """
 
     kept: int
+    tail: int
+    id: int
+    namespace: str
     opening_bytes: int
     template_time: str
-    id: int
     parent_id: int | None
     parent_tokens: int
     parent_bytes: int
@@ -59,6 +62,43 @@ class Piece(NamedTuple):
     text: bytes
     offsets: Uint32
 
+    def end(self) -> Head:
+        """The ledger up to the last of its tokens that count."""
+        whole = self.kept == self.tokens
+        text_bytes = self.text_bytes if whole else self.tail
+        turns = self.turns - (not whole and self.generated_tokens != FRAGMENT)
+        return Head(self.id, self.parent_tokens + self.kept, self.parent_bytes + text_bytes, turns)
+
+
+_DIGESTED: Final = (
+    "parent_id",
+    "parent_tokens",
+    "parent_bytes",
+    "tokens",
+    "text_bytes",
+    "generated_tokens",
+    "version",
+    "turns",
+    "tokenizer_hash",
+    "opening_bytes",
+    "template_time",
+    "token_ids",
+    "text",
+    "offsets",
+)
+
+
+def digest(segment: Mapping[str, Any]) -> bytes:
+    """xxh3_128 of a segment's columns, each with its length. Not of its id, which is not known before it is inserted,
+    nor of its parent's digest, which a cut changes.
+    """
+    found = xxhash.xxh3_128()
+    for value in map(segment.__getitem__, _DIGESTED):
+        data = value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")
+        found.update(b"%d:" % len(data))
+        found.update(data)
+    return found.digest()
+
 
 def append(
     connection: Connection,
@@ -68,12 +108,11 @@ def append(
     part: Ledger,
     generated_tokens: int,
     version: int,
-    drawn: Answer | None = None,
 ) -> Head:
     """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then those of `part`.
 
-    The new segment's id may be `drawn` (summed.draw), after its parent was. What is appended is one turn, unless it is
-    a fragment. What `part` says of its beginning is said of the whole ledger.
+    What is appended is one turn, unless it is a fragment. What `part` says of its beginning is said of the whole
+    ledger.
     """
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
     turns = kept.turns + (generated_tokens != FRAGMENT)
@@ -95,7 +134,7 @@ def append(
         "text": part.text,
         "offsets": _pack(part.offsets),
     }
-    segment = summed.insert(connection, "segments", row, drawn)
+    segment = insert(connection, "segments", {**row, "digest": digest(row)}, returning="id")
     return Head(segment, kept.tokens + size[0], kept.text_bytes + size[1], turns)
 
 
@@ -111,11 +150,8 @@ def cut(connection: Connection, head: Head, tokens: int) -> Head:
     ]
     if not kept:
         return EMPTY
-    last = kept[-1]
-    whole = tokens - last.parent_tokens == last.tokens
-    text_bytes = last.text_bytes if whole else int(last.offsets[tokens - last.parent_tokens - 1])
-    turns = last.turns if whole or last.generated_tokens == FRAGMENT else last.turns - 1
-    return Head(last.id, tokens, last.parent_bytes + text_bytes, turns)
+    last, count = kept[-1], tokens - kept[-1].parent_tokens
+    return last._replace(kept=count, tail=int(last.offsets[count - 1]) if count else 0).end()
 
 
 def check(connection: Connection, head: Head) -> None:
@@ -153,12 +189,6 @@ def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, b
     return {segment: (messages, message_hash) for segment, messages, message_hash in rows}
 
 
-def template_time(connection: Connection, head: Head) -> str:
-    """The time at which a ledger's beginning was rendered; "" for the empty one."""
-    row = connection.execute("SELECT template_time FROM segments WHERE id = ?", (head.segment,)).fetchone()
-    return "" if row is None else str(row[0])
-
-
 def tokenizer_hash(connection: Connection, head: Head) -> str:
     """Who made the tokens of a ledger; "" for the empty one."""
     row = connection.execute("SELECT tokenizer_hash FROM segments WHERE id = ?", (head.segment,)).fetchone()
@@ -167,8 +197,7 @@ def tokenizer_hash(connection: Connection, head: Head) -> str:
 
 def empty(connection: Connection, head: Head) -> Head:
     """No token of `head`, as a head that names a segment as agents and snapshots have to: the root of its chain."""
-    (root,) = connection.execute(f"{_CHAIN} SELECT min(id) FROM chain", (head.segment, head.tokens)).fetchone()
-    return Head(root, 0, 0, 0)
+    return walk(connection, head, _A_LEDGER)[0]._replace(kept=0, tail=0).end()
 
 
 def common_tokens(connection: Connection, one: Head, other: Head) -> int:
@@ -231,59 +260,107 @@ def erase(connection: Connection, segment: int, tokens: int | None) -> None:
     Its turn is not wholly there any more.
     """
     if tokens is None:
-        summed.update(connection, "turns", {"segment": None}, segment=segment)
         connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
         return
     row = connection.execute(
-        "SELECT generated_tokens, turns, token_ids, text, offsets FROM segments WHERE id = ? AND tokens > ?",
-        (segment, tokens),
+        f"SELECT digest, {', '.join(_DIGESTED)} FROM segments WHERE id = ? AND tokens > ?", (segment, tokens)
     ).fetchone()
     if row is None:
         return
-    generated, turns, token_ids, text, offsets = row
-    end = int(_unpack(offsets)[tokens - 1]) if tokens else 0
+    found, before = row[0], dict(zip(_DIGESTED, row[1:], strict=True))
+    end = int(_unpack(before["offsets"])[tokens - 1]) if tokens else 0
     cut = {
         "tokens": tokens,
         "text_bytes": end,
         "generated_tokens": FRAGMENT,
-        "turns": turns - (generated != FRAGMENT),
-        "token_ids": token_ids[: 4 * tokens],
-        "text": text[:end],
-        "offsets": offsets[: 4 * tokens],
+        "turns": before["turns"] - (before["generated_tokens"] != FRAGMENT),
+        "token_ids": before["token_ids"][: 4 * tokens],
+        "text": before["text"][:end],
+        "offsets": before["offsets"][: 4 * tokens],
     }
-    summed.update(connection, "segments", cut, id=segment)
-    summed.update(connection, "turns", {"segment": None}, segment=segment)
+    cut["digest"] = digest({**before, **cut}) if digest(before) == found else b""  # what is damaged stays so
+    assigned = ", ".join(f"{column} = ?" for column in cut)
+    connection.execute(f"UPDATE segments SET {assigned} WHERE id = ?", (*cut.values(), segment))
+    connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
+
+
+def damaged(connection: Connection) -> Iterator[int]:
+    """All segments that are not what was written. Reads everything."""
+    last = 0
+    while rows := connection.execute(
+        f"SELECT id, digest, {', '.join(_DIGESTED)} FROM segments WHERE id > ? ORDER BY id LIMIT 200", (last,)
+    ).fetchall():
+        for last, found, *columns in rows:
+            if digest(dict(zip(_DIGESTED, columns, strict=True))) != found:
+                yield last
+
+
+def holds(place: Sequence[int], head: Head) -> bool:
+    """Return whether a head can lie in its segment, whose content is not read: its `place` is parent_tokens,
+    parent_bytes, tokens, text_bytes, turns and generated_tokens.
+    """
+    parent_tokens, parent_bytes, tokens, text_bytes, turns, generated = place
+    kept, kept_bytes = head.tokens - parent_tokens, head.text_bytes - parent_bytes
+    if kept == tokens:
+        return (kept_bytes, head.turns) == (text_bytes, turns)
+    return 0 <= kept < tokens and 0 <= kept_bytes <= text_bytes and head.turns == turns - (generated != FRAGMENT)
+
+
+def walk(connection: Connection, head: Head, what: str) -> list[Piece]:
+    """The segments up to the last token of a head, whose other fields are not looked at, oldest first and without their
+    content. Raises LedgerDamaged, in which `what` is named, where they do not follow each other.
+    """
+    rows = connection.execute(f"{_CHAIN} SELECT {_PLACES}, '', '', '' {_JOINED}", head[:2])
+    return _following(sorted((_piece(row) for row in rows), key=lambda piece: piece.id), what)
 
 
 def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
-    """The segments of a ledger, oldest first, every byte verified. `what` names it. Raises LedgerDamaged."""
-    rows = connection.execute(
-        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.opening_bytes, s.template_time, s.checksum, {_COLUMNS}"
-        " FROM chain CROSS JOIN segments AS s WHERE s.id = chain.id",
-        (head.segment, head.tokens),
-    ).fetchall()
+    """The segments of a ledger, oldest first, every byte verified, and the head with them. `what` names it.
+
+    Raises LedgerDamaged.
+    """
     pieces = []
-    for kept, opening_bytes, template_time, found, *segment in rows:
-        checksums.verify(what, *segment, found=found)
-        *row, token_ids, text, offsets = segment
-        pieces.append(
-            Piece._make((kept, opening_bytes, template_time, *row, _unpack(token_ids), text, _unpack(offsets)))
-        )
-    pieces.sort(key=lambda piece: piece.id)
-    follows = [None, *(piece.id for piece in pieces)]
-    if [piece.parent_id for piece in pieces] + [head.segment] != follows or any(
-        not 0 <= piece.kept <= piece.tokens for piece in pieces
+    for found, *row in connection.execute(
+        f"{_CHAIN} SELECT s.digest, {_PLACES}, s.token_ids, s.text, s.offsets {_JOINED}", head[:2]
     ):
+        piece = _piece(row)
+        if digest(piece._asdict()) != found:
+            raise LedgerDamaged(what)
+        pieces.append(piece._replace(token_ids=_unpack(row[-3]), offsets=_unpack(row[-1])))
+    pieces = _following(sorted(pieces, key=lambda piece: piece.id), what)
+    if (pieces[-1].end() if pieces else EMPTY) != head:
         raise LedgerDamaged(what)
     return pieces
 
 
-_COLUMNS = ", ".join(f"s.{column}" for column in checksums.COLUMNS["segments"].split(", "))
+def _following(pieces: list[Piece], what: str) -> list[Piece]:
+    """The same pieces, if each stands on the one before it. Raises LedgerDamaged."""
+    place = EMPTY
+    for piece in pieces:
+        turns = piece.turns - (piece.generated_tokens != FRAGMENT)
+        stands_on = Head(piece.parent_id, piece.parent_tokens, piece.parent_bytes, turns)
+        if stands_on != place or not 0 <= piece.kept <= piece.tokens:
+            raise LedgerDamaged(what)
+        place = piece.end()
+    return pieces
+
+
+def _piece(row: Sequence[Any]) -> Piece:
+    kept, tail, *columns = row
+    return Piece(kept, int.from_bytes(tail or b"", "little"), *columns)
+
+
 _CHAIN = (
     "WITH RECURSIVE chain (id, cut) AS (SELECT CAST(? AS BIGINT), CAST(? AS BIGINT)"
     " UNION ALL SELECT s.parent_id, s.parent_tokens FROM chain"
-    " JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
+    " JOIN segments AS s ON s.id = chain.id WHERE s.parent_id < s.id)"  # or damage could make a circle
 )
+_KEPT = "(chain.cut - s.parent_tokens)"
+_PLACES = (
+    f"{_KEPT}, CASE WHEN {_KEPT} > 0 AND {_KEPT} < s.tokens"
+    f" THEN substr(s.offsets, CAST(4 * {_KEPT} - 3 AS INTEGER), 4) END, "
+) + ", ".join(f"s.{column}" for column in Piece._fields[2:-3])
+_JOINED = "FROM chain CROSS JOIN segments AS s WHERE s.id = chain.id"
 _NONE = np.empty(0, dtype=np.uint32)
 
 

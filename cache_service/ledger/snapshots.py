@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from agentmem.errors import AlreadyExists, NotFound
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey, automatic_snapshot
-from cache_service import checksums
-from cache_service.connection import Connection
+from cache_service.connection import Connection, insert
 from cache_service.files.holding import OWN, WHOLE
-from cache_service.ledger import agents, kv_changes, object_references, segments, summed
+from cache_service.ledger import agents, kv_changes, object_references, segments
 from cache_service.ledger.agents import State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -61,6 +60,7 @@ def drop(connection: Connection, key: AgentKey, uid: str, snapshots: Iterable[in
     for number in snapshots:
         delete = "DELETE FROM snapshots WHERE id = ? RETURNING head_segment"
         segments.drop_unused(connection, connection.execute(delete, (number,)).fetchone())
+        object_references.forget(connection, uid, number)
         kv_changes.end(connection, key, uid, number)
 
 
@@ -102,16 +102,14 @@ def delete(connection: Connection, key: AgentKey, name: str) -> None:
 
 
 _SELECT = (
-    "SELECT id, name, uid, version, head_segment, tokens, text_bytes, turns, messages, message_hash, automatic,"
-    " created, revision, checksum FROM snapshots"
+    "SELECT id, name, uid, version, revision, head_segment, tokens, text_bytes, turns, messages, message_hash,"
+    " automatic, created FROM snapshots"
 )
 
 
 def _snapshot(row: tuple[Any, ...]) -> Snapshot:
-    (number, name, uid, version, *place, messages, message_hash, automatic, created, revision, found) = row
-    checksums.verify(f"snapshot {name!r}", number, uid, name, version, *place, found=found)
-    state = Version(uid, version, revision)
-    return Snapshot(number, name, state, Head(*place), messages, message_hash, automatic, created)
+    number, name, *rest = row
+    return Snapshot(number, name, Version(*rest[:3]), Head(*rest[3:7]), *rest[7:])
 
 
 def _add(connection: Connection, key: AgentKey, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
@@ -130,7 +128,7 @@ def _add(connection: Connection, key: AgentKey, state: State, name: str, *, auto
         "automatic": automatic,
         "created": now.wall,
     }
-    summed.insert(connection, "snapshots", row)
+    insert(connection, "snapshots", row)
     added = existing(connection, uid, name)
     object_references.keep(connection, uid, added.id)
     kv_changes.give(connection, key.namespace, state.version, (uid, OWN), WHOLE, added.id)

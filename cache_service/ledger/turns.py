@@ -3,18 +3,19 @@
 An agent that is there at once, with all of its turns: an import. Functions of a connection.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version, other_revision
 from agentmem.validation import NEVER, AgentKey, IdleTimes
-from cache_service import checksums
-from cache_service.connection import Answer, Connection, ask
-from cache_service.ledger import agents, branches, segments, snapshots, summed, versions
+from cache_service import damage
+from cache_service.connection import Connection, ask, insert
+from cache_service.damage import LedgerDamaged
+from cache_service.ledger import agents, branches, segments, snapshots, versions
 from cache_service.ledger.agents import NO_CONVERSATION, Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import EMPTY, FRAGMENT, Head
@@ -78,16 +79,15 @@ class Commit(NamedTuple):
 def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot. Its repetition changes nothing.
 
-    Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, and
-    FailedPrecondition if the kept tokens are another tokenizer's.
+    Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone,
+    FailedPrecondition if the kept tokens are another tokenizer's, and LedgerDamaged.
     """
     asked = agents.ask_state(connection, turn.key)  # first: what is asked for behind it is what its lock has waited for
-    asked_turn, asked_tokenizer = _ask_turn(connection, turn), _ask_tokenizer(connection, turn.key)
-    drawn = summed.draw(connection, "segments")
-    state = agents.asked_state(asked, turn.key) or State(NO_VERSION, EMPTY)
+    asked_turn, asked_head = _ask_turn(connection, turn), _ask_head(connection, turn.key)
+    state = agents.asked_state(asked) or State(NO_VERSION, EMPTY)
     if turn.base != state.version and (made := _made_by(connection, turn, state.version)) is not None:
         return Commit(made, repeated=True)
-    known = _found_turn(asked_turn, state.version.uid, turn.request_id)
+    known = _found_turn(asked_turn, state.version.uid)
     if known is not None:
         if known.request_digest != turn.request_digest:
             raise InvalidArgument("request_id", "was used for a turn with other arguments")
@@ -97,21 +97,19 @@ def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     if turn.snapshot_version:
         branches.return_to(connection, turn.key, state, turn.snapshot_version, turn.keep_tokens, now)
         state = agents.existing(connection, turn.key)
-        asked_tokenizer = _ask_tokenizer(connection, turn.key)
-    _check_kept(turn, state.head, asked_tokenizer)
+        asked_head = _ask_head(connection, turn.key)
+    _check_kept(turn, state.head, asked_head)
     drops = turn.keep_tokens < state.head.tokens
     if drops:
         pushed_out = snapshots.add_automatic(connection, turn.key, state, now)
         snapshots.drop(connection, turn.key, state.version.uid, pushed_out)
     version = versions.following(state.version)
-    *_, head = _append(
-        connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number, drawn
-    )
-    place = turn.key, version, head, turn.conversation, now, turn.content.template_time
+    *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
+    place = turn.key, version, head, turn.conversation, now
     if state.version == NO_VERSION:
         agents.create(connection, *place, turn.context_policy, turn.idle_times)
     else:
-        agents.advance(connection, *place)
+        agents.advance(connection, *place[1:])
     _add(connection, version, head, turn, now)
     return Commit(version, dropped_tokens=drops or turn.snapshot_version > 0)
 
@@ -124,45 +122,42 @@ def open_agent(connection: Connection, key: AgentKey, known: Version, request_id
     state = agents.find(connection, key)
     if state is None:
         return Opened(NO_VERSION, None, None)
-    content = None if state.version == known else segments.read(connection, state.head, checksums.of_agent(key))
+    content = None if state.version == known else segments.read(connection, state.head, damage.of_agent(key))
     known_turn = committed(connection, state.version.uid, request_id)
     return Opened(state.version, content, known_turn, state.context_policy)
 
 
 def committed(connection: Connection, uid: str, request_id: str) -> Committed | None:
-    """The agent's turn of this name; None if there is none or the name is empty. Raises LedgerDamaged."""
+    """The agent's turn of this name; None if there is none or the name is empty."""
     if not request_id:
         return None
     asked = ask(connection, f"{_TURN} WHERE t.uid = ? AND {_NAMED}", (uid, request_id))
-    return _found_turn(asked, uid, request_id)
+    return _found_turn(asked, uid)
 
 
-_TURN = "SELECT t.uid, t.version, t.revision, segment, request_digest, record, t.checksum FROM turns AS t"
+_TURN = "SELECT t.uid, t.version, t.revision, request_digest, record FROM turns AS t"
 _NAMED = "request_id = ? AND request_id != ''"
 
 
-def _ask_turn(connection: Connection, turn: Turn) -> Answer:
+def _ask_turn(connection: Connection, turn: Turn) -> Callable[[], Any]:
     """Ask for the turn that the agent has of this name."""
     of_agent = "JOIN agents AS a ON a.uid = t.uid WHERE a.namespace = ? AND agent_id = ? AND model_id = ?"
     return ask(connection, f"{_TURN} {of_agent} AND {_NAMED}", (*turn.key, turn.request_id))
 
 
-def _found_turn(asked: Answer, uid: str, request_id: str) -> Committed | None:
-    """The turn that was asked for, if it is of this agent. Raises LedgerDamaged."""
-    row = asked.fetchone()
-    if row is None or row[0] != uid:
-        return None
-    _, version, revision, segment, digest, record, found = row
-    checksums.verify(f"turn {request_id!r}", uid, version, segment, request_id, digest, record, found=found)
-    return Committed(Version(uid, version, revision), digest, record)
+def _found_turn(asked: Callable[[], Any], uid: str) -> Committed | None:
+    """The turn that was asked for, if it is of this agent."""
+    row = asked()
+    return None if row is None or row[0] != uid else Committed(Version(*row[:3]), *row[3:])
 
 
-def _ask_tokenizer(connection: Connection, key: AgentKey) -> Answer:
-    """Ask whose tokens an agent's ledger has."""
+def _ask_head(connection: Connection, key: AgentKey) -> Callable[[], Any]:
+    """Ask what an agent's head segment is: its namespace, whose tokens it has, and its place."""
     return ask(
         connection,
-        "SELECT tokenizer_hash FROM agents JOIN segments ON id = head_segment"
-        " WHERE agents.namespace = ? AND agent_id = ? AND model_id = ?",
+        "SELECT s.namespace, tokenizer_hash, parent_tokens, parent_bytes, s.tokens, s.text_bytes, s.turns,"
+        " generated_tokens FROM agents AS a JOIN segments AS s ON id = head_segment"
+        " WHERE a.namespace = ? AND agent_id = ? AND model_id = ?",
         key,
     )
 
@@ -179,10 +174,16 @@ def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | 
     return None if row is None else Version(uid, number, row[0])
 
 
-def _check_kept(turn: Turn, head: Head, asked_tokenizer: Answer) -> None:
+def _check_kept(turn: Turn, head: Head, asked_head: Callable[[], Any]) -> None:
+    """Check that a turn can stand on a head, also where its chain is not read: a wrong counter would be built upon."""
+    tokenizer = ""
+    if head.segment is not None:
+        namespace, tokenizer, *place = asked_head() or ("", "")
+        if namespace != turn.key.namespace or not segments.holds(place, head):
+            raise LedgerDamaged(damage.of_agent(turn.key))
     if turn.keep_tokens > head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {head.tokens} tokens")
-    if turn.keep_tokens and asked_tokenizer.fetchone() != (turn.content.tokenizer_hash,):
+    if turn.keep_tokens and tokenizer != turn.content.tokenizer_hash:
         raise FailedPrecondition(
             "the kept tokens were made by another tokenizer; tokenize the text again and keep no tokens"
         )
@@ -221,7 +222,7 @@ def create_agent(
     if head.tokens < len(content) or not heads:
         version, part = versions.following(version), _between(content, head.tokens, len(content))
         head = segments.append(connection, key.namespace, head, head.tokens, part, FRAGMENT, version.number)
-    agents.create(connection, key, version, head, NO_CONVERSATION, now, content.template_time, context_policy)
+    agents.create(connection, key, version, head, NO_CONVERSATION, now, context_policy)
     unnamed = Turn(key, NO_VERSION, 0, content, "", b"", b"", NO_CONVERSATION)
     for each, head in made:
         _add(connection, each, head, unnamed, now)
@@ -244,7 +245,7 @@ def _add(connection: Connection, version: Version, head: Head, turn: Turn, now: 
         "record": turn.record,
         "commit_id": turn.commit_id,
     }
-    summed.insert(connection, "turns", row)
+    insert(connection, "turns", row)
 
 
 def _append(
@@ -254,17 +255,13 @@ def _append(
     keep_tokens: int,
     content: Ledger,
     version: int = 0,
-    drawn: Answer | None = None,
 ) -> Iterator[Head]:
-    """Append the turns of `content` one after the other; each one's head. They have one `version`, or 1, 2, … (0).
-
-    The first segment's id may be `drawn`.
-    """
+    """Append the turns of `content` one after the other; each one's head. They have one `version`, or 1, 2, … (0)."""
     start = 0
     for number, turn in enumerate(content.turns, start=1):
         part, made_by = _between(content, start, turn.end_token), version or number
-        head = segments.append(connection, namespace, head, keep_tokens, part, turn.generated_tokens, made_by, drawn)
-        start, keep_tokens, drawn = turn.end_token, head.tokens, None
+        head = segments.append(connection, namespace, head, keep_tokens, part, turn.generated_tokens, made_by)
+        start, keep_tokens = turn.end_token, head.tokens
         yield head
 
 

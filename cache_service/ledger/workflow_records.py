@@ -9,10 +9,8 @@ from typing import Final, NamedTuple
 
 from agentmem.errors import Aborted, InvalidArgument, NotFound
 from agentmem.validation import MAX_RECORD_BYTES
-from cache_service import checksums
-from cache_service.checksums import LedgerDamaged
-from cache_service.connection import Connection, differences
-from cache_service.ledger import summed
+from cache_service.connection import Connection, differences, insert
+from cache_service.damage import LedgerDamaged
 
 NEWEST: Final = 2**63 - 1
 """The end of the order of creation: a page before it is the first one."""
@@ -53,7 +51,7 @@ class Owner(NamedTuple):
 class Put(NamedTuple):
     """What a put brings to the record that is in `version`, 0 for a new one. `payload` None leaves it as it is.
 
-    `owner` is who has the run from now on, kept only where machines share the ledger.
+    `owner` is who has the run from now on; None: it waits until it is asked for.
     """
 
     namespace: str
@@ -69,7 +67,7 @@ def put(connection: Connection, new: Put) -> int:
     """Create or change a record, and append events; its new version.
 
     Raises Aborted if the record isn't in this version, InvalidArgument if it gets too large or a new one has no
-    payload, LedgerDamaged if its head is damaged.
+    payload.
     """
     namespace, workflow_id, version, summary, payload, events, owner = new
     record = find(connection, namespace, workflow_id)
@@ -87,31 +85,27 @@ def put(connection: Connection, new: Put) -> int:
         raise InvalidArgument("events", f"the record would have {size} bytes, more than {MAX_RECORD_BYTES}")
     number = record.id
     head = {"version": version + 1, "events": record.events + len(events), "bytes": size, "summary": summary}
+    head["owner_node"], head["owner_epoch"] = owner or (None, None)
     if record.id == _NEW:
         name = {"namespace": namespace, "workflow_id": workflow_id}
-        number = summed.insert(connection, "workflow_records", {**name, **head})
+        number = insert(connection, "workflow_records", {**name, **head}, returning="id")
     else:
-        summed.update(connection, "workflow_records", head, id=number)
+        assigned = ", ".join(f"{column} = ?" for column in head)
+        connection.execute(f"UPDATE workflow_records SET {assigned} WHERE id = ?", (*head.values(), number))
     parts = [*enumerate(events, start=record.events + 1)]
     if payload is not None:
         connection.execute("DELETE FROM workflow_parts WHERE record = ? AND number = 0", (number,))
         parts.insert(0, (0, payload))
     for place, content in parts:
-        summed.insert(connection, "workflow_parts", {"record": number, "number": place, "content": content})
-    if differences(connection).has_nodes:
-        _belong(connection, number, owner)
+        insert(connection, "workflow_parts", {"record": number, "number": place, "content": content})
     return version + 1
 
 
 def find(connection: Connection, namespace: str, workflow_id: str) -> Record | None:
-    """A record's head; None if there is no such record. Raises LedgerDamaged."""
+    """A record's head; None if there is no such record."""
     which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
     row = connection.execute(f"{_HEADS} {which}", (namespace, workflow_id)).fetchone()
-    if row is None:
-        return None
-    *values, found = row
-    checksums.verify(_name(workflow_id), values[0], namespace, *values[1:], found=found)
-    return Record(*values)
+    return None if row is None else Record(*row)
 
 
 def read(connection: Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
@@ -121,27 +115,21 @@ def read(connection: Connection, namespace: str, workflow_id: str, after_event: 
         return None
     after = min(after_event, record.events)
     rows = connection.execute(
-        "SELECT number, content, checksum FROM workflow_parts WHERE record = ? AND (number = 0 OR number > ?)"
-        " ORDER BY number",
+        "SELECT number, content FROM workflow_parts WHERE record = ? AND (number = 0 OR number > ?) ORDER BY number",
         (record.id, after),
     ).fetchall()
-    for number, content, found in rows:
-        checksums.verify(_name(workflow_id), record.id, number, content, found=found)
     if [row[0] for row in rows] != [0, *range(after + 1, record.events + 1)]:
-        raise LedgerDamaged(_name(workflow_id))
-    payload, *events = (content for _, content, _ in rows)
+        raise LedgerDamaged(f"the record of workflow {workflow_id!r}")
+    payload, *events = (content for _, content in rows)
     return Content(record, payload, events)
 
 
 def page(connection: Connection, namespace: str, before: int, limit: int) -> list[Record]:
-    """Heads of records of a namespace, the newest first, from those created before `before` on.
-
-    They are not verified, so that a damaged one can be found and deleted.
-    """
+    """Heads of records of a namespace, the newest first, from those created before `before` on."""
     rows = connection.execute(
         f"{_HEADS} WHERE namespace = ? AND id < ? ORDER BY id DESC LIMIT ?", (namespace, before, limit)
     )
-    return [Record(*row[:-1]) for row in rows]
+    return [Record(*row) for row in rows]
 
 
 def delete(connection: Connection, namespace: str, workflow_id: str, version: int) -> None:
@@ -156,40 +144,9 @@ def delete(connection: Connection, namespace: str, workflow_id: str, version: in
     connection.execute("DELETE FROM workflow_records WHERE id = ?", (number,))
 
 
-def owned(connection: Connection, there: Sequence[Owner], own: str, limit: int) -> list[tuple[str, str, str]]:
-    """Runs whose owner is not among `there`, then those of the node `own`, each from the newest on: namespace, id, and
-    the owner's name. The oldest may be some that nobody can take over, and must not keep others from being found.
-
-    Only where machines share the ledger.
-    """
-    unless = " OR ".join(["(node = ? AND epoch = ?)"] * len(there)) or "FALSE"
-    rows = connection.execute(
-        "SELECT namespace, workflow_id, node FROM run_owners JOIN workflow_records ON id = record"
-        f" WHERE node = ? OR NOT ({unless}) ORDER BY node = ?, id DESC LIMIT ?",
-        (own, *(value for each in there for value in each), own, limit),
-    )
-    return [(str(namespace), str(workflow_id), str(node)) for namespace, workflow_id, node in rows]
-
-
-def _belong(connection: Connection, number: int, owner: Owner | None) -> None:
-    if owner is None:
-        connection.execute("DELETE FROM run_owners WHERE record = ?", (number,))
-        return
-    connection.execute(
-        "INSERT INTO run_owners (record, node, epoch) VALUES (?, ?, ?) ON CONFLICT (record) DO UPDATE"
-        " SET node = excluded.node, epoch = excluded.epoch"
-        " WHERE (run_owners.node, run_owners.epoch) != (excluded.node, excluded.epoch)",
-        (number, *owner),
-    )
-
-
 _NEW: Final = 0
 """The id of no record."""
-_HEADS = "SELECT id, workflow_id, version, events, bytes, summary, checksum FROM workflow_records"
-
-
-def _name(workflow_id: str) -> str:
-    return f"the record of workflow {workflow_id!r}"
+_HEADS = "SELECT id, workflow_id, version, events, bytes, summary FROM workflow_records"
 
 
 def _moved(present: int, version: int) -> Aborted:

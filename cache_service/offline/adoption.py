@@ -8,78 +8,78 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
 
 from agentmem.kv import blockfile
-from agentmem.kv.blockfile import BlockFileError, FileKind, FileName
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, BlockFileError, FileKind, FileName
+from agentmem.kv.ledger import Uint32
 from agentmem.validation import AgentKey
-from cache_service.checksums import LedgerDamaged
+from cache_service.damage import LedgerDamaged
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import open_regular
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import kv_changes, segments
-from cache_service.offline import tree
-from cache_service.offline.chains import Names
-from cache_service.offline.tree import Holder
+from cache_service.offline import ledgers
 
 _File = tuple[FileRow, FileOrigin]
+
+
+class Names:
+    """The names that one ledger's files have to have."""
+
+    def __init__(self, token_ids: Uint32) -> None:
+        self._token_ids: list[int] = token_ids.tolist()
+        self._chains: dict[tuple[str, str], list[bytes]] = {}
+
+    def chain(self, fingerprint: str, namespace: str) -> list[bytes]:
+        """NO_PARENT, and the names of all blocks."""
+        chain = self._chains.get((fingerprint, namespace))
+        if chain is None:
+            names = blockfile.chain_hashes(fingerprint, namespace, self._token_ids)
+            chain = self._chains[fingerprint, namespace] = [NO_PARENT, *names]
+        return chain
+
+    def has(self, row: FileRow, origin: FileOrigin) -> bool:
+        """Whether the file is named by this ledger's tokens."""
+        end = row.first_token + row.token_count
+        if not 0 < end <= len(self._token_ids):
+            return False
+        first = (end - 1) // BLOCK_TOKENS
+        parent = self.chain(origin.fingerprint, origin.key.namespace)[first]
+        tokens = self._token_ids[first * BLOCK_TOKENS : end]
+        expected = blockfile.chain_hash(origin.fingerprint, origin.key.namespace, parent, tokens)
+        return (expected, parent) == (row.name.chain_hash, origin.parent)
 
 
 def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Connection) -> int:
     """Give rows to all files that a ledger names and whose headers agree, and to whom they belong; how many.
 
-    `warm` knows of no file yet. What no ledger names stays an orphan: it may be what a deleted agent said. Raises
-    OSError, sqlite3.Error.
+    `warm` knows of no file yet. What no ledger names stays an orphan: it may be what a deleted agent said. A ledger
+    that cannot be read names none. Raises OSError, sqlite3.Error.
     """
     now, adopted = time.time_ns(), set[FileName]()
-    for holder, row, origin in named(ledger, described(directory)):
-        if row.name not in adopted:
-            references.add(warm, row, origin, now)
-            adopted.add(row.name)
-        holding.hold(warm, [holder.state], row.name)
-    note_published(ledger, warm)
-    return len(adopted)
-
-
-def named(ledger: sqlite3.Connection, files: Iterable[_File]) -> Iterator[tuple[Holder, FileRow, FileOrigin]]:
-    """Of these files those that ledgers name, with each agent and snapshot whose ledger does.
-
-    Where it is not known who computed a file, it is the first of them. A ledger that cannot be read names none. Raises
-    sqlite3.Error.
-    """
     by_parent: defaultdict[tuple[str, str, bytes], list[_File]] = defaultdict(list)
-    for row, origin in files:
-        by_parent[origin.fingerprint, origin.key.namespace, origin.parent].append((row, origin))
-    if not by_parent:
-        return
+    for name in directory.published():
+        if (found := _described(directory, name)) is not None:
+            by_parent[found[1].fingerprint, found[1].key.namespace, found[1].parent].append(found)
     fingerprints = {fingerprint for fingerprint, _, _ in by_parent}
-    for holder in tree.holders(ledger):
+    for holder in ledgers.holders(ledger) if by_parent else ():
         try:
             namespace, names = holder.key.namespace, Names(segments.read(ledger, holder.head).token_ids)
-        except (LedgerDamaged, ValueError, IndexError):
+        except LedgerDamaged:
             continue
         for place in ((each, namespace, parent) for each in fingerprints for parent in names.chain(each, namespace)):
             for row, origin in by_parent.get(place, ()):
-                if names.has(row, origin):
-                    yield holder, row, origin if origin.key.agent_id else origin._replace(key=holder.key)
-
-
-def note_published(ledger: sqlite3.Connection, warm: sqlite3.Connection) -> None:
-    """Note that what agents hold is of their present versions, and that all that became of states was followed."""
+                if not names.has(row, origin):
+                    continue
+                if row.name not in adopted:  # by the first of them, as far as is known
+                    references.add(warm, row, origin._replace(key=holder.key), now)
+                    adopted.add(row.name)
+                holding.hold(warm, [holder.state], row.name)
     versions = ledger.execute("SELECT uid, version FROM agents").fetchall()
     warm.executemany("INSERT OR REPLACE INTO published (uid, version) VALUES (?, ?)", versions)
     warm.execute("UPDATE followed SET change = ?", (kv_changes.last(ledger),))
-
-
-def described(directory: DataDirectory, known: Container[FileName] = ()) -> Iterator[_File]:
-    """All published files but the known ones, by what is in them; none that is damaged as far as that can be seen.
-
-    Who computed them is not known. Reads every byte.
-    """
-    for name in directory.published():
-        if name not in known and (found := _described(directory, name)) is not None:
-            yield found
+    return len(adopted)
 
 
 def _described(directory: DataDirectory, name: FileName) -> _File | None:

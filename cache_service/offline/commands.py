@@ -78,7 +78,7 @@ def du_command(directory: Path, as_json: bool) -> None:
 @click.argument("new_directory", metavar="NEWDIR", type=click.Path(path_type=Path))
 @json_option
 def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None:
-    """Copy what is readable of DIR, whose database is damaged or lost, into NEWDIR. DIR is not written to.
+    """Copy what is readable of DIR, whose database is damaged, into NEWDIR. DIR is not written to.
 
     Exit status 0: nothing is lost; 1: something is; 2: nothing can be recovered, and NEWDIR is as it was.
     """
@@ -119,7 +119,7 @@ def _check_dict(checked: Checked) -> dict[str, Any]:
 
 def finding_dict(finding: Finding, repaired: bool) -> dict[str, Any]:
     texts = {name: printable(getattr(finding, name)) for name in _TEXTS}
-    return {**texts, "agents": list(finding.agents), "repairable": finding.mend is not None, "repaired": repaired}
+    return {**texts, "agents": list(finding.agents), "repairable": finding.mendable, "repaired": repaired}
 
 
 def _with_agents(found: Usage | Recovered) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _write_check(checked: Checked, repair: bool) -> None:
         f"{checked.agents} agents, {checked.published} files, {checked.quarantined} in quarantine before:"
         f" {len(checked.findings)} findings, {len(checked.mended)} mended"
     )
-    if left and not repair and any(finding.mend for finding in checked.findings):
+    if left and not repair and any(finding.mendable for finding in checked.findings):
         click.echo("--repair mends what can be mended")
 
 
@@ -154,10 +154,10 @@ def _write_usage(found: Usage) -> None:
     click.echo(f"{found.unowned:>15,}  of blocks and windows are no agent's at present\n")
     for namespace, size in found.namespaces.items():
         click.echo(f"{size:>15,}  namespace {printable(namespace) or '(none)'}")
-    columns = ("kv own", "kv shared", "ledger", "quarantine", "deletion frees")
+    columns = ("kv own", "kv shared", "ledger", "quarantine")
     click.echo("\n" + "  ".join(f"{column:>15}" for column in columns) + "  namespace/agent/model")
     for agent in found.agents:
-        sizes = (agent.kv_own, agent.kv_shared, agent.ledger, agent.quarantined, agent.frees)
+        sizes = (agent.kv_own, agent.kv_shared, agent.ledger, agent.quarantined)
         click.echo("  ".join(f"{size:>15,}" for size in sizes) + "  " + printable("/".join(agent.key)))
 
 
@@ -166,11 +166,6 @@ def _write_recovered(recovered: Recovered, new_directory: Path) -> None:
         click.echo(printable(f"{agent.state:<8} {'/'.join(agent.key)}: {_fate(agent)}"))
     if recovered.damaged:
         click.echo(f"tables that could not be read to their end: {', '.join(recovered.damaged)}")
-    if recovered.unclaimed_files is not None:
-        click.echo(
-            "the ledgers are lost with store.db, and KV does not say what agents said; as nobody's files"
-            f" {recovered.unclaimed_files} of KV are kept, for prompts that begin as theirs did"
-        )
     left = sum(agent.state != "gone" for agent in recovered.agents)
     click.echo(f"{left} agents and {recovered.workflow_records} workflow records are in {new_directory}")
 
@@ -184,12 +179,6 @@ def _fate(agent: RecoveredAgent) -> str:
         fate = f"up to turn {agent.turns} of {agent.had_turns}, {agent.tokens} of {agent.had_tokens} tokens"
     else:
         fate = f"{agent.tokens} tokens in {agent.turns} turns"
-    if agent.state != "gone":
-        fate += f", {agent.files} files of KV"
-    if agent.is_made_again:
-        fate += "; its row was lost, and was made again without its label, pin and times to live"
-    if agent.lost_files:
-        fate += f" ({agent.lost_files} more were damaged, and are computed again)"
     return f"{fate}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else fate
 
 

@@ -9,12 +9,12 @@ new, whatever a first start that was interrupted, or a worker's writing, has lef
 
 import os
 import shlex
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cache_service import checksums
 from cache_service.files.directory import FOLDERS, DataDirectory
 from cache_service.files.directory_lock import DirectoryLock
 from cache_service.ledger import schema
@@ -59,6 +59,29 @@ def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
 
 
 @contextmanager
+def new(directory: DataDirectory) -> Iterator[None]:
+    """A new directory, held and prepared; as it was, if it does not come to be.
+
+    Raises CannotCheck, and what DataDirectory.acquire raises.
+    """
+    existed = directory.root.exists()
+    if existed and (not directory.root.is_dir() or any(directory.root.iterdir())):
+        raise CannotCheck(f"{directory.root} is not empty; choose a new directory")
+    directory.acquire()
+    try:
+        directory.prepare()
+        yield
+    except BaseException:
+        for path in directory.root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not existed:
+            directory.root.rmdir()
+        raise
+    finally:
+        directory.release()
+
+
+@contextmanager
 def reading(path: Path, *, beside: bool = True, is_ours: bool = False) -> Iterator[sqlite3.Connection]:
     """A connection that cannot write. A store may be running, unless it `is_ours`; what it commits is not seen.
 
@@ -87,7 +110,6 @@ def reading(path: Path, *, beside: bool = True, is_ours: bool = False) -> Iterat
 def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connection]:
     """One durable transaction that erases what it deletes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        checksums.register(connection)
         for pragma in (*_WRITING, f"foreign_keys = {foreign_keys:d}"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN IMMEDIATE")
@@ -124,13 +146,8 @@ def refuse_damaged(directory: DataDirectory) -> None:
     path = directory.database
     if (importing := path.with_name(IMPORTING)).exists():
         raise DatabaseDamaged(
-            f"{importing} says that these ledgers are being moved into a cluster; nothing was changed. Run agentmem"
+            f"{importing} has ledgers that are being moved into a cluster; nothing was changed. Run agentmem"
             f" cluster import {shlex.quote(str(path.parent))} again: it ends that, or says that nothing was moved"
-        )
-    for served in sorted(path.parent.glob(f"{path.name}-served-*")):
-        raise DatabaseDamaged(
-            f"{served} has what a store had whose {path.name} was removed or replaced while it ran; nothing was"
-            f" changed. Make the one that is right {path.name}, and move the other out of {path.parent}"
         )
     lost = lost_by_names(directory)
     if not lost and path.exists():
@@ -192,7 +209,7 @@ def lost_recovery(path: Path) -> str:
     """What to do where the database of files of KV is lost."""
     return (
         f"Put back the {path.name} that was there, with its {path.name}-wal if it had one, from wherever it was moved,"
-        f" or from a backup. If there is none: {recovery(path)}"
+        " or from a backup. If there is none, the files are of no use: choose another --data"
     )
 
 

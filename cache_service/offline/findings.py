@@ -1,23 +1,7 @@
-"""What a check found: one fault, what follows from it, and how it is mended."""
+"""What a check found: one fault, what follows from it, and what mends it."""
 
-import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
-
-
-def _nothing(*_: object) -> None: ...
-
-
-class Mend(NamedTuple):
-    """What `--repair` does about a fault: first modes, then rows, all of a database in one transaction, then files."""
-
-    mode: Callable[[], None] = _nothing
-    ledger: Callable[[sqlite3.Connection], object] = _nothing
-    """Rows of store.db."""
-    warm: Callable[[sqlite3.Connection], object] = _nothing
-    """Rows of warm.db."""
-    files: Callable[[], object] = _nothing
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -31,8 +15,8 @@ class Finding:
     repair: str
     agents: tuple[str, ...] = ()
     """Whose memory it touches, as namespace/agent/model; for ledgers and for KV that an agent refers to."""
-    mend: Mend | None = field(default=None, compare=False)
-    """None: `--repair` cannot mend it."""
+    mendable: bool = False
+    """`--repair` mends it."""
 
 
 Report = Callable[[Finding], None]

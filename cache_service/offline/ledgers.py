@@ -1,167 +1,157 @@
-"""The ledgers: whether each segment holds together, continues its parent, and every head counts what its chain has."""
+"""The ledgers: each segment is what was written, each head is its chain's, and nothing is left that nobody stands on.
 
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
-from itertools import chain
+Functions of a connection to either engine. They raise what it raises.
+"""
 
-import numpy as np
+from collections import defaultdict
+from typing import Final, NamedTuple
 
-from cache_service import checksums
+from agentmem.validation import AgentKey
 from cache_service.connection import Connection
-from cache_service.ledger.segments import EMPTY, Head, erase
+from cache_service.damage import LedgerDamaged
+from cache_service.files.holding import OWN
+from cache_service.ledger import segments
+from cache_service.ledger.segments import Head
 from cache_service.ledger.workflow_records import TORN
-from cache_service.offline.findings import Finding, Mend, Report
-from cache_service.offline.tree import Holder, Segment, Tree
+from cache_service.offline.findings import Finding, Report
+from cache_service.tiers import quotas
 
-Damaged = tuple[str, tuple[str, ...] | None]
-"""A row whose checksum is wrong, in words, and whose it is; None: a run's."""
-
-
-def check(connection: sqlite3.Connection, report: Report) -> None:
-    """Report every segment, agent, snapshot and turn that is not as a commit, a fork, a cut or a deletion leaves it.
-
-    Raises sqlite3.DatabaseError.
-    """
-    tree = Tree(connection)
-    check_tree(connection, tree, _damaged(connection, tree), report)
-
-
-def check_tree(connection: Connection, tree: Tree, damaged: Iterable[Damaged], report: Report) -> None:
-    """`check` on either engine, of which the tree and the rows that are `damaged` are known. Raises what that does."""
-    for where, problem, agents in chain(_of_rows(connection, tree, damaged), _of_heads(connection, tree)):
-        report(_finding(where, problem, agents))
-    for segment, needed in tree.unheld():
-        held = "nothing stands on it" if needed is None else f"only {needed} of its tokens are needed"
-        problem = f"{held}, so the rest should have been erased"
-        consequence = "what a deleted agent or branch said may still be in the database"
-        mend = Mend(ledger=partial(erase, segment=segment.id, tokens=needed))
-        report(Finding("unerased", f"segment {segment.id}", problem, consequence, "erase it", mend=mend))
+USELESS: Final = "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
+"""Condition of SQL on a row `o` of objects: no state refers to it."""
+_STATE = "x.version, x.head_segment, x.tokens, x.text_bytes, x.turns"
+_HOLDERS = (
+    f"SELECT uid, namespace, agent_id, model_id, NULL, '', {_STATE} FROM agents AS x UNION ALL"
+    f" SELECT uid, namespace, agent_id, model_id, x.id, x.name, {_STATE} FROM snapshots AS x JOIN agents USING (uid)"
+)
+_WRONG_TURNS = {
+    "it has turns of versions to come": "t.version > a.version",
+    "some of its turns are another namespace's": "t.namespace != a.namespace",
+    "a turn is not in the segment that it names": "t.segment IS NOT NULL AND NOT EXISTS (SELECT 1 FROM segments AS s"
+    " WHERE s.id = t.segment AND s.version = t.version AND s.generated_tokens >= 0)",
+}
+_UNERASED = (
+    "SELECT s.id, max(h.tokens) - s.parent_tokens FROM segments AS s LEFT JOIN ("
+    "SELECT parent_id AS id, parent_tokens AS tokens FROM segments UNION ALL SELECT head_segment, tokens FROM agents"
+    " UNION ALL SELECT head_segment, tokens FROM snapshots) AS h ON h.id = s.id"
+    " WHERE NOT EXISTS (SELECT 1 FROM turns AS t WHERE t.segment = s.id)"
+    " GROUP BY s.id, s.parent_tokens, s.tokens"
+    " HAVING max(h.tokens) IS NULL OR max(h.tokens) < s.parent_tokens + s.tokens ORDER BY s.id DESC"
+)
 
 
-def _of_rows(
-    connection: Connection, tree: Tree, damaged: Iterable[Damaged]
-) -> Iterator[tuple[str, str, tuple[str, ...] | None]]:
-    """Where a row of a segment or of any other table is damaged, how, and whose it is; None: a run's."""
-    users = tree.users()
-    for segment in tree.segments.values():
-        if problem := content_problem(connection, segment) or parent_problem(connection, segment, tree.segments):
-            yield f"segment {segment.id}", problem, users.get(segment.id, ())
-    for where, agents in damaged:
-        yield where, "it is not what was written: its checksum differs", agents
-    for (row,) in connection.execute(f"SELECT id FROM workflow_records WHERE {TORN}"):
-        yield f"table workflow_records, row {row}", "it does not have the payload and the events that it counts", None
+class Holder(NamedTuple):
+    """Who has a head: an agent's present state, or a snapshot of it."""
+
+    uid: str
+    key: AgentKey
+    snapshot: int | None
+    """None: the agent itself."""
+    name: str
+    """Of the snapshot."""
+    version: int
+    head: Head
+
+    @property
+    def agent(self) -> str:
+        """The agent, in words."""
+        return "/".join(self.key)
+
+    @property
+    def where(self) -> str:
+        """The holder, in words."""
+        return f"agent {self.agent}" if self.snapshot is None else f"snapshot {self.name} of {self.agent}"
+
+    @property
+    def state(self) -> tuple[str, int]:
+        """Its name in warm.db: a uid, and a snapshot or OWN."""
+        return self.uid, OWN if self.snapshot is None else self.snapshot
 
 
-def _of_heads(connection: Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """How agents and snapshots contradict their segments, and each other."""
-    versions = {holder.uid: holder.version for holder in tree.holders if holder.snapshot is None}
-    for holder in tree.holders:
-        problems = [head_problem(connection, holder.head, holder.key.namespace, tree.segments)]
+def holders(connection: Connection) -> list[Holder]:
+    """All agents, and then all snapshots of agents that exist."""
+    rows = connection.execute(_HOLDERS).fetchall()
+    return [Holder(row[0], AgentKey(*row[1:4]), row[4], row[5], row[6], Head(*row[7:])) for row in rows]
+
+
+def agents(connection: Connection) -> dict[str, str]:
+    """All agents in words, by uid."""
+    rows = connection.execute("SELECT uid, namespace, agent_id, model_id FROM agents")
+    return {uid: "/".join(key) for uid, *key in rows}
+
+
+def check(connection: Connection, report: Report) -> None:
+    """Report all that is not as commits, forks, cuts and deletions leave it. Reads all ledgers."""
+    damaged = dict.fromkeys(segments.damaged(connection))
+    users: defaultdict[int, set[str]] = defaultdict(set)
+    present: dict[str, int] = {}
+    for holder in holders(connection):
         if holder.snapshot is None:
-            problems += turn_problems(connection, holder, tree.segments)
-        elif holder.version > versions[holder.uid]:
-            problems.append(f"it is of version {holder.version}, but the agent is at {versions[holder.uid]}")
-        yield from ((holder.where, problem, (holder.agent,)) for problem in problems if problem)
+            present[holder.uid] = holder.version
+        elif holder.version > present[holder.uid]:
+            report(_finding(holder.where, f"it is of version {holder.version}, which is to come", (holder.agent,)))
+        for segment in segments.segments_of(connection, holder.uid) if damaged and holder.snapshot is None else ():
+            users[segment].add(holder.agent)
+        if problem := head_problem(connection, holder):
+            report(_finding(holder.where, problem, (holder.agent,)))
+    for number in damaged:
+        problem = "it is not what was written: its digest differs"
+        report(_finding(f"segment {number}", problem, tuple(sorted(users[number]))))
+    named = agents(connection)
+    for problem, wrong in _WRONG_TURNS.items():
+        statement = f"SELECT DISTINCT a.uid FROM turns AS t JOIN agents AS a ON a.uid = t.uid WHERE {wrong}"
+        for (uid,) in connection.execute(statement):
+            report(_finding(f"agent {named[uid]}", problem, (named[uid],)))
+    for (row,) in connection.execute(f"SELECT id FROM workflow_records WHERE {TORN}"):
+        problem = "it does not have the payload and the events that it counts"
+        report(_finding(f"table workflow_records, row {row}", problem, None))
+    for number, needed in unerased(connection):
+        held = "nothing stands on it" if needed is None else f"only {needed} of its tokens are needed"
+        consequence = "what a deleted agent or branch said may still be in the database"
+        problem = f"{held}, so the rest should have been erased"
+        report(Finding("unerased", f"segment {number}", problem, consequence, "erase it", mendable=True))
+    _check_sums(connection, report)
+    _check_objects(connection, report)
 
 
-def _damaged(connection: sqlite3.Connection, tree: Tree) -> Iterator[Damaged]:
-    users = tree.users()
-    for table, row in checksums.damaged(connection):
-        agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
-        yield f"table {table}, row {row}", agents
+def head_problem(connection: Connection, holder: Holder) -> str:
+    """How a head differs from its chain, whose content is not read; "" if it does not."""
+    try:
+        pieces = segments.walk(connection, holder.head, holder.where)
+    except LedgerDamaged:
+        return "its segments do not follow each other"
+    if not pieces:
+        return f"segment {holder.head.segment}, on which it stands, is not there"
+    if {piece.namespace for piece in pieces} != {holder.key.namespace}:
+        return "it stands on segments of another namespace"
+    found = pieces[-1].end()
+    return "" if found == holder.head else f"it counts {_place(holder.head)}, but its chain has {_place(found)}"
 
 
-def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, ...] | None:
-    """The agent that a row of agents, snapshots or turns is of; None for a run's."""
-    if table.startswith("workflow"):
-        return None
-    found = connection.execute(
-        f"SELECT namespace, agent_id, model_id FROM agents WHERE uid = (SELECT uid FROM {table} WHERE rowid = ?)",
-        (row,),
-    ).fetchone()
-    return () if found is None else ("/".join(map(str, found)),)
-
-
-def content_problem(connection: Connection, segment: Segment) -> str:
-    """What is wrong with a segment's own content; "" if nothing. Reads it."""
-    token_ids, text, offsets = connection.execute(
-        "SELECT length(token_ids), length(text), offsets FROM segments WHERE id = ?", (segment.id,)
-    ).fetchone()
-    if token_ids != 4 * segment.tokens or len(offsets) != 4 * segment.tokens:
-        return f"{segment.tokens} tokens, but {token_ids} bytes of token ids and {len(offsets)} of offsets"
-    if text != segment.text_bytes:
-        return f"{text} bytes of text instead of {segment.text_bytes}"
-    ends = np.frombuffer(offsets, dtype="<u4")
-    if (ends[1:] < ends[:-1]).any():
-        return "the tokens' offsets decrease"
-    if (int(ends[-1]) if len(ends) else 0) != segment.text_bytes:
-        return "the tokens' offsets do not end where the text ends"
-    if not segment.is_cut and not 0 <= segment.generated_tokens <= segment.tokens:
-        return f"{segment.generated_tokens} of its {segment.tokens} tokens were generated"
-    return ""
-
-
-def parent_problem(connection: Connection, segment: Segment, segments: Mapping[int, Segment]) -> str:
-    """How a segment fails to continue its parent's chain; "" if it does."""
-    head = Head(segment.parent_id, segment.parent_tokens, segment.parent_bytes, segment.turns - (not segment.is_cut))
-    if head.segment is None:
-        return "" if head == EMPTY else f"the first of its chain, but stands after {_place(head)}"
-    parent = segments.get(head.segment)
-    if parent is None or parent.id >= segment.id:
-        return f"its parent, segment {head.segment}, is not there"
-    if segment.parent_tokens and parent.tokenizer_hash != segment.tokenizer_hash:
-        return "its tokens are of another tokenizer than its parent's"
-    return head_problem(connection, head, segment.namespace, segments)
-
-
-def head_problem(connection: Connection, head: Head, namespace: str, segments: Mapping[int, Segment]) -> str:
-    """How the counters of a head in a namespace differ from its chain; "" if they do not."""
-    last = segments.get(head.segment or 0)
-    if last is None:
-        return f"segment {head.segment}, which it continues, is not there"
-    if last.namespace != namespace:
-        return f"segment {head.segment}, which it continues, is another namespace's"
-    wanted = cut_place(connection, last, head.tokens)
-    if wanted is None:
-        return f"it counts {head.tokens} tokens, which is not within segment {last.id}"
-    return "" if head == wanted else f"it counts {_place(head)}, but its chain has {_place(wanted)}"
-
-
-def turn_problems(connection: Connection, agent: Holder, segments: Mapping[int, Segment]) -> Iterator[str]:
-    """How the turns that an agent can replay contradict the agent and its segments."""
-    (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
-    if (newest or 0) > agent.version:
-        yield f"it is at version {agent.version}, but has turns of version {newest}"
-    rows = connection.execute("SELECT version, segment FROM turns WHERE uid = ? AND segment IS NOT NULL", (agent.uid,))
-    for version, number in rows:
-        segment = segments.get(number)
-        if segment is None or segment.is_cut or segment.version != version:
-            yield f"its turn of version {version} is not in segment {number}"
-    strange = connection.execute(
-        "SELECT count(*) FROM turns WHERE uid = ? AND namespace != ?", (agent.uid, agent.key.namespace)
-    ).fetchone()[0]
-    if strange:
-        yield f"{strange} of its turns are another namespace's"
-
-
-def cut_place(connection: Connection, segment: Segment, tokens: int) -> Head | None:
-    """The chain up to the `tokens`-th token, in `segment`; None if it isn't there.
-
-    What `segments.cut` and, for the root, `segments.empty` say.
+def unerased(connection: Connection) -> list[tuple[int, int | None]]:
+    """Segments of which no head, turn or segment needs the end: their ids, newest first, and how many of their tokens
+    are needed, None: none.
     """
-    kept = tokens - segment.parent_tokens
-    if kept == segment.tokens:
-        return Head(segment.id, tokens, segment.parent_bytes + segment.text_bytes, segment.turns)
-    if kept == 0 and segment.parent_id is None:
-        return Head(segment.id, 0, 0, 0)
-    if not 0 < kept < segment.tokens:
-        return None
-    (data,) = connection.execute(
-        "SELECT substr(offsets, CAST(? AS INTEGER), 4) FROM segments WHERE id = ?", (4 * kept - 3, segment.id)
-    ).fetchone()
-    text_bytes = segment.parent_bytes + int.from_bytes(data, "little")
-    return Head(segment.id, tokens, text_bytes, segment.turns - (not segment.is_cut))
+    return [(int(number), needed) for number, needed in connection.execute(_UNERASED)]
+
+
+def _check_sums(connection: Connection, report: Report) -> None:
+    kept, found = quotas.all_ledger_bytes(connection), quotas.ledger_sums(connection)
+    for namespace in sorted(kept.keys() | found.keys()):
+        counts = kept.get(namespace, 0), found.get(namespace, 0)
+        if counts[0] != counts[1]:
+            problem, consequence = f"counts {counts[0]} bytes, not {counts[1]}", "the namespace's quota is kept wrongly"
+            where = f"table namespaces, {namespace}"
+            report(Finding("usage", where, problem, consequence, "count them", mendable=True))
+
+
+def _check_objects(connection: Connection, report: Report) -> None:
+    statement = f"SELECT chain_hash, namespace, agent_id, model_id FROM objects AS o WHERE present = 1 AND {USELESS}"
+    for chain_hash, *key in connection.execute(statement):
+        where, whose = f"table objects, {chain_hash.hex()}", ("/".join(key),)
+        consequence = "it stays in the object store for nobody, and may hold what a deleted agent said"
+        report(
+            Finding("object", where, "no state refers to it", consequence, "let it be deleted", whose, mendable=True)
+        )
 
 
 def _finding(where: str, problem: str, agents: tuple[str, ...] | None) -> Finding:

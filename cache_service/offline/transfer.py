@@ -1,93 +1,22 @@
 """Rows of a damaged database, copied one by one into a new one. What is copied is not yet known to hold together.
 
-A table is a tree of pages by row id. Where a page is damaged, reading on fails; but a row behind it is found by its id
-all the same, through the pages above. So rows are read in order until it fails, then the next id from which reading
-goes on is searched for, and the ids in between are tried one by one. What hangs on a damaged inner page is lost.
-
-Agents whose rows are lost are made again of the table's indexes, which have pages of their own: they know an agent's
-key, its uid and its head; what else a row counts follows from the head's segment. Its label, its pin and its times to
-live are lost. A ledger that was cut ends with the turn that it was cut in.
+A table is a tree of pages by row id, and so is each of its indexes, which have pages of their own. Where a page is
+damaged, reading on fails; so row ids are taken from all of these trees, each read from both ends, and then each row is
+read by its id. Agents whose rows are lost are named as far as the index of their names can be read.
 """
 
 import sqlite3
-import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from agentmem.kv.blockfile import FileKind
 from agentmem.validation import AgentKey
-from cache_service import checksums
-from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
-from cache_service.ledger import versions
+from cache_service.ledger.segments import digest
 from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import CannotCheck
 
-_KEYS = "SELECT rowid, namespace, agent_id, model_id FROM agents INDEXED BY sqlite_autoindex_agents_2"
-_UIDS = "SELECT rowid, uid FROM agents INDEXED BY sqlite_autoindex_agents_1"
-_HEADS = "SELECT rowid, head_segment FROM agents INDEXED BY agents_by_head"
-Row = tuple[Any, ...]
-
-_MOST_PROBES = 4096
-"""How many ids are tried one by one in a gap; a leaf of a table has fewer rows."""
-_LAST_ID = 2**63 - 1
+_KEYS = "SELECT namespace, agent_id, model_id FROM agents INDEXED BY sqlite_autoindex_agents_2"
 _TABLES = ("segments", "agents", "turns", "snapshots", "workflow_records", "workflow_parts")
-
-
-class Salvaged:
-    """One table's readable rows. `is_damaged` is known when `rows` was read to its end."""
-
-    def __init__(self, connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
-        self._connection = connection
-        self._select = f"SELECT rowid, {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid"
-        self.is_damaged = False
-
-    def rows(self) -> Iterator[Row]:
-        """The rows in the order of their ids, each with its id first."""
-        start = -_LAST_ID
-        while True:
-            last = start - 1
-            try:
-                for row in self._connection.execute(f"{self._select} >= ? ORDER BY rowid", (start,)):
-                    yield row
-                    last = row[0]
-            except sqlite3.DatabaseError:
-                self.is_damaged = True
-            else:
-                return
-            first = max(last + 1, 0)
-            again = self._readable_from(first)
-            yield from self._probed(first, min(_LAST_ID if again is None else again, first + _MOST_PROBES))
-            if again is None:
-                return
-            start = again
-
-    def _probed(self, first: int, end: int) -> Iterator[Row]:
-        for number in range(first, end):
-            try:
-                row = self._connection.execute(f"{self._select} = ?", (number,)).fetchone()
-            except sqlite3.DatabaseError:
-                continue
-            if row is not None:
-                yield row
-
-    def _readable_from(self, first: int) -> int | None:
-        """An id from which reading goes on, the nearest as far as is known; None if there is none."""
-        step, failing = 1, first
-        while not self._is_readable(first + step):
-            failing = first + step
-            step *= 2
-            if first + step > _LAST_ID:
-                return None
-        ids = range(failing + 1, first + step)
-        return ids.start + bisect_left(ids, True, key=self._is_readable)
-
-    def _is_readable(self, first: int) -> bool:
-        try:
-            self._connection.execute(f"{self._select} >= ? ORDER BY rowid LIMIT 1", (first,)).fetchone()
-        except sqlite3.DatabaseError:
-            return False
-        return True
 
 
 class Link(NamedTuple):
@@ -98,13 +27,12 @@ class Link(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What the new database does not show: `made` are agents whose rows were made again, of `lost` only names are left.
+    """What the new database does not show: of the agents `lost` only names are left.
 
     `links` are of segments that were not copied, `damaged` tables that could not be read to their end.
     """
 
     links: dict[int, Link]
-    made: list[AgentKey]
     lost: list[AgentKey]
     damaged: list[str]
 
@@ -126,96 +54,80 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
     if torn and not any(table.startswith("workflow") for table in damaged):
         damaged.append("workflow_records")
     links = _links(source) if "segments" in damaged else {}
-    made, lost = _remake_agents(source, target) if "agents" in damaged else ([], [])
-    versions.draw_missing(target)  # of those made again, and of all where an older program wrote the source
-    return Transferred(links, made, lost, damaged)
+    return Transferred(links, _lost_agents(source, target) if "agents" in damaged else [], damaged)
 
 
-def readable_files(source: sqlite3.Connection) -> Iterator[tuple[FileRow, FileOrigin]]:
-    """What can be read of rows of files; none where there is no such table."""
+def salvaged(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...] | None]:
+    """The readable rows of a table, and None for each that is not; a last None where there may be more."""
+    numbers, is_whole = _numbers(connection, table)
+    statement = f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid = ?"
+    for number in sorted(numbers):
+        row = None
+        with suppress(sqlite3.DatabaseError):
+            row = connection.execute(statement, (number,)).fetchone()
+        yield row
+    if not is_whole:
+        yield None
+
+
+def _numbers(connection: sqlite3.Connection, table: str) -> tuple[set[int], bool]:
+    """The row ids that a table and its indexes have, as far as these can be read; whether all of the table could."""
+    found = set[int]()
+    if _collect(connection, f"{table} NOT INDEXED ORDER BY rowid", found):
+        return found, True
+    indexes = connection.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", (table,))
+    for tree in ["NOT INDEXED ORDER BY rowid", *(f"INDEXED BY {name} ORDER BY {{}}" for (name,) in indexes.fetchall())]:
+        name = tree.split()[2]
+        names = [row[2] for row in connection.execute(f"PRAGMA index_info({name})")] if "{}" in tree else []
+        for order in ("ASC", "DESC"):
+            by = ", ".join(f"{column} {order}" for column in names)
+            if _collect(connection, f"{table} {tree.format(by)}{'' if names else f' {order}'}", found):
+                break
+    return found, False
+
+
+def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool:
+    """Add the row ids of these rows, up to the first that cannot be read; whether there was none."""
     try:
-        if source.execute("SELECT 1 FROM sqlite_master WHERE name = 'files'").fetchone() is None:
-            return
+        for (number,) in connection.execute(f"SELECT rowid FROM {rows}"):
+            found.add(number)
     except sqlite3.DatabaseError:
-        return
-    for row in Salvaged(source, "files", COLUMNS.split(", ")).rows():
-        if row[1] in tuple(FileKind):
-            yield described(row[1:])
+        return False
+    return True
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
-    """Copy a table's columns that both have; whether some of it could not be read, or is not what was written."""
-    known = {row[1] for row in target.execute(f"PRAGMA table_info({table})")}
-    try:
-        columns = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[1] in known - {"checksum"}]
-    except sqlite3.DatabaseError:
-        return True
-    # The target's triggers make checksums anew, so a wrong one would be forgotten.
-    intact = f"checksum IS {checksums.FUNCTION}({checksums.COLUMNS[table]})"
-    salvaged, refused = Salvaged(source, table, [*columns, intact]), False
+    """Copy a table; whether some of it could not be read, or is not what was written."""
+    columns = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-    for _, *values, is_intact in salvaged.rows():
+    damaged = False
+    for values in salvaged(source, table, columns):
+        if values is None:
+            damaged = True
+            continue
+        row = dict(zip(columns, values, strict=True))
         try:
-            refused |= not is_intact or not target.execute(insert, values).rowcount
+            intact = table != "segments" or digest(row) == row["digest"]
+            damaged |= not intact or not target.execute(insert, values).rowcount
         except sqlite3.Error:  # a value of another type than the column's: no row that the store has written
-            refused = True
-    return salvaged.is_damaged or refused
+            damaged = True
+    return damaged
 
 
 def _links(source: sqlite3.Connection) -> dict[int, Link]:
-    rows = Salvaged(source, "segments", ["id", "parent_id", "parent_tokens"]).rows()
     return {
-        number: Link(parent, parent_tokens)
-        for _, number, parent, parent_tokens in rows
-        if isinstance(number, int) and isinstance(parent_tokens, int) and isinstance(parent, int | None)
+        row[0]: Link(*row[1:])
+        for row in salvaged(source, "segments", ["id", "parent_id", "parent_tokens"])
+        if row is not None and isinstance(row[1], int | None) and isinstance(row[2], int)
     }
 
 
-def _remake_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[list[AgentKey], list[AgentKey]]:
-    """Make rows in `target` of what the indexes of `source` know: the agents made again, and those that cannot be.
-
-    Segments, turns and snapshots have been copied. A version beyond all known ones is given: the last one is not known.
-    """
+def _lost_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> list[AgentKey]:
+    """Agents that the index of names knows, from both ends, and whose rows were not copied."""
     there = {AgentKey(*row) for row in target.execute("SELECT namespace, agent_id, model_id FROM agents")}
-    uids, heads = _by_row(source, _UIDS), _by_row(source, _HEADS)
-    made, gone = [], []
-    for row, values in _by_row(source, _KEYS).items():
-        key = AgentKey(*values)
-        if key in there:
-            continue
-        if row in uids and row in heads and _make(target, key, uids[row][0], heads[row][0]):
-            made.append(key)
-        else:
-            gone.append(key)
-    return made, gone
-
-
-def _by_row(source: sqlite3.Connection, statement: str) -> dict[int, Row]:
-    """What an index holds, by row id, up to the first page of it that is damaged, from both ends."""
-    found: dict[int, Row] = {}
+    found = set[AgentKey]()
     for order in ("ASC", "DESC"):
-        try:
-            for row, *values in source.execute(f"{statement} ORDER BY 2 {order}"):
-                found[row] = tuple(values)
-            break
-        except sqlite3.DatabaseError:
-            continue
-    return found
-
-
-def _make(target: sqlite3.Connection, key: AgentKey, uid: Any, head: Any) -> bool:
-    """Add the agent's row; whether that is possible."""
-    try:
-        target.execute(
-            "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
-            " label, messages, message_hash, created, updated, used)"
-            " SELECT :uid, :namespace, :agent_id, :model_id, 1 + (SELECT ifnull(max(version), 0) FROM"
-            " (SELECT uid, version FROM turns UNION ALL SELECT uid, version FROM snapshots) WHERE uid = :uid), :head,"
-            " ifnull(s.parent_tokens + s.tokens, 0), ifnull(s.parent_bytes + s.text_bytes, 0), ifnull(s.turns, 0),"
-            " '', ifnull(t.messages, 0), ifnull(t.message_hash, x''), :now, :now, :now FROM (SELECT :head AS id)"
-            " LEFT JOIN segments AS s USING (id) LEFT JOIN turns AS t ON t.uid = :uid AND t.segment = :head LIMIT 1",
-            {**key._asdict(), "uid": uid, "head": head, "now": time.time_ns()},
-        )
-    except sqlite3.Error:
-        return False
-    return True
+        with suppress(sqlite3.DatabaseError):
+            for row in source.execute(f"{_KEYS} ORDER BY namespace {order}, agent_id {order}, model_id {order}"):
+                found.add(AgentKey(*row))
+    return sorted(found - there)

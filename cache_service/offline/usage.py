@@ -1,4 +1,4 @@
-"""What takes up the disk: bytes by agent and by kind, and what deleting each agent would give back."""
+"""What takes up the disk: bytes by agent and by kind."""
 
 import sqlite3
 from collections import Counter, defaultdict
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentmem.validation import AgentKey
+from cache_service.connection import among, pieces
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
-from cache_service.offline import warm_index
+from cache_service.ledger import segments
+from cache_service.offline import ledgers, warm_index
 from cache_service.offline.database import find, reading
 from cache_service.offline.findings import CannotCheck
-from cache_service.offline.ledgers import cut_place
-from cache_service.offline.tree import Tree
 from cache_service.tiers import quotas
 
 _Name = tuple[int, bytes]
@@ -31,8 +31,6 @@ class AgentUsage:
     kv_shared: int
     ledger: int
     quarantined: int
-    frees: int
-    """What its deletion would give back: files that no other agent has, and what no other needs of its segments."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +104,15 @@ class _Files:
 
 
 def _usage(directory: DataDirectory, ledger_rows: sqlite3.Connection, warm: sqlite3.Connection) -> Usage:
-    files, tree, agents = _Files(directory, warm), Tree(ledger_rows), []
-    for agent in (holder for holder in tree.holders if holder.snapshot is None):
+    files, agents = _Files(directory, warm), []
+    for agent in (holder for holder in ledgers.holders(ledger_rows) if holder.snapshot is None):
         own, shared, aside = files.of(agent.uid, agent.key)
         answered = "SELECT coalesce(sum(length(record)), 0) FROM turns WHERE uid = ?"
         (records,) = ledger_rows.execute(answered, (agent.uid,)).fetchone()
-        ledger = records + sum(tree.segments[segment].bytes for segment in tree.stands_on(agent.uid))
-        frees = own + aside + records + _freed(ledger_rows, tree, agent.uid)
-        agents.append(AgentUsage(agent.key, own, shared, ledger, aside, frees))
+        for some in pieces(segments.segments_of(ledger_rows, agent.uid)):
+            sizes = f"SELECT sum(8 * tokens + text_bytes) FROM segments WHERE {among('id', some)}"
+            records += ledger_rows.execute(sizes, some).fetchone()[0]
+        agents.append(AgentUsage(agent.key, own, shared, records, aside))
     totals = {f"{kind.name.lower()}s": size for kind, size in references.sizes(warm).items()}
     for folder in (directory.quarantine, directory.staging):
         totals[folder.name] = size_of(folder) if folder.is_dir() else 0
@@ -121,22 +120,11 @@ def _usage(directory: DataDirectory, ledger_rows: sqlite3.Connection, warm: sqli
     totals["database"] = _size(*databases, *(path.with_name(f"{path.name}-wal") for path in databases))
     namespaces = Counter(quotas.ledger_sums(ledger_rows)) + Counter(quotas.kv_sums(warm))
     return Usage(
-        sorted(agents, key=lambda agent: (-agent.frees, agent.key)),
+        sorted(agents, key=lambda agent: (-agent.kv_own, agent.key)),
         files.unowned,
         totals,
         dict(sorted(namespaces.items())),
     )
-
-
-def _freed(connection: sqlite3.Connection, tree: Tree, uid: str) -> int:
-    """Bytes of segments that an agent's deletion erases, wholly or at their ends."""
-    freed = 0
-    for segment, needed in tree.unheld(uid):
-        freed += segment.bytes
-        place = None if needed is None else cut_place(connection, segment, segment.parent_tokens + needed)
-        if needed is not None and place is not None:
-            freed -= 8 * needed + place.text_bytes - segment.parent_bytes
-    return freed
 
 
 def _size(*paths: Path) -> int:

@@ -2,16 +2,16 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence, Set
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Iterable, Sequence, Set
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from agentmem import paging
-from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument, NotFound, ResourceExhausted
-from agentmem.kv.blockfile import CHUNK_BYTES, FileKind, FileName
+from agentmem.errors import NotFound
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.hints import Hint, TurnHints
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
@@ -20,7 +20,6 @@ from agentmem.validation import AgentKey, check_text
 from cache_service.connection import Connection
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory, Probe
-from cache_service.files.publication import Publication
 from cache_service.files.references import FileRow
 from cache_service.ledger import agents, branches, object_references, turns, workflow_records
 from cache_service.ledger.clock import LedgerClock
@@ -39,12 +38,6 @@ from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-MAX_FILE_BYTES = 1 << 32
-IDLE_SECONDS = 60.0
-"""A writer that says nothing for so long is sent away: what it has sent so far takes up the disk."""
-
-Requests = AsyncIterator[pb.WriteBlockRequest]
 
 
 @dataclass(eq=False)
@@ -97,7 +90,6 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             files=[*self._messages(files), *remote],
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
             evicted_hashes=sorted({name.chain_hash for name in evicted}),
-            instance=self._probe.instance,
             kv_fingerprint=fingerprint,
             context_policy=types_pb2.ContextPolicy.ValueType(opened.context_policy),
         )
@@ -158,8 +150,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             files=[
                 pb.StagedFile(kind=name.kind.to_proto(), chain_hash=name.chain_hash, path=str(path))
                 for name, path in staged
-            ],
-            instance=self._probe.instance,
+            ]
         )
 
     async def PublishBlocks(self, request: pb.PublishBlocksRequest, context: Context) -> pb.PublishBlocksResponse:
@@ -167,12 +158,10 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         return pb.PublishBlocksResponse(published=published.published, dropped=published.dropped)
 
     async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.GetStoreResponse:
-        witness = conversions.path("witness_path", request.witness_path) if request.witness_path else None
         return pb.GetStoreResponse(
             instance=self._probe.instance,
             probe_path=str(self._probe.path),
             staging_directory=str(self._directory.staging),
-            witness_seen=witness is not None and await asyncio.to_thread(self._probe.sees, witness),
         )
 
     async def ReadBlock(self, request: pb.ReadBlockRequest, context: Context) -> AsyncIterator[pb.ReadBlockResponse]:
@@ -181,22 +170,6 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         async with aclosing(self._streams.read(namespace, name)) as chunks:
             async for chunk in chunks:
                 yield pb.ReadBlockResponse(chunk=chunk)
-
-    async def WriteBlock(
-        self, request_iterator: AsyncIterator[pb.WriteBlockRequest], context: Context
-    ) -> pb.WriteBlockResponse:
-        requests = aiter(request_iterator)
-        file, publication = await _described(requests)
-        refusal: ResourceExhausted | None = None
-        async with aclosing(_chunks(requests)) as chunks:
-            try:
-                await self._streams.write(file, publication, chunks)
-            except ResourceExhausted as error:
-                refusal = error
-            await _drain(chunks, file.size_bytes)
-        if refusal is not None:
-            raise refusal
-        return pb.WriteBlockResponse()
 
     async def QuarantineBlock(self, request: pb.QuarantineBlockRequest, context: Context) -> pb.QuarantineBlockResponse:
         namespace = check_text("namespace", request.namespace)
@@ -273,47 +246,3 @@ def _found(
 def _copies(connection: Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:
     """Of the ledger: which of these files have a copy in the object store, and the agent's fingerprint there."""
     return objects.find(connection, namespace, names), object_references.fingerprint(connection, uid)
-
-
-async def _described(requests: Requests) -> tuple[FileRow, Publication]:
-    """The file that the stream begins to describe, and its publication, in which it is not yet. As `_chunks` raises."""
-    first = await _next(requests)
-    if first is None or not first.HasField("header"):
-        raise InvalidArgument("header", "must be what the stream begins with")
-    header = first.header
-    if header.file.size_bytes > MAX_FILE_BYTES:
-        raise InvalidArgument("header.file.size_bytes", f"must be at most {MAX_FILE_BYTES}")
-    return conversions.file_row("header.file", header.file), Publication(
-        key=AgentKey.from_proto(header.key, anonymous=True),
-        version=conversions.version("header.version", header.version),
-        staged=(),
-        references=None,
-        fingerprint=check_text("header.fingerprint", header.fingerprint),
-    )
-
-
-async def _chunks(requests: Requests) -> AsyncGenerator[bytes, None]:
-    """The bytes that follow it. Raises InvalidArgument, DeadlineExceeded."""
-    while (request := await _next(requests)) is not None:
-        if not request.HasField("chunk"):
-            raise InvalidArgument("chunk", "must be what follows the header")
-        if len(request.chunk) > CHUNK_BYTES:
-            raise InvalidArgument("chunk", f"must be at most {CHUNK_BYTES} bytes")
-        yield request.chunk
-
-
-async def _drain(chunks: AsyncIterator[bytes], size_bytes: int) -> None:
-    """Receive what a writer sends to its end, and drop it. A client whose sending is cut off may not see why it was."""
-    with suppress(AgentmemError):
-        async for chunk in chunks:
-            size_bytes -= len(chunk)
-            if size_bytes < 0:
-                return
-
-
-async def _next(requests: Requests) -> pb.WriteBlockRequest | None:
-    try:
-        async with asyncio.timeout(IDLE_SECONDS):
-            return await anext(requests, None)
-    except TimeoutError as error:
-        raise DeadlineExceeded(f"nothing came for {IDLE_SECONDS:.0f} s; send the file again") from error

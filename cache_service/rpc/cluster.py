@@ -13,8 +13,8 @@ from agentmem.validation import MAX_SETUP_BYTES, AgentKey, check_text
 from cache_service.cluster import nodes
 from cache_service.cluster.keys import ApiKey
 from cache_service.cluster.membership import Membership, Report
-from cache_service.ledger import workflow_records
 from cache_service.ledger.ledgers import Ledgers
+from cache_service.ledger.workflow_records import Owner
 
 _MOST_RUNS = 1000
 
@@ -53,9 +53,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def ListUnattendedRuns(
         self, request: pb.ListUnattendedRunsRequest, context: Context
     ) -> pb.ListUnattendedRunsResponse:
-        attending = [workflow_records.Owner(*each) for each in self._membership.attending()]
+        attending = [Owner(*each) for each in self._membership.attending()]
         own = self._membership.identity.name
-        found = await self._database.read(workflow_records.owned, attending, own, _MOST_RUNS)
+        found = await self._database.read(nodes.unattended, attending, own, _MOST_RUNS)
         runs = [pb.UnattendedRun(namespace=each[0], workflow_id=each[1], node=each[2]) for each in found]
         return pb.ListUnattendedRunsResponse(runs=runs)
 

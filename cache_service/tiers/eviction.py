@@ -165,8 +165,7 @@ def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
         idle.update(connection.execute(found, (*some, now)).fetchall())
     rows = connection.execute(
         "SELECT uid FROM agents AS a WHERE used + ttl <= ?"
-        " AND (EXISTS (SELECT 1 FROM object_refs AS r WHERE r.uid = a.uid) OR EXISTS (SELECT 1 FROM snapshots AS s"
-        " JOIN snapshot_object_refs AS r ON r.snapshot = s.id WHERE s.uid = a.uid)) ORDER BY uid",
+        " AND EXISTS (SELECT 1 FROM object_refs AS r WHERE r.uid = a.uid) ORDER BY uid",
         (now,),
     ).fetchall()
     return Expired(erased, idle, {uid for (uid,) in rows if object_references.drop(connection, uid)})

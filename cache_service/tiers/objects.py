@@ -186,12 +186,9 @@ def end_deletions(connection: Connection, numbers: Sequence[int]) -> bool:
 def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
     """The objects of an agent's state and of its snapshots, on all models if model_id is empty."""
     rows = connection.execute(
-        "SELECT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a JOIN object_refs AS r ON r.uid = a.uid"
-        " JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash WHERE a.namespace = :namespace"
-        " AND a.agent_id = :agent_id AND (a.model_id = :model_id OR :model_id = '') UNION"
-        " SELECT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a JOIN snapshots AS s ON s.uid = a.uid"
-        " JOIN snapshot_object_refs AS r ON r.snapshot = s.id"
-        " JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash WHERE a.namespace = :namespace"
+        "SELECT DISTINCT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a"
+        " JOIN object_refs AS r ON r.uid = a.uid JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash"
+        " WHERE a.namespace = :namespace"
         " AND a.agent_id = :agent_id AND (a.model_id = :model_id OR :model_id = '')",
         key._asdict(),
     )
@@ -264,7 +261,7 @@ def abandon(connection: Connection) -> tuple[str, int]:
     """Give up all objects, wherever they are: the place, and how many there were. Files on the disk are put anew."""
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     (count,) = connection.execute("SELECT count(*) FROM objects WHERE present = 1").fetchone()
-    for table in ("objects", "object_refs", "snapshot_object_refs"):
+    for table in ("objects", "object_refs"):
         connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM object_deletions")
     connection.execute("UPDATE remote_place SET location = '', session = '', next_session = ''")

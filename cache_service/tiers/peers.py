@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import grpc
 from prometheus_client import CollectorRegistry, Counter
 
+from agentmem.channels import ChannelsByAddress
 from agentmem.errors import AgentmemError, is_silence
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import Version
@@ -40,9 +41,6 @@ _FIRST_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 30.0
 _REST_SECONDS: Final = 10.0
 """How long a node that did not answer is left alone: as long as its lease lasts, if it does not come back."""
-_IDLE_SECONDS: Final = 600.0
-"""After so long without a call, many times what one may take, a connection is closed at the next call to
-any node: its own may be gone for good."""
 _AT_ONCE: Final = 4
 _MOST: Final = 10_000
 """Files that are remembered from the question until they are fetched."""
@@ -80,11 +78,8 @@ class PeerBlocks:
 
     def __init__(self, holder: Holder, connect: Connect, streams: BlockStreams, registry: CollectorRegistry) -> None:
         self._holder = holder
-        self._connect = connect
+        self._channels = ChannelsByAddress(connect)
         self._streams = streams
-        self._channels: dict[str, tuple[grpc.aio.Channel, float]] = {}
-        """By address, with when each was used last."""
-        self._closing: set[asyncio.Task[None]] = set()
         self._found: OrderedDict[tuple[str, FileName], _Found] = OrderedDict()
         self._resting: dict[str, float] = {}
         self._metrics = PeerMetrics(registry)
@@ -127,7 +122,7 @@ class PeerBlocks:
 
     async def close(self) -> None:
         """Close the connections."""
-        await asyncio.gather(*self._closing, *(channel.close(None) for channel, _ in self._channels.values()))
+        await self._channels.close()
 
     async def _bring(self, each: _Found, places: asyncio.Semaphore) -> None:
         async with places:
@@ -177,14 +172,7 @@ class PeerBlocks:
             self._resting[address] = time.monotonic() + _REST_SECONDS
 
     def _stub(self, address: str) -> "cache_store_pb2_grpc.CacheStoreServiceAsyncStub":
-        now = time.monotonic()
-        channel = self._channels[address][0] if address in self._channels else self._connect(address)
-        self._channels[address] = channel, now
-        for idle in [each for each, (_, used) in self._channels.items() if used < now - _IDLE_SECONDS]:
-            closing = asyncio.create_task(self._channels.pop(idle)[0].close(None))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-        return cache_store_pb2_grpc.CacheStoreServiceStub(channel)
+        return cache_store_pb2_grpc.CacheStoreServiceStub(self._channels.to(address))
 
 
 def _row(file: pb.StoredFile) -> FileRow:

@@ -1,4 +1,4 @@
-"""Files of KV as streams of bytes, for workers that share no disk with the store.
+"""Files of KV as streams of bytes, between the nodes of a cluster.
 
 Reading and writing have a thread each, so that the event loop never waits for the disk and a slow write delays no
 read. What is done last to a file is queued behind what is being done to it, so a caller may go away at any moment.
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False)
 class BlockStreams:
-    """ReadBlock and WriteBlock. Use from one event loop; close it before the BlockStore."""
+    """Files to other nodes and from them. Use from one event loop; close it before the BlockStore."""
 
     _directory: DataDirectory
     _rows: WarmRows

@@ -11,13 +11,13 @@ from google.protobuf.descriptor import MethodDescriptor
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from agentmem.errors import InvalidArgument
+from agentmem.rpcs import options
 from gateway.api.validation import Json, KeyPart
 
 Values = Mapping[str, str | int | bool]
 """The parameters of a request that were given, by name."""
 
 _PATH_FIELDS: Final = {"agent": "key.agent_id", "name": "name", "model": "model_id", "workflow": "workflow_id"}
-_TURNS: Final = frozenset({"Generate", "Prefill"})
 
 
 class Kind(Enum):
@@ -113,23 +113,23 @@ class Endpoint:
     def kind(self) -> Kind:
         """How it is answered."""
         rpc = self.rpc
-        if rpc.name == "Generate":
-            return Kind.TURN
         if rpc.client_streaming:
             return Kind.UPLOAD
         if rpc.server_streaming:
+            if self.is_turn:
+                return Kind.TURN
             return Kind.FILE if "chunk" in rpc.output_type.fields_by_name else Kind.EVENTS
         return Kind.UNARY
 
     @property
     def is_named(self) -> bool:
         """Whether Idempotency-Key names what it does: a turn, or a workflow's run."""
-        return (self.is_turn or self.rpc.name == "RunWorkflow") and "request_id" not in self.absent
+        return options(self.rpc).named and "request_id" not in self.absent
 
     @property
     def is_turn(self) -> bool:
         """Whether it is one turn of an agent."""
-        return self.rpc.name in _TURNS
+        return options(self.rpc).turn
 
     @property
     def has_body(self) -> bool:

@@ -109,7 +109,7 @@ ENDPOINTS: Final = (
     _of_agent("POST /snapshots", "CreateSnapshot", "Name the agent's present state", needed={"name": "before"}),
     _of_agent("POST /snapshots/{name}/restore", "RestoreSnapshot", "Go back to a snapshot", example={}),
     _of_agent("DELETE /snapshots/{name}", "DeleteSnapshot", "Forget a snapshot"),
-    _of_agent("GET /export", "ExportAgent", "The agent as one safetensors file"),
+    _of_agent("GET /export", "ExportAgent", "The agent as one file"),
     _of_agent("POST /import", "ImportAgent", "Make an agent of such a file"),
     _endpoint("PUT /v1/turn-hints", "SetTurnHints", "In how many steps agents speak next", needed={"hints": [_HINT]}),
     _endpoint(

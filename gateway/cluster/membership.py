@@ -14,7 +14,7 @@ import grpc
 
 from agentmem import errors
 from agentmem.process.logs import event
-from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, types_pb2
 from agentmem.validation import AgentKey
 from gateway import upstream
 from gateway.cluster import keys as cluster_keys
@@ -22,6 +22,7 @@ from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.router import Located, NodeView
 from gateway.cluster.stale_memory import StaleMemory
 from gateway.metrics import GatewayMetrics
+from gateway.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Membership:
     def __init__(
         self,
         store: grpc.aio.Channel,
-        worker: grpc.aio.Channel,
+        worker: Worker,
         own: str,
         unready: Callable[[], str],
         metrics: GatewayMetrics,
@@ -57,7 +58,7 @@ class Membership:
         self._memory = memory
         self._keys = keys
         self._cluster: cluster_pb2_grpc.ClusterServiceAsyncStub = cluster_pb2_grpc.ClusterServiceStub(store)
-        self._models: model_pb2_grpc.ModelServiceAsyncStub = model_pb2_grpc.ModelServiceStub(worker)
+        self._worker = worker
         self.own = own
         self._unready = unready
         self._metrics = metrics
@@ -249,12 +250,12 @@ class Membership:
         request = model_pb2.ListModelsRequest(page_size=1000)
         try:
             while True:
-                page = await self._models.ListModels(request, timeout=SYNC_SECONDS)
+                page = await self._worker.call(request, SYNC_SECONDS)
                 found += page.models
                 request.page_token = page.next_page_token
                 if not request.page_token:
                     break
-        except grpc.aio.AioRpcError:
+        except errors.AgentmemError:
             return
         self._served = [_node_model(model) for model in found]
 

@@ -2,22 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 
+from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
-from gateway.cluster.channel import RoutedChannel
 from gateway.cluster.door import node_door
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
-from gateway.cluster.nodes import NodeChannels
 from gateway.cluster.placement import Placement
+from gateway.cluster.routed import RoutedWorker
 from gateway.cluster.router import weight
 from gateway.cluster.stale_memory import StaleMemory
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
+from gateway.upstream import ChannelWorker
 
 
 class Node:
@@ -37,12 +39,13 @@ class Node:
         """
         tls = settings.cluster_certificates()
         self._own_unready = unready
-        self._memory = StaleMemory(store, worker, settings.node)
-        self._membership = Membership(store, worker, settings.node, unready, metrics, self._memory, keys)
-        self._others = NodeChannels(tls.client())
-        self._placement = Placement(self._membership, worker, self._others, metrics)
-        self.channel: grpc.aio.Channel = RoutedChannel(self._placement)
-        """The channel that the HTTP and gRPC servers use instead of the worker's."""
+        local = ChannelWorker(worker)
+        self._memory = StaleMemory(ChannelWorker(store), local, settings.node)
+        self._membership = Membership(store, local, settings.node, unready, metrics, self._memory, keys)
+        self._others = ChannelsByAddress(partial(connect, tls=tls.client(), options=NODE_OPTIONS))
+        self._placement = Placement(self._membership, local, self._others, metrics)
+        self.worker = RoutedWorker(self._placement)
+        """The worker of all nodes, which the HTTP and gRPC servers use instead of this node's."""
         self._door = settings.node_address, tls.server(), worker, store, self._membership
         self.name = settings.node
         metrics.cluster_age.set_function(lambda: self._membership.age)
@@ -101,12 +104,7 @@ class Node:
         await self.door.start()
         await self.door.set_serving(True)
         await self._membership.sync()
-
-        async def synced() -> None:
-            self._others.keep(self._membership.nodes())
-            await changed()
-
-        self.watching = asyncio.create_task(self._membership.watch(synced))
+        self.watching = asyncio.create_task(self._membership.watch(changed))
 
     def wake(self) -> None:
         """Report at once that this node has become ready, or is no longer."""

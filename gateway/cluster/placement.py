@@ -1,5 +1,6 @@
-"""Where calls go: the candidates for an agent now, and the channel to each."""
+"""Where calls go: the candidates for an agent now, and the worker of each."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from random import Random
@@ -7,21 +8,26 @@ from typing import Final
 
 import grpc
 
+from agentmem.channels import ChannelsByAddress
 from agentmem.validation import AgentKey
 from gateway.cluster.membership import Membership
-from gateway.cluster.nodes import CONNECT_SECONDS, NodeChannels, reachable
 from gateway.cluster.router import Located, NodeView, Route, candidates, for_anyone
 from gateway.metrics import GatewayMetrics
+from gateway.upstream import ChannelWorker
+from gateway.worker import Worker
 
 MOST_NODES: Final = 3
 """How many nodes one call is tried on."""
+
+_CONNECT_SECONDS: Final = 2.0
+"""What a connection may take before the next node is tried."""
 
 
 class Placement:
     """Event loop only."""
 
     def __init__(
-        self, membership: Membership, local: grpc.aio.Channel, others: NodeChannels, metrics: GatewayMetrics
+        self, membership: Membership, local: Worker, others: ChannelsByAddress, metrics: GatewayMetrics
     ) -> None:
         self.local = local
         self.metrics = metrics
@@ -55,20 +61,17 @@ class Placement:
         """Return the nodes besides this one that are ready."""
         return [node.name for node in self._nodes() if node.ready and node.name != self.own]
 
-    async def reach(self, name: str) -> grpc.aio.Channel | None:
-        """Return the channel to a node, None where there is no connection; for this node, its worker's, unchecked."""
+    async def reach(self, name: str) -> Worker | None:
+        """Return a node's worker, None where there is no connection to the node; this node's own is not checked."""
         if name == self.own:
             return self.local
-        address = self._addresses.get(name)
-        if not address:
-            return None
-        channel = self._others.to(address)
-        return channel if await reachable(channel, CONNECT_SECONDS) else None
+        channel = await self._connected(name)
+        return None if channel is None else ChannelWorker(channel)
 
     async def find(self, name: str) -> grpc.aio.Channel | None:
-        """Return the channel to a node as `reach` does, by the present list: for calls that are not routed."""
+        """Return the channel to another node, None where there is no connection, by the present list of nodes."""
         self._nodes()
-        return await self.reach(name)
+        return await self._connected(name)
 
     def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
         """Count a turn as running on a node during the block."""
@@ -89,6 +92,13 @@ class Placement:
             if not going and self._going.get(key) is going:
                 del self._going[key]
 
+    async def _connected(self, name: str) -> grpc.aio.Channel | None:
+        address = self._addresses.get(name)
+        if not address:
+            return None
+        channel = self._others.to(address)
+        return channel if await _connects(channel) else None
+
     async def _located(self, key: AgentKey) -> Located:
         if here := self._going.get(key):
             return Located(here[-1])
@@ -98,3 +108,17 @@ class Placement:
         nodes = self._membership.nodes()
         self._addresses = {node.name: node.address for node in nodes}
         return nodes
+
+
+async def _connects(channel: grpc.aio.Channel) -> bool:
+    """Return whether there is a connection, made in time if there was none. Nothing is sent."""
+    ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            while (state := channel.get_state(try_to_connect=True)) is not ready:
+                if state in (failed, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+    except TimeoutError:
+        return False
+    return True

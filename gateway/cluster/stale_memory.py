@@ -8,13 +8,14 @@ agent does not exist any more, the KV in memory is useless, and may be of an age
 import asyncio
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Final
 
-import grpc
-
+from agentmem import errors
 from agentmem.process.logs import event
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, cluster_pb2, types_pb2
 from agentmem.validation import AgentKey
+from gateway.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,6 @@ _REMEMBERED: Final = 10_000
 """How many agents are remembered, the last ones with a turn: many more than a worker has in memory."""
 _SECONDS: Final = 10.0
 """What one call may take: a turn of the agent may be under way."""
-_PASSES: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _PAUSE: Final = 2.0
 """Seconds before what was not answered is asked for again."""
 
@@ -30,9 +30,9 @@ _PAUSE: Final = 2.0
 class StaleMemory:
     """Event loop only. `close` once."""
 
-    def __init__(self, store: grpc.aio.Channel, worker: grpc.aio.Channel, own: str) -> None:
-        self._cluster: cluster_pb2_grpc.ClusterServiceAsyncStub = cluster_pb2_grpc.ClusterServiceStub(store)
-        self._agents: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(worker)
+    def __init__(self, store: Worker, worker: Worker, own: str) -> None:
+        self._store = store
+        self._worker = worker
         self._own = own
         self._spoke: OrderedDict[AgentKey, None] = OrderedDict()
         self._dropping: asyncio.Task[None] | None = None
@@ -63,24 +63,21 @@ class StaleMemory:
                 try:
                     dropped += await self._drop_one(key)
                     break
-                except grpc.aio.AioRpcError as error:
-                    if error.code() not in _PASSES:
-                        break
-                    log.debug("stale KV is still in memory: %s", error.details())
+                except (errors.Unavailable, errors.DeadlineExceeded) as error:
+                    log.debug("stale KV is still in memory: %s", error.message)
                     await asyncio.sleep(_PAUSE)
+                except errors.AgentmemError:
+                    break
         if dropped:
             event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
 
     async def _drop_one(self, key: AgentKey) -> bool:
         """Drop an agent's KV, unless this node made its present state; whether it was dropped."""
         agent = key.to_proto()
-        found = await self._cluster.LocateAgent(cluster_pb2.LocateAgentRequest(key=agent), timeout=_SECONDS)
+        found = await self._store.call(cluster_pb2.LocateAgentRequest(key=agent), _SECONDS)
         if found.last_on == self._own:
             return False
         request = agent_pb2.EvictAgentRequest(key=agent, tier=types_pb2.TIER_HOT)
-        try:
-            await self._agents.EvictAgent(request, timeout=_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:  # then the worker has dropped it
-                raise
+        with suppress(errors.NotFound):  # then the worker has dropped it
+            await self._worker.call(request, _SECONDS)
         return True

@@ -18,13 +18,12 @@ from google.protobuf.message import Message
 
 from agentmem.errors import InvalidArgument, PermissionDenied
 from agentmem.process.model_sources import is_path
+from agentmem.rpcs import RPCS
 from agentmem.v1 import model_pb2, types_pb2
 from agentmem.validation import check_text
-from gateway.edge.callers import Caller
+from gateway.edge.callers import Caller, serves_admin
 
-ADMIN: Final = frozenset({"/agentmem.v1.ModelService/LoadModel", "/agentmem.v1.ModelService/UnloadModel"})
-"""RPCs that concern the callers of all namespaces."""
-
+_ADMIN: Final = frozenset(rpc.path for rpc in RPCS.values() if rpc.options.admin)
 _KEY: Final = types_pb2.AgentKey.DESCRIPTOR
 _MODEL: Final = model_pb2.Model.DESCRIPTOR
 
@@ -48,7 +47,7 @@ def require_admin(who: Caller) -> None:
 
 def authorize(method: str, who: Caller) -> None:
     """Raise PermissionDenied unless `who` may call the RPC `method`, such as "/agentmem.v1.ModelService/LoadModel"."""
-    if method in ADMIN:
+    if method in _ADMIN:
         require_admin(who)
 
 
@@ -101,19 +100,14 @@ def without_directories(text: str) -> str:
     return _PATH.sub(_last_part, text)
 
 
-def redact(response: Message, who: Caller) -> None:
-    """Remove from the models in `response`, in place, where they are on the disk, unless `who` is an admin."""
-    if not who.admin:
+def redact(response: Message) -> None:
+    """Remove from the models in `response`, in place, where they are on the disk, unless an admin is being served."""
+    if not serves_admin():
         for model in _models(response):
             model.adapter = ""
             if is_path(model.source):
                 model.source = ""
             model.error = without_directories(model.error)
-
-
-def may_name_directories(response: Descriptor) -> bool:
-    """Return whether a response of that type may hold models."""
-    return response is _MODEL or bool(_model_fields(response))
 
 
 def _last_part(path: re.Match[str]) -> str:

@@ -1,38 +1,33 @@
-"""The services of the contract over gRPC, each forwarded to the worker by its descriptor.
-
-Requests are decoded, because they are checked; responses pass as bytes, so a newer worker's fields reach the caller,
-but for those that `gateway.edge.authorization` redacts.
-"""
+"""The services of the contract over gRPC, each RPC forwarded to a Worker by its descriptor."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.descriptor import ServiceDescriptor
 
 from agentmem import errors
-from agentmem.process import rpc
+from agentmem.process.rpc import arity, maker
 from agentmem.process.server import Register
 from agentmem.process.wire import drain
-from gateway import upstream
-from gateway.edge.authorization import authorize_namespace, may_name_directories, redact
+from agentmem.rpcs import Rpc, rpc_of, rpcs_of
+from gateway.edge.authorization import authorize_namespace
 from gateway.edge.callers import caller
 from gateway.metrics import GatewayMetrics
+from gateway.worker import Worker
 
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
-    _Handler = grpc.RpcMethodHandler[Any, Any]
-
-_GENERATIONS = frozenset({"Generate", "Prefill"})
+    Admit = Callable[[Any, _Context], AbstractAsyncContextManager[None]]
 
 
-async def write_in_time(context: _Context, message: Any, stall_limit: float) -> None:
+async def write_in_time(context: _Context, message: Any, stall_limit: float | None) -> None:
     """Send a message of a stream. Raises ResourceExhausted where its reader takes nothing for `stall_limit` seconds."""
     try:
         async with asyncio.timeout(stall_limit):
@@ -41,87 +36,73 @@ async def write_in_time(context: _Context, message: Any, stall_limit: float) -> 
         raise errors.ResourceExhausted(f"the stream was aborted: nothing was read for {stall_limit:g} s") from None
 
 
+def callers_own(metrics: GatewayMetrics) -> Admit:
+    """Return what admits requests about the caller's own namespace, and counts turns; the server counts all RPCs."""
+
+    @asynccontextmanager
+    async def admitted(request: Any, _: _Context) -> AsyncIterator[None]:
+        with metrics.generation("grpc") if rpc_of(request).options.turn else nullcontext():
+            authorize_namespace(request, caller().namespace)
+            yield
+
+    return admitted
+
+
 @dataclass(frozen=True)
 class Forwarder:
-    """Makes handlers that forward. `stall_limit` is as in GatewaySettings."""
+    """Makes handlers. Each request is served within `admitted`, which refuses it by raising AgentmemError or aborting.
 
-    channel: grpc.aio.Channel
-    stall_limit: float
-    metrics: GatewayMetrics
+    `stall_limit` is as in GatewaySettings, None for none.
+    """
 
-    def service(self, descriptor: ServiceDescriptor) -> tuple[str, Register, Any]:
-        """Return `descriptor` as GrpcServer takes it."""
-        served = {method.name: self._handler(method) for method in descriptor.methods}
+    worker: Worker
+    admitted: Admit
+    stall_limit: float | None = None
+
+    def service(
+        self, descriptor: ServiceDescriptor, serves: Callable[[Rpc], bool] = lambda _: True
+    ) -> tuple[str, Register, Any]:
+        """Return the RPCs of `descriptor` that it `serves`, as GrpcServer takes them."""
+        served = {rpc.method.name: self._handler(rpc) for rpc in rpcs_of(descriptor) if serves(rpc)}
 
         def register(_: Any, server: grpc.aio.Server) -> None:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, served),))
 
         return descriptor.full_name, register, None
 
-    def _handler(self, method: MethodDescriptor) -> _Handler:
-        arity = rpc.arity(method.client_streaming, method.server_streaming)
-        serve = {"unary_unary": self._unary, "unary_stream": self._stream, "stream_unary": self._upload}[arity]
-        made: _Handler = rpc.maker(arity)(
-            serve(method, upstream.stub(self.channel, method)),
-            request_deserializer=GetMessageClass(method.input_type).FromString,
-        )
-        return made
+    def _handler(self, rpc: Rpc) -> Any:
+        kind = arity(rpc.method.client_streaming, rpc.method.server_streaming)
+        serve = {"unary_unary": self._unary, "unary_stream": self._stream, "stream_unary": partial(self._upload, rpc)}
+        return maker(kind)(serve[kind], rpc.request.FromString, _written)
 
-    def _unary(self, method: MethodDescriptor, stub: Any) -> Any:
-        async def call(request: Any, context: _Context) -> bytes:
-            with self._counted(method):
-                authorize_namespace(request, caller().namespace)
-                answer: bytes = await upstream.result(stub(request, timeout=context.time_remaining()))
-                return _redacted(method, answer)
+    async def _unary(self, request: Any, context: _Context) -> Any:
+        async with self.admitted(request, context):
+            return await self.worker.call(request, context.time_remaining())
 
-        return call
+    async def _stream(self, request: Any, context: _Context) -> AsyncIterator[Any]:
+        async with (
+            self.admitted(request, context),
+            aclosing(self.worker.stream(request, context.time_remaining())) as messages,
+        ):
+            async for message in messages:
+                await write_in_time(context, message, self.stall_limit)
+        return
+        yield  # a generator, as servers demand; but only write() shows a reader that stalls
 
-    def _upload(self, method: MethodDescriptor, stub: Any) -> Any:
-        async def call(requests: AsyncIterator[Any], context: _Context) -> bytes:
-            with self._counted(method):
-                outgoing = stub(timeout=context.time_remaining())
-                try:
-                    async for request in requests:
-                        authorize_namespace(request, caller().namespace)
-                        await outgoing.write(request)
-                    await outgoing.done_writing()
-                except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    await drain(requests)  # the worker has ended the call, and its status says why
-                except errors.AgentmemError:
-                    outgoing.cancel()
-                    await drain(requests)
-                    raise
-                except BaseException:
-                    outgoing.cancel()
-                    raise
-                answer: bytes = await upstream.result(outgoing)
-                return answer
+    async def _upload(self, rpc: Rpc, requests: AsyncIterator[Any], context: _Context) -> Any:
+        async def admitted() -> AsyncIterator[Any]:
+            async for request in requests:
+                async with self.admitted(request, context):
+                    yield request
 
-        return call
-
-    def _stream(self, method: MethodDescriptor, stub: Any) -> Any:
-        async def serve(request: Any, context: _Context) -> AsyncIterator[bytes]:
-            with self._counted(method):
-                authorize_namespace(request, caller().namespace)
-                call = stub(request, timeout=context.time_remaining())
-                async with aclosing(upstream.messages(call)) as messages:
-                    async for message in messages:
-                        await write_in_time(context, message, self.stall_limit)
-            return
-            yield b""  # a generator, as servers demand; but only write() shows a reader that stalls
-
-        return serve
-
-    def _counted(self, method: MethodDescriptor) -> AbstractContextManager[None]:
-        """Return what counts an RPC that generates; the server counts all RPCs."""
-        return self.metrics.generation("grpc") if method.name in _GENERATIONS else nullcontext()
+        try:
+            return await self.worker.upload(rpc, admitted(), context.time_remaining())
+        except errors.AgentmemError:
+            await drain(requests)
+            raise
 
 
-def _redacted(method: MethodDescriptor, answer: bytes) -> bytes:
-    """Return the response as the caller may read it. Fields that only a newer worker knows stay."""
-    if caller().admin or not may_name_directories(method.output_type):
-        return answer
-    response: Any = GetMessageClass(method.output_type).FromString(answer)
-    redact(response, caller())
-    written: bytes = response.SerializeToString()
+def _written(answer: Any) -> bytes:
+    """Return an answer as it is sent: a message, or bytes that are passed on."""
+    written: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
     return written

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,8 +15,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from agentmem.errors import AgentmemError
-from agentmem.v1 import model_pb2, model_pb2_grpc
-from gateway import upstream
+from agentmem.v1 import model_pb2
 from gateway.agent_finder import Finder
 from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.completions import CompletionRequest, completion_exchange
@@ -28,8 +26,7 @@ from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
 from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
-from gateway.edge.authorization import redact
-from gateway.edge.callers import Authenticator, caller
+from gateway.edge.callers import Authenticator
 from gateway.http.cluster import ClusterEndpoint
 from gateway.http.guards import Authentication, KnownHosts, RequestLimits
 from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
@@ -47,12 +44,12 @@ from gateway.http.openapi import document
 from gateway.http.overview import Overview, OverviewEndpoint
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
 from gateway.http.rest import rest_routes
-from gateway.http.services import Service
 from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
 from gateway.metrics import GatewayMetrics
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
 from gateway.ui.files import PAGE, page_routes
+from gateway.worker import Service, Worker
 
 _CORS: Final[Any] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
@@ -76,27 +73,25 @@ class HttpServer:
     def __init__(
         self,
         settings: GatewaySettings,
-        channel: grpc.aio.Channel,
+        worker: RunningTurns,
         metrics: GatewayMetrics,
         authenticator: Authenticator,
         admission: Admission,
         unready: Callable[[], str],
-        running: RunningTurns,
         node: Node | None = None,
         own: Mapping[str, Service] = MappingProxyType({}),
     ) -> None:
-        """`unready` returns why no turn could run, or nothing; `running` has the turns of `channel`; `node` is this
-        gateway's in a cluster.
+        """`unready` returns why no turn could run, or nothing; `node` is this gateway's in a cluster.
 
-        `own` are the services of the contract that this process serves itself, by their full names.
+        `own` serve the contract's services that this process has itself, by their full names.
         """
         self._metrics = metrics
         self._unready = unready
         self._page = settings.ui
         self.draining = False
-        finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
-        kept, models = KeptResponses(channel), ModelEndpoints(channel)
-        turns = Turns(channel, finder, settings, metrics, kept)
+        finder = Finder(worker, keep=settings.anonymous == "keep", expiry=settings.expiry)
+        kept, models = KeptResponses(worker), ModelEndpoints(worker)
+        turns = Turns(worker, finder, settings, metrics, kept)
         origins = settings.cors_origin  # CORS is outermost, so that web pages can read errors, too
         # Web pages are shut out of a server that only this machine reaches, and that asks for no keys.
         local = not settings.asks_for_keys and "http" not in settings.public
@@ -111,7 +106,7 @@ class HttpServer:
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns, own),
-                Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry, running)), methods=["GET"]),
+                Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry, worker)), methods=["GET"]),
                 Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),
@@ -157,16 +152,15 @@ _PAGE = 1000
 class ModelEndpoints:
     """/v1/models, in Anthropic's shape for its SDKs, else in OpenAI's; the worker is asked each time."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._models = model_pb2_grpc.ModelServiceStub(channel)
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     async def list(self, request: Request) -> Response:
         """Answer with all models, or the page of them that is asked for."""
         found: list[model_pb2.Model] = []
         asked = model_pb2.ListModelsRequest(page_size=_PAGE)
         while True:
-            page: model_pb2.ListModelsResponse = await upstream.result(self._models.ListModels(asked))
-            redact(page, caller())
+            page: model_pb2.ListModelsResponse = await self._worker.call(asked)
             found += page.models
             asked.page_token = page.next_page_token
             if not asked.page_token:
@@ -180,8 +174,7 @@ class ModelEndpoints:
         wanted = model_pb2.GetModelRequest(model_id=request.path_params["id"])
         if not wanted.model_id:  # the contract's word for the default model
             raise HTTPException(404, "name a model after /v1/models/")
-        found: model_pb2.GetModelResponse = await upstream.result(self._models.GetModel(wanted))
-        redact(found, caller())
+        found: model_pb2.GetModelResponse = await self._worker.call(wanted)
         describe = anthropic_model if speaks_anthropic(request.scope) else openai_model
         return JSONResponse(describe(found.model))
 

@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
-import grpc
-
 from agentmem.v1 import inference_pb2
-from gateway import upstream
+from gateway.worker import Worker
+from gateway.worker import turn as turn_on
 
 Events: TypeAlias = AsyncGenerator[tuple[int, inference_pb2.GenerateResponse], None]
 """Each with the number of the choice that it is of."""
@@ -17,7 +16,7 @@ _QUEUED: Final = 64
 """Events of choices that run together, until the reader takes them."""
 
 
-async def each_choice(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
+async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
     """Yield the events of all turns, each in order. Raises AgentmemError.
 
     A first turn that is an agent's is committed before the others begin, which then find its prompt in memory; unless
@@ -29,7 +28,7 @@ async def each_choice(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.G
     if kept and turns[-1].key.agent_id:
         groups.reverse()
     for group in filter(None, groups):
-        async with aclosing(_merged(channel, group)) as events:
+        async with aclosing(_merged(worker, group)) as events:
             async for choice, event in events:
                 yield choice, event
 
@@ -41,17 +40,17 @@ def may_append(turn: inference_pb2.GenerateRequest) -> bool:
     return turn.HasField("append") or turn.memory_mode == inference_pb2.MEMORY_MODE_APPEND
 
 
-async def _merged(channel: grpc.aio.Channel, turns: Sequence[tuple[int, inference_pb2.GenerateRequest]]) -> Events:
+async def _merged(worker: Worker, turns: Sequence[tuple[int, inference_pb2.GenerateRequest]]) -> Events:
     if len(turns) == 1:
         [(choice, turn)] = turns
-        async with aclosing(upstream.generation(channel, turn)) as events:
+        async with aclosing(turn_on(worker, turn)) as events:
             async for event in events:
                 yield choice, event
         return
     queue: asyncio.Queue[tuple[int, inference_pb2.GenerateResponse]] = asyncio.Queue(_QUEUED)
 
     async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
-        async with aclosing(upstream.generation(channel, turn)) as events:
+        async with aclosing(turn_on(worker, turn)) as events:
             async for event in events:
                 await queue.put((choice, event))
 

@@ -10,8 +10,6 @@ from starlette.types import Scope, Send
 from gateway.api.errors import REST
 from gateway.api.exchange import SseEvent
 from gateway.api.rest import event_of
-from gateway.edge.authorization import redact
-from gateway.edge.callers import caller
 from gateway.http.middleware import as_our_error, broke_off, whole
 from gateway.http.streaming import EventStream, ReaderStalled
 from gateway.settings import GatewaySettings
@@ -37,7 +35,6 @@ async def send_events(
                 try:
                     message = await first
                     while message is not None:
-                        redact(message, caller())
                         await stream.send(event_of(message))
                         message = await anext(messages, None)
                     whole(scope)

@@ -4,20 +4,19 @@ import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import grpc
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from agentmem.errors import FailedPrecondition
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
+from agentmem.v1 import agent_pb2, model_pb2
 from agentmem.words import is_anonymous
-from gateway import upstream
 from gateway.api.kept_responses import kept_body, kept_input, not_kept, references, resolved, response_of
 from gateway.api.responses import beginning_of
 from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.callers import caller
+from gateway.worker import Worker
 
 _PAGE = 100
 
@@ -32,17 +31,14 @@ class Kept(NamedTuple):
 class KeptResponses:
     """Reads the turns that responses are."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
-        self._models = model_pb2_grpc.ModelServiceStub(channel)
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     async def get(self, identifier: str) -> Kept:
         """Return a response of any model. Raises NotFound."""
         models: list[str] = []
         if beginning_of(identifier) is not None:
-            listed: model_pb2.ListModelsResponse = await upstream.result(
-                self._models.ListModels(model_pb2.ListModelsRequest(page_size=1000))
-            )
+            listed: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=1000))
             models = [model.model_id for model in listed.models]
         for model in models:
             if (agent := await self._agent(model, identifier)) is not None:
@@ -66,9 +62,9 @@ class KeptResponses:
         trim = agent_pb2.TrimAgentRequest(
             key=agent.key, keep_tokens=turn.first_token, if_version=version.version, if_revision=version.revision
         )
-        await upstream.result(self._agents.TrimAgent(trim))
+        await self._worker.call(trim)
         if turn.first_token == 0 and is_anonymous(agent.key.agent_id):  # Nothing has come meanwhile, or it was refused.
-            await upstream.result(self._agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key)))
+            await self._worker.call(agent_pb2.DeleteAgentRequest(key=agent.key))
 
     async def resolve(self, request: ResponseRequest) -> ResponseRequest:
         """Return a request with the items that it refers to. Raises NotFound."""
@@ -84,7 +80,7 @@ class KeptResponses:
 
     async def _agent(self, model: str, identifier: str) -> agent_pb2.Agent | None:
         asked = agent_pb2.FindAgentRequest(namespace=caller().namespace, model_id=model, request_id=identifier)
-        found: agent_pb2.FindAgentResponse = await upstream.result(self._agents.FindAgent(asked))
+        found: agent_pb2.FindAgentResponse = await self._worker.call(asked)
         return found.agent if found.HasField("agent") else None
 
     async def _turns(self, agent: agent_pb2.Agent) -> dict[str, agent_pb2.Turn]:
@@ -92,7 +88,7 @@ class KeptResponses:
         turns: dict[str, agent_pb2.Turn] = {}
         asked = agent_pb2.ListTurnsRequest(key=agent.key, page_size=_PAGE, include_text=True)
         while True:
-            page: agent_pb2.ListTurnsResponse = await upstream.result(self._agents.ListTurns(asked))
+            page: agent_pb2.ListTurnsResponse = await self._worker.call(asked)
             turns |= {turn.request_id: turn for turn in page.turns if turn.request_id and not turn.cut}
             asked.page_token = page.next_page_token
             if not asked.page_token:

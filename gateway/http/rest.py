@@ -5,13 +5,12 @@ the path as it was sent, where others match it decoded.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
-import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
@@ -19,41 +18,41 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from agentmem.errors import InvalidArgument
+from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.process.wire import drain
+from agentmem.rpcs import rpc_of
 from agentmem.v1 import agent_pb2
-from gateway import upstream
 from gateway.api.complaints import shown_name
 from gateway.api.contract_json import to_json
 from gateway.api.endpoints import Endpoint, Kind, Values
 from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json
 from gateway.api.validation import checked
-from gateway.edge.authorization import authorize, authorize_namespace, redact
+from gateway.edge.authorization import authorize, authorize_namespace
 from gateway.edge.callers import caller
 from gateway.http.events import send_events
 from gateway.http.middleware import log_fields
 from gateway.http.requests import TurnName, check_percent_encoding, limited, parsed_body, percent_decoded, read_headers
-from gateway.http.services import Forwarded, Service
 from gateway.http.streaming import StreamedResponse, until_disconnect
 from gateway.http.turns import Turns, answer
+from gateway.worker import Service, Worker
 
 FILE_TYPE: Final = "application/octet-stream"
 
 
 async def send_file(
-    call: upstream.StreamCall[agent_pb2.ExportAgentResponse], agent: str, send: Send, stall_limit: float
+    messages: AsyncGenerator[agent_pb2.ExportAgentResponse, None], agent: str, send: Send, stall_limit: float
 ) -> None:
     """Answer with the file that ExportAgent streams.
 
     Raises AgentmemError where it fails, ReaderStalled included: before the first chunk nothing was sent, and after it
     the response is left without an end, so that a part is not taken for the whole.
     """
-    async with aclosing(upstream.messages(call)) as chunks:
+    async with aclosing(messages) as chunks:
         first = await anext(chunks, None)
         response = StreamedResponse(send, stall_limit)
-        name = quote(f"{agent}.safetensors", safe="")
+        name = quote(f"{agent}.agent", safe="")
         await response.start(
             [("content-type", FILE_TYPE), ("content-disposition", f"attachment; filename*=UTF-8''{name}")]
         )
@@ -65,7 +64,7 @@ async def send_file(
 
 
 async def take_file(
-    connect: Callable[[], Any], target: agent_pb2.ImportAgentRequest, request: Request, limit: int
+    worker: Worker, target: agent_pb2.ImportAgentRequest, request: Request, limit: int
 ) -> agent_pb2.ImportAgentResponse:
     """Return the agent that ImportAgent makes of the request's body, whose `target` is known.
 
@@ -75,20 +74,26 @@ async def take_file(
     body = limited(request, FILE_TYPE, limit)
     pieces = _pieces(body)
     first = await anext(pieces, b"")  # nothing is begun for a body that is refused by its headers
-    call = connect()
-    try:
-        await call.write(target)
+    sent = asyncio.Event()
+
+    async def requests() -> AsyncIterator[agent_pb2.ImportAgentRequest]:
+        yield target
         if first:
-            await call.write(agent_pb2.ImportAgentRequest(chunk=first))
+            yield agent_pb2.ImportAgentRequest(chunk=first)
         async for piece in pieces:
-            await call.write(agent_pb2.ImportAgentRequest(chunk=piece))
-        await call.done_writing()
-    except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-        await drain(body)  # the worker has ended the call, and its status says why
-    except BaseException:
-        call.cancel()
+            yield agent_pb2.ImportAgentRequest(chunk=piece)
+        sent.set()
+
+    async def receive_after() -> Any:
+        await sent.wait()  # before that the body is read
+        return await request.receive()
+
+    try:
+        work = worker.upload(rpc_of(target), requests())
+        made: agent_pb2.ImportAgentResponse = await until_disconnect(receive_after, work)
+    except AgentmemError:
+        await drain(body)
         raise
-    made: agent_pb2.ImportAgentResponse = await until_disconnect(request.receive, upstream.result(call))
     return made
 
 
@@ -191,25 +196,23 @@ class RestResource:
         if endpoint.is_named:
             message.request_id = read_headers(request.headers, TurnName).turn
         authorize_namespace(message, caller().namespace)
-        worker = Forwarded(shared.channel)
-        service: Service = self.own.get(rpc.containing_service.full_name, worker)
+        service = self.own.get(rpc.containing_service.full_name, shared.worker)
         match endpoint.kind:
             case Kind.TURN:
                 exchange = exchange_of(message, streamed)
                 await answer(shared, request, send, exchange, message.request_id, message.key.agent_id)
             case Kind.EVENTS:
-                work = send_events(service.stream(rpc, message), request.scope, send, shared.settings)
+                work = send_events(service.stream(message), request.scope, send, shared.settings)
                 await until_disconnect(request.receive, work)
             case Kind.FILE:
-                call = worker.connect(rpc)(message)
-                work = send_file(call, message.key.agent_id, send, shared.settings.stall_limit)
+                work = send_file(service.stream(message), message.key.agent_id, send, shared.settings.stall_limit)
                 await until_disconnect(request.receive, work)
             case Kind.UPLOAD:
                 limit = shared.settings.max_import_bytes
-                await _respond(await take_file(worker.connect(rpc), message, request, limit), request, send)
+                await _respond(await take_file(shared.worker, message, request, limit), request, send)
             case Kind.UNARY:
                 with shared.metrics.generation("http") if endpoint.is_turn else nullcontext():
-                    made = await until_disconnect(request.receive, service.answer(rpc, message))
+                    made = await until_disconnect(request.receive, service.call(message))
                 await _respond(made, request, send)
 
     async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
@@ -220,7 +223,6 @@ class RestResource:
 
 
 async def _respond(message: Message, request: Request, send: Send) -> None:
-    redact(message, caller())
     await JSONResponse(to_json(message))(request.scope, request.receive, send)
 
 

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
-import grpc
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from agentmem.v1 import inference_pb2, model_pb2, types_pb2
 from agentmem.words import cached_tokens, short_name, warning
-from gateway import upstream
 from gateway.agent_finder import Finder, How, Memory, Wanted
 from gateway.api.exchange import Exchange, Incoming
 from gateway.api.kept_responses import references
@@ -34,6 +32,7 @@ from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, par
 from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
+from gateway.worker import Worker
 
 _LOOKS = 3
 """How often an agent is looked for that has always gone on meanwhile, before the request gets one of its own."""
@@ -46,7 +45,7 @@ _Event: TypeAlias = tuple[int, inference_pb2.GenerateResponse]
 class Turns:
     """What all endpoints share."""
 
-    channel: grpc.aio.Channel
+    worker: Worker
     finder: Finder
     settings: GatewaySettings
     metrics: GatewayMetrics
@@ -55,8 +54,7 @@ class Turns:
     async def completed(self, asked: BaseModel) -> Any:
         """Return a request with what it leaves to the server: the default model, items that it refers to."""
         if getattr(asked, "model", None) is None:
-            models = model_pb2_grpc.ModelServiceStub(self.channel)
-            found: model_pb2.GetModelResponse = await upstream.result(models.GetModel(model_pb2.GetModelRequest()))
+            found: model_pb2.GetModelResponse = await self.worker.call(model_pb2.GetModelRequest())
             asked = asked.model_copy(update={"model": found.model.model_id})
         return await self.kept.resolve(asked) if isinstance(asked, ResponseRequest) else asked
 
@@ -150,7 +148,7 @@ class _Run:
             async with self.shared.finder.memory(self.wanted, fresh=look == _LOOKS) as memory:
                 turns = _with_memory(self.exchange, memory)
                 self.exchange.answer.agent_id = memory.agent_id
-                async with aclosing(each_choice(self.shared.channel, turns)) as choices, _asked(choices) as first:
+                async with aclosing(each_choice(self.shared.worker, turns)) as choices, _asked(choices) as first:
                     if self.exchange.streamed:
                         # A client counts from the last thing it got, and a turn may wait for memory. What begins
                         # before the turn does is refused by its last event, and no other agent is looked for then.
@@ -286,8 +284,7 @@ class CountEndpoint:
         limit = self.shared.settings.max_body_bytes
         asked = await parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
         log_fields(scope, model=asked.model or "")
-        inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
-        call = inference.CountTokens(to_count(asked, caller().namespace))
-        counted: inference_pb2.CountTokensResponse = await until_disconnect(receive, upstream.result(call))
+        counting = self.shared.worker.call(to_count(asked, caller().namespace))
+        counted: inference_pb2.CountTokensResponse = await until_disconnect(receive, counting)
         response = JSONResponse(token_count(asked, counted.tokens))
         await response(scope, receive, send)

@@ -19,7 +19,7 @@ from gateway.workflows.event_log import LoggedEvent
 from gateway.workflows.owners import Owner, Owners, RunKey, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
 from gateway.workflows.run import Run
-from gateway.workflows.worker import Worker
+from gateway.workflows.worker import PatientWorker
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class LiveRuns:
     def __init__(
         self,
         records: Records,
-        worker: Worker,
+        worker: PatientWorker,
         authenticator: Authenticator,
         metrics: GatewayMetrics,
         most: int,

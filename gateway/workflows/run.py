@@ -19,7 +19,7 @@ from gateway.workflows.owners import TakenOver
 from gateway.workflows.program import PhaseEnd, Program, Step
 from gateway.workflows.records import ENDED, State, StoredRun, interrupted
 from gateway.workflows.task_runner import TaskRunner
-from gateway.workflows.worker import Worker
+from gateway.workflows.worker import PatientWorker
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Run:
         self,
         stored: StoredRun,
         definition: Definition,
-        worker: Worker,
+        worker: PatientWorker,
         write: Write,
         check: Callable[[], None],
         slots: asyncio.Semaphore,

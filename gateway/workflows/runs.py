@@ -13,14 +13,13 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
-import grpc
-
 from agentmem import errors
 from agentmem.process.logs import event
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
 from gateway.edge.callers import Authenticator, Caller
 from gateway.metrics import GatewayMetrics
+from gateway.worker import Worker
 from gateway.workflows.beginning import new_workflow, workflow_id_of
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
@@ -29,7 +28,7 @@ from gateway.workflows.live import LiveRuns
 from gateway.workflows.owners import Nodes, Owner, Owners, RunKey, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun
 from gateway.workflows.run import Run, finished
-from gateway.workflows.worker import Worker
+from gateway.workflows.worker import PatientWorker
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +47,14 @@ class Runs:
     def __init__(
         self,
         records: Records,
-        worker: grpc.aio.Channel,
+        worker: Worker,
         authenticator: Authenticator,
         metrics: GatewayMetrics,
         most: int,
         nodes: Nodes | None = None,
     ) -> None:
         self._records = records
-        self._worker = Worker(worker, _PATIENCE)
+        self._worker = PatientWorker(worker, _PATIENCE)
         self._authenticator = authenticator
         self._metrics = metrics
         self._owners = Owners(nodes)

@@ -9,6 +9,7 @@ import grpc
 
 from agentmem import paging
 from agentmem.errors import InvalidArgument
+from agentmem.rpcs import rpc_of
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from agentmem.validation import MAX_REQUEST_ID_BYTES, check_text
 from gateway.edge.authorization import authorize_namespace
@@ -26,7 +27,10 @@ _MOST_MISTAKES: Final = 1000
 
 
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
-    """Checks definitions; begins, shows, cancels and erases runs. `stall_limit` is as in GatewaySettings."""
+    """Checks definitions; begins, shows, cancels and erases runs. `stall_limit` is as in GatewaySettings.
+
+    Also a `gateway.worker.Service`, for REST.
+    """
 
     def __init__(self, runs: Runs, stall_limit: float) -> None:
         self._runs = runs
@@ -35,7 +39,7 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def RunWorkflow(
         self, request: workflow_pb2.RunWorkflowRequest, context: "_Context"
     ) -> AsyncIterator[workflow_pb2.RunWorkflowResponse]:
-        async with aclosing(await self.events(request)) as events:
+        async with aclosing(self.stream(request)) as events:
             async for event in events:
                 await write_in_time(context, event, self._stall_limit)
         return
@@ -69,7 +73,15 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
         await self._runs.delete(*_named(request))
         return workflow_pb2.DeleteWorkflowResponse()
 
-    async def events(
+    async def call(self, request: Any, timeout: float | None = None) -> Any:
+        return await getattr(self, rpc_of(request).method.name)(request, None)
+
+    async def stream(self, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
+        async with aclosing(await self._events(request)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(
         self, request: workflow_pb2.RunWorkflowRequest
     ) -> "AsyncGenerator[workflow_pb2.RunWorkflowResponse, None]":
         """Return the events that a caller of RunWorkflow gets. Raise AgentmemError before anything has begun."""

@@ -17,7 +17,7 @@ from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, EventLog
 from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Step, Turn
-from gateway.workflows.worker import Done, Worker, generate_request, listen_request
+from gateway.workflows.worker import Done, PatientWorker, generate_request, listen_request
 
 _Request = inference_pb2.GenerateRequest | inference_pb2.PrefillRequest
 _Call = Callable[[], Coroutine[Any, Any, Done]]
@@ -30,7 +30,7 @@ class TaskRunner:
         self,
         definition: Definition,
         workflow: workflow_pb2.Workflow,
-        worker: Worker,
+        worker: PatientWorker,
         events: EventLog,
         slots: asyncio.Semaphore,
     ) -> None:

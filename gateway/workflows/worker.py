@@ -10,21 +10,11 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
-import grpc
-
 from agentmem import retries
 from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
-from agentmem.v1 import (
-    agent_pb2,
-    agent_pb2_grpc,
-    inference_pb2,
-    inference_pb2_grpc,
-    model_pb2,
-    model_pb2_grpc,
-    types_pb2,
-)
-from gateway import upstream
+from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2
 from gateway.api.exchange import Heard
+from gateway.worker import Worker, turn
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Turn
@@ -49,17 +39,14 @@ class Done(NamedTuple):
     finished: inference_pb2.Finished
 
 
-class Worker:
+class PatientWorker:
     """Calls to the worker for runs. Event loop only.
 
     `patience` is how many seconds an outage, or a lack of room, may last before a turn fails.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, patience: float) -> None:
-        self._channel = channel
-        self._inference = inference_pb2_grpc.InferenceServiceStub(channel)
-        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
-        self._models = model_pb2_grpc.ModelServiceStub(channel)
+    def __init__(self, worker: Worker, patience: float) -> None:
+        self._worker = worker
         self._patience = patience
 
     async def generate(self, request: inference_pb2.GenerateRequest, listener: Listener = lambda _: None) -> Done:
@@ -68,7 +55,7 @@ class Worker:
 
     async def prefill(self, request: inference_pb2.PrefillRequest) -> Done:
         """Have an agent take context in. Raise AgentmemError."""
-        response: inference_pb2.PrefillResponse = await self._unary(self._inference.Prefill, request)
+        response: inference_pb2.PrefillResponse = await self._call(request)
         return Done("", response.started, response.finished)
 
     async def forget(self, keys: Iterable[types_pb2.AgentKey]) -> None:
@@ -77,7 +64,7 @@ class Worker:
             async with asyncio.timeout(_BEST_EFFORT_SECONDS):
                 for key in keys:
                     with suppress(NotFound):
-                        await self._unary(self._agents.DeleteAgent, agent_pb2.DeleteAgentRequest(key=key))
+                        await self._call(agent_pb2.DeleteAgentRequest(key=key))
         except (AgentmemError, TimeoutError) as error:
             log.warning("agents of a workflow that has ended are left until they expire: %s", error)
 
@@ -86,7 +73,7 @@ class Worker:
         names: list[str] = []
         request = model_pb2.ListModelsRequest()
         while True:
-            page: model_pb2.ListModelsResponse = await self._unary(self._models.ListModels, request)
+            page: model_pb2.ListModelsResponse = await self._call(request)
             names += [model.model_id for model in page.models]
             if not page.next_page_token:
                 return names
@@ -95,24 +82,30 @@ class Worker:
     async def hint(self, steps: "Mapping[str, int | None]", keys: Mapping[str, types_pb2.AgentKey]) -> None:
         """Say in how many steps agents speak next. Best effort."""
         hints = [agent_pb2.TurnHint(key=keys[name], steps=after) for name, after in steps.items()]
-        request = agent_pb2.SetTurnHintsRequest(hints=hints)
-        await _best_effort(self._agents.SetTurnHints(request, timeout=_BEST_EFFORT_SECONDS))
+        await self._try(agent_pb2.SetTurnHintsRequest(hints=hints))
 
     async def prefetch(self, key: types_pb2.AgentKey) -> None:
         """Have an agent's KV in the pool, if there is room. Best effort."""
-        request = agent_pb2.PrefetchAgentRequest(key=key)
-        await _best_effort(self._agents.PrefetchAgent(request, timeout=_BEST_EFFORT_SECONDS))
+        await self._try(agent_pb2.PrefetchAgentRequest(key=key))
 
     async def _generate(self, request: inference_pb2.GenerateRequest, listener: Listener) -> Done:
         heard = Heard()
-        async with aclosing(upstream.generation(self._channel, request)) as events:
+        async with aclosing(turn(self._worker, request)) as events:
             async for event in events:
                 heard.add(event)
                 listener(event)
         return Done("".join(heard.texts), heard.started, heard.finished)
 
-    async def _unary(self, rpc: Callable[[Any], upstream.UnaryCall[Any]], request: Any) -> Any:
-        return await self._retry(lambda: upstream.result(rpc(request)))
+    async def _call(self, request: Any) -> Any:
+        return await self._retry(lambda: self._worker.call(request))
+
+    async def _try(self, request: Any) -> None:
+        try:
+            await self._worker.call(request, _BEST_EFFORT_SECONDS)
+        except (FailedPrecondition, NotFound, ResourceExhausted, Unavailable):
+            pass  # the model is away, the agent has no memory yet, there is no room, or an outage: the turn will see
+        except AgentmemError as error:
+            log.warning("looking ahead in a workflow failed: %s", error)
 
     async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         return await retries.retry(attempt, _wait, self._patience, well_after=self._patience)
@@ -166,12 +159,3 @@ def _expiry(definition: Definition, agent: str) -> types_pb2.Expiry:
 
 def _wait(failure: retries.Failure) -> float | None:
     return retries.retry_delay(failure) if isinstance(failure, Unavailable | ResourceExhausted) else None
-
-
-async def _best_effort(call: "upstream.UnaryCall[Any]") -> None:
-    try:
-        await upstream.result(call)
-    except (FailedPrecondition, NotFound, ResourceExhausted, Unavailable):
-        pass  # the model is away, the agent has no memory yet, there is no room, or an outage: the turn will see
-    except AgentmemError as error:
-        log.warning("looking ahead in a workflow failed: %s", error)

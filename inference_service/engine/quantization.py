@@ -1,5 +1,5 @@
-"""Quantization of K and V by MLX's affine scheme. Kernels in `paged` compute with it; `paged.arena`,
-`agentmem.kv.blockfile` and `portable.format` store its weights, scales and biases.
+"""Quantization of K and V by MLX's affine scheme. Kernels in `paged` compute with it; `paged.arena`
+and `agentmem.kv.blockfile` store its weights, scales and biases.
 
 A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits. K and V
 have bits of their own: nearly all error of 4 bits comes from K, through the softmax.

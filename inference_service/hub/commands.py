@@ -158,7 +158,7 @@ def _settings() -> KVLimits:
             f"the hub is not asked: {VARIABLE}, HF_HUB_OFFLINE or a setting forbids the network; unset it, or give "
             "the directory of a model to `agentmem up --model`"
         )
-    return KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens, settings.context_length)
+    return KVLimits.of(settings)
 
 
 @contextmanager

@@ -12,6 +12,5 @@ hub_cache.py    whether a model is whole in the hub's local cache
 weight_files.py the files of weights: which a download lacks
 fingerprint.py  the name of all that makes KV compatible
 costs.py        what computing takes, by the shapes of a network
-residency.py    the arithmetic of the device's memory: which models fit beside each other, and which go; pure
-fitting.py      whether a model fits this machine alone, with which context, and what it leaves for agents; pure
+fitting.py      the arithmetic of the device's memory: contexts, agents, which models fit, and which go; pure
 """

@@ -23,9 +23,9 @@ from inference_service.engine.network import Network
 from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.engine.quality import Quality
 from inference_service.models.fingerprint import kv_fingerprint
+from inference_service.models.fitting import Needs, check_sizes
 from inference_service.models.kv_setup import KVSetup
 from inference_service.models.opening import ModelInfo, ModelSpec
-from inference_service.models.residency import Needs, check_sizes
 from inference_service.pool.memory import ModelMemory, Sizes
 from inference_service.text.grammar import Grammars
 

@@ -27,21 +27,31 @@ from inference_service.engine.activations import Activations, with_measured_stat
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations
 from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
-from inference_service.engine.device import has_own_memory, obtainable_bytes, on_cpu, share_bytes
+from inference_service.engine.device import obtainable_bytes, on_cpu, share_bytes
 from inference_service.engine.network import Network
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
-from inference_service.models.fitting import Fit, KVLimits, fit
+from inference_service.models.fitting import (
+    Fit,
+    KVLimits,
+    MemoryLimits,
+    Needs,
+    Resident,
+    Sized,
+    check_sizes,
+    fit,
+    kv_bytes,
+    needs_of,
+)
 from inference_service.models.kv_setup import KVSetup, KVSetups
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
 from inference_service.models.proof import Speeds, prove
-from inference_service.models.residency import MemoryLimits, Needs, Resident, Sized, check_sizes, kv_bytes, needs_of
 from inference_service.models.shared_setups import Share, SharedSetups, nothing_shared
 from inference_service.models.sources import fetch, fetch_description
-from inference_service.pool.memory import Budget, Sizes, sizes
+from inference_service.pool.memory import Budget, Sizes
 from inference_service.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -139,15 +149,13 @@ class Loader:
         return OpenedModel(info, network, fingerprint, needs)
 
     def needs(self, info: ModelInfo) -> Needs:
-        """What a model takes; computing is estimated where it was not measured."""
-        kv = self._settings.pool_bytes, self._settings.batch_bytes
-        return needs_of(info, info.context_length, share_bytes(), *kv, arrays=not has_own_memory())
+        """Return what a model takes; computing is estimated where it was not measured."""
+        return needs_of(info, info.context_length, share_bytes(), self._settings.pool_bytes)
 
     def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
         """Return the fit of the model on the device if it is alone, whatever other processes have."""
-        settings = self._settings
-        given = KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens, context_length)
-        return fit(model, MemoryLimits(share_bytes(), settings.loaded_models), given)
+        given = replace(KVLimits.of(self._settings), context_length=context_length)
+        return fit(model, MemoryLimits(share_bytes(), self._settings.loaded_models), given)
 
     def _with_fitting_context(self, info: ModelInfo) -> ModelInfo:
         """The model with the context that it is served with: as it is set, or as long as fits."""
@@ -156,11 +164,9 @@ class Loader:
         return replace(info, context_length=self._fit(info).context_length)
 
     def sizes(self, info: ModelInfo, needs: Needs, residents: Sequence[Resident]) -> Sizes:
-        """How the memory for KV would be divided, beside the models that are loaded."""
+        """Return how the memory for KV would be divided, beside the models that are loaded."""
         share = kv_bytes(needs, residents, self.limits)
-        given = self._settings.pool_bytes, self._settings.batch_bytes
-        arrays = not has_own_memory()
-        return sizes(share, info.geometry, info.context_length, *given, self._settings.typical_tokens, arrays=arrays)
+        return KVLimits.of(self._settings).sizes(share, info.geometry, info.context_length)
 
     async def load(
         self,
@@ -272,7 +278,7 @@ class Loader:
         hub = await loop.run_in_executor(self._downloads, fetch_description, registered.source)
         if hub is None:
             return False
-        of = registered.model_id, hub.config, hub.element_bytes, ATTENTION, self._quantization(registered)
+        of = registered.model_id, *hub, ATTENTION, self._quantization(registered)
         shape = await self._engine.call(lambda: shape_of(*of))
         if refusal := self._fit(shape, registered.context_length or self._settings.context_length).refusal:
             raise FailedPrecondition(refusal)

@@ -19,9 +19,9 @@ from typing import Any
 
 from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2
+from inference_service.models.fitting import Resident
 from inference_service.models.loaded import LoadedModel, OpenedModel
 from inference_service.models.opening import ModelInfo
-from inference_service.models.residency import Resident
 
 State = model_pb2.ModelState
 

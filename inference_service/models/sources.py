@@ -20,11 +20,9 @@ from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, constants, errors, hf_hub_download, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
-    GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
-    RepositoryNotFoundError,
     XetDownloadError,
 )
 from huggingface_hub.utils import logging as hub_logging
@@ -69,8 +67,10 @@ HUB_ERRORS: Final[tuple[type[Exception], ...]] = (
 """What huggingface_hub raises, and reading what it returns; the last five for answers that are none of a hub's."""
 
 _RETRY_SECONDS = 10.0
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EIO})
+_UNUSABLE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EIO}
+)
+"""Errors of the cache's disk: full, or not to be used."""
 
 
 def registry(
@@ -116,18 +116,10 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
     return path
 
 
-@dataclass(frozen=True)
-class Description:
-    """A hub's description of a model without its weights: config.json, and bytes of weights as a Listing has them."""
-
-    config: dict[str, Any]
-    element_bytes: Mapping[str, int]
-
-
-def fetch_description(source: str) -> Description | None:
+def fetch_description(source: str) -> tuple[dict[str, Any], Mapping[str, int]] | None:
     """Ask a hub, a few kilobytes, about a model of which not all is here; None for others, and offline.
 
-    Raises FailedPrecondition and Unavailable, as `fetch`.
+    Return config.json, and bytes of weights as in a Listing. Raises FailedPrecondition and Unavailable, as `fetch`.
     """
     if is_path(source) or expanded(source).is_dir() or cached(source) or constants.is_offline_mode():
         return None
@@ -135,7 +127,7 @@ def fetch_description(source: str) -> Description | None:
     try:
         place = hf_hub_download(source, CONFIG, etag_timeout=_TIMEOUT)
         config: dict[str, Any] = json.loads(Path(place).read_text(encoding="utf-8"))
-        return Description(config, listed(source).element_bytes)
+        return config, listed(source).element_bytes
     except HUB_ERRORS as error:
         raise refusal(source, error) from None
 
@@ -169,8 +161,11 @@ def _fetched(source: str, offline: bool, progress: Callable[[float], None]) -> P
     hub_logging.set_verbosity(logging.ERROR)  # its warnings hold signed URLs
     shares = _Shares(progress)
     try:
-        missing = _look(source, shares)
-        logs.event(log, "fetching", model=source, bytes=missing, hub=hub_host())
+        found = listed(source)
+        shares.total, shares.before = found.total, found.total - found.missing
+        check_disk(source, found.missing)
+        shares.report(0)
+        logs.event(log, "fetching", model=source, bytes=found.missing, hub=hub_host())
         directory = snapshot_download(source, allow_patterns=DEFAULT_ALLOW_PATTERNS, tqdm_class=_bars(shares))
     except HUB_ERRORS as error:
         if shares.failure is not None:
@@ -247,18 +242,6 @@ def check_disk(source: str, missing: int) -> None:
         )
 
 
-def _look(source: str, shares: "_Shares") -> int:
-    """Ask the hub how large the model is, and report it to `shares`; the bytes that are missing here.
-
-    Raises FailedPrecondition for what mlx-lm could not load and for a disk without room, before anything is fetched.
-    """
-    found = listed(source)
-    shares.total, shares.before = found.total, found.total - found.missing
-    check_disk(source, found.missing)
-    shares.report(0)
-    return found.missing
-
-
 class _Shares:
     """Reports the share of a download that is here, never less than before, from any thread; fields are bytes."""
 
@@ -303,53 +286,34 @@ def _bars(shares: _Shares) -> type[Any]:
 
 
 def refusal(source: str, error: Exception) -> AgentmemError:
-    """FailedPrecondition or Unavailable for `error`, one of HUB_ERRORS that fetching `source` raised: what to do."""
+    """Return what to do where fetching `source` raised `error`, one of HUB_ERRORS."""
     host, cache, model = hub_host(), constants.HF_HUB_CACHE, f"model {source!r}"
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
+    directory = "or give a directory"
     match error:
         case HFValidationError():
             said = f"{model} is no directory here and no hub id, which would be OWNER/NAME"
-        case GatedRepoError():
+        case HfHubHTTPError() if status in (401, 403, 404):
             said = (
-                f"{model} is gated on {host}: accept its terms there, and set HF_TOKEN of the worker to a token of "
-                "that account, or give a directory"
+                f"{model}: {host} has none that the worker may read ({status}): look at the spelling, accept its terms "
+                f"there if it is gated, and set HF_TOKEN of the worker to a token that may read it, {directory}"
             )
-        case RepositoryNotFoundError():
-            said = (
-                f"{host} has no {model}, or it is private: look at the spelling, set HF_TOKEN of the worker for a "
-                "private one, or give a directory"
-            )
-        case HfHubHTTPError(response=response) if response.status_code == 429 or response.status_code >= 500:
-            said = f"{model}: {host} answered {response.status_code}; complete files are kept, so load it again later"
+        case HfHubHTTPError() if status == 429 or status >= 500:
+            said = f"{model}: {host} answered {status}; complete files are kept, so load it again later"
             return Unavailable(said, _RETRY_SECONDS)
-        case HfHubHTTPError(response=response) if response.status_code in (401, 403):
-            said = (
-                f"{model}: {host} refuses ({response.status_code}); set HF_TOKEN of the worker to a token that may "
-                "read it, or give a directory"
-            )
-        case HfHubHTTPError(response=response):
-            said = f"{model}: {host} answered {response.status_code}; look at the spelling, or give a directory"
-        case OSError(errno=number) if number in _FULL:
-            said = (
-                f"{model}: the disk of {cache} is full; make room there, or set HF_HOME of the worker to a directory "
-                "on a larger disk"
-            )
+        case HfHubHTTPError():
+            said = f"{model}: {host} answered {status}; look at the spelling, {directory}"
         case OSError(errno=number) if number in _UNUSABLE:
             said = (
-                f"{model}: {cache} cannot be used ({error.strerror}); mend that, or set HF_HOME of the worker to "
-                "another directory"
+                f"{model}: {cache} cannot be used ({os.strerror(number)}); mend that, or set HF_HOME of the worker to "
+                "a directory on another disk"
             )
         case ValueError() | KeyError() | TypeError() | AttributeError() | AssertionError():
-            said = (
-                f"{model}: {host} does not answer as a model hub does; check HF_ENDPOINT and the proxy, or give a "
-                "directory"
-            )
+            said = f"{model}: {host} does not answer as a model hub does; check HF_ENDPOINT and the proxy, {directory}"
         case _:
             problem = "cannot be reached" if isinstance(error, (LocalEntryNotFoundError, _HTTP_ERROR)) else "broke off"
-            said = (
-                f"{model}: {host} {problem}; complete files are kept, so load it again when the network is "
-                "there, or give a directory"
-            )
-            return Unavailable(said, _RETRY_SECONDS)
+            said = f"{model}: {host} {problem}; complete files are kept, so load it again when the network is there"
+            return Unavailable(f"{said}, {directory}", _RETRY_SECONDS)
     return FailedPrecondition(said)
 
 

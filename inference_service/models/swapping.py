@@ -30,9 +30,9 @@ from inference_service import heap
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.thread import EngineThread, Task
+from inference_service.models.fitting import Resident, make_room
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
-from inference_service.models.residency import Resident, make_room
 from inference_service.models.slots import WAIT, ModelSlot, State
 from inference_service.pool.growing import PoolGrowth
 from inference_service.pool.kv import Closed

@@ -94,7 +94,6 @@ def sizes(
     geometry: Geometry,
     context_length: int,
     pool_bytes: int | None = None,
-    batch_bytes: int | None = None,
     typical_tokens: int = TYPICAL_TOKENS,
     *,
     arrays: bool = True,
@@ -115,7 +114,7 @@ def sizes(
     )
     most = max(free_bytes // 2, min(free_bytes, typical)) if arrays else free_bytes
     pool = min(most, MOST_CONTEXTS * longest) if pool_bytes is None else pool_bytes
-    batch = (max(0, free_bytes - pool) if batch_bytes is None else batch_bytes) if arrays else 0
+    batch = max(0, free_bytes - pool) if arrays else 0
     agents = pool / typical
     blocks = int(agents * typical_tokens / BLOCK_TOKENS)
     if not geometry.bytes_per_token:

@@ -1,5 +1,4 @@
-"""A portable file as it comes in, and into the store: its KV as files under the names of its new namespace, its ledger
-as an agent.
+"""A portable file as it comes in, and into the store: its files of KV as they are, its ledger as an agent.
 
 The KV is taken as it is, and not computed again to compare. So whoever may import into a namespace is trusted by all
 that use the namespace, as is whoever runs a worker.
@@ -7,76 +6,92 @@ that use the namespace, as is whoever runs a worker.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
-import xxhash
+import numpy.typing as npt
 
-from agentmem.errors import AgentmemError, AlreadyExists, FailedPrecondition, PermissionDenied
-from agentmem.kv.blockfile import BlockHeader, FileName
+from agentmem.errors import (
+    AgentmemError,
+    AlreadyExists,
+    FailedPrecondition,
+    PermissionDenied,
+    ResourceExhausted,
+    is_disk_full,
+)
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, FileName, chain_hash
 from agentmem.kv.ledger import NO_VERSION, ordered
 from agentmem.process import logs
+from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.paged.sequence import SLACK
 from inference_service.memory.checkpoints import checkpoint_headers
-from inference_service.memory.restore import headers
 from inference_service.models.loaded import LoadedModel
-from inference_service.portable import header, spool
-from inference_service.portable.format import (
-    KVGeometry,
-    Manifest,
-    damaged,
-    kv_geometry,
-    layers_of,
-    state_tensor,
-    state_tensors,
-)
-from inference_service.portable.spool import Spool, SpoolFile
+from inference_service.portable.format import Manifest, Parts, damaged
+from inference_service.storage import transport
+from inference_service.storage.blocks import BlockMiss, most_bytes, verified, write_new
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import Target, TransportSelector
 
 log = logging.getLogger(__name__)
 
-_PIECE_BYTES = 4 << 20
+RETRY_SECONDS = 10.0
+_EXPONENTS = {"F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80), "F32": (np.uint32, 0x7F800000)}
+"""Bits that a float has all set where it is not finite."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A file whose every byte was verified: what it says, and its data. Close that."""
+    """A file whose every byte was verified: what it says, the files that are its KV, and those of them in staging."""
 
     manifest: Manifest
-    data: SpoolFile
-
-
-async def receive(chunks: AsyncIterator[bytes], spool: Spool, check: Callable[[Manifest], Awaitable[None]]) -> Received:
-    """Spool and verify the whole file. `check` raises for one that is not welcome, before its data is taken.
-
-    Raises DataLoss for a file that is not as it was exported, FailedPrecondition for another version of the format,
-    ResourceExhausted where the disk lacks room, and what `check` raises. Event loop; files on other threads.
-    """
-    beginning = bytearray()
-    manifest, checksum = await _read_header(chunks, beginning)
-    await check(manifest)
-    data = await asyncio.to_thread(spool.file, manifest.data_bytes)
-    try:
-        await _read_data(chunks, beginning, manifest.data_bytes, checksum, data)
-    except BaseException:
-        data.close()
-        raise
-    return Received(manifest, data)
+    names: list[FileName] = field(default_factory=list)
+    staged: list[pb.StoredFile] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Importer:
-    """Makes agents of received files. Event loop; files on other threads."""
+    """Makes agents of files. Event loop; files on other threads."""
 
     _store: StoreClient
-    _transports: TransportSelector
 
     async def check_absent(self, key: AgentKey) -> None:
         """Raise AlreadyExists if there is such an agent."""
         if (await self._store.open(key, peek=True)).version != NO_VERSION:
             raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
+
+    async def receive(self, parts: Parts, manifest: Manifest, geometry: Geometry | None) -> Received:
+        """Verify what follows the head, and write its files to staging; without a geometry they are passed over.
+
+        Raises DataLoss for a file that is not as it was exported, ResourceExhausted where the disk lacks room. Then
+        nothing is left.
+        """
+        received, count = Received(manifest), 0
+        expected = _Expected(manifest)
+        try:
+            while (part := await parts.part()).HasField("file"):
+                count += 1
+                if geometry is None:
+                    await parts.skip(part.file.size_bytes)
+                else:
+                    header = expected.next(part.file, geometry)
+                    if part.file.size_bytes > most_bytes(header, geometry):
+                        raise damaged("a file of KV is too long")
+                    data = await parts.take(part.file.size_bytes)
+                    await self._take(received, header, part.file, data, geometry)
+            if part.WhichOneof("part") != "end" or part.end.files != count:
+                raise damaged("it lacks files")
+            await parts.end()
+        except BaseException:
+            await self.abandon(received)
+            raise
+        return received
+
+    async def abandon(self, received: Received) -> None:
+        """Remove what is in staging."""
+        await transport.abandon(file.path for file in received.staged)
 
     async def create(self, key: AgentKey, model: LoadedModel, received: Received) -> None:
         """Publish the KV, and then create the agent. Call it under the agent's lock, with what `check_fit` has passed.
@@ -85,43 +100,87 @@ class Importer:
         """
         await self.check_absent(key)
         manifest = received.manifest
-        files = {}
-        if not kv_misfit(manifest, model):
-            files = await asyncio.to_thread(_files, key.namespace, model, manifest)
-            await self._publish(key, model, received, files)
+        fits = not kv_misfit(manifest, model)
+        if fits and received.staged:
+            await self._store.publish(key, NO_VERSION, received.staged, (), model.fingerprint)
         version = await self._store.create_agent(key, manifest.ledger, manifest.context_policy)
         try:
-            await self._store.publish(key, version, (), files, model.fingerprint)
+            await self._store.publish(key, version, (), received.names if fits else (), model.fingerprint)
         except AgentmemError as error:  # The agent is durable, and its files are found by their names.
             logs.event(log, "references of an import were not written", logging.WARNING, error=error.message)
 
-    async def _publish(
-        self, key: AgentKey, model: LoadedModel, received: Received, files: dict[FileName, BlockHeader]
+    async def _take(
+        self, received: Received, header: BlockHeader, file: pb.StoredFile, data: bytes, geometry: Geometry
     ) -> None:
-        """Write those files that do not exist yet, and publish them without an agent."""
+        await asyncio.to_thread(_check, data, header, file.digest, geometry)
+        name = FileName.of(header)
+        received.names.append(name)
+        for path in (await self._store.stage(header.namespace, [name])).values():
+            tokens = received.manifest.ledger.token_ids[header.first_token : header.first_token + header.token_count]
+            ids = b"" if header.window else ordered(tokens)
+            received.staged.append(transport.described(path, header, file.digest, len(data), ids))
+            with _disk_errors():
+                await asyncio.to_thread(write_new, path, [data])
 
-        def read(part: BlockHeader) -> dict[str, bytes]:
-            places, layers = received.manifest.places, layers_of(model.geometry, window=part.window)
-            states = spool.read_states(received.data, places, state_tensors(model.geometry)) if part.window else {}
-            kv = spool.read(received.data, places, layers, part.first_token, part.token_count)
-            return {**kv, **states}
 
-        ledger = received.manifest.ledger
-        paths = await self._store.stage(key.namespace, files)
-        transport = await self._transports.current()
-        try:
-            written = []
-            for name, path in paths.items():
-                header = files[name]
-                own = ledger.token_ids[header.first_token : header.first_token + header.token_count]
-                target = Target(key, NO_VERSION, path, b"" if header.window else ordered(own))
-                tensors = await asyncio.to_thread(read, header)
-                written.append(await transport.write(target, header, tensors, model.geometry))
-            if staged := [each.file for each in written if not each.published]:
-                await self._store.publish(key, NO_VERSION, staged, (), model.fingerprint)
-        except BaseException:
-            await transport.abandon(paths.values())
-            raise
+class _Expected:
+    """The headers that a ledger's files of KV must have, one after the other."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._ids = manifest.fingerprint, manifest.key.namespace
+        self._tokens = manifest.ledger.token_ids
+        self._parent, self._end = NO_PARENT, 0
+        self._is_last = False
+
+    def next(self, file: pb.StoredFile, geometry: Geometry) -> BlockHeader:
+        """Return the header of a file that says so of itself. Raises DataLoss if it cannot come next."""
+        first, count, end = file.first_token, file.token_count, file.first_token + file.token_count
+        if self._is_last or not count or end > len(self._tokens):
+            raise damaged("its files of KV are not in order")
+        if file.kind == pb.FILE_KIND_WINDOW:
+            self._is_last = True
+            if geometry.resumes_anywhere or (geometry.sliding and count > geometry.window + SLACK):
+                raise damaged("it has a checkpoint that the model does not keep")
+            (header,) = checkpoint_headers(*self._ids, self._tokens, {end: count})
+        else:
+            name = chain_hash(*self._ids, self._parent, self._tokens[first:end])
+            header = BlockHeader(*self._ids, name, self._parent, first, count)
+            if first != self._end or first % BLOCK_TOKENS or count > BLOCK_TOKENS:
+                raise damaged("its blocks are not in order")
+            self._parent, self._end = name, end
+        if header.chain_hash != file.chain_hash:
+            raise damaged("a file of KV is not of its tokens")
+        return header
+
+
+def _check(data: bytes, header: BlockHeader, digest: bytes, geometry: Geometry) -> None:
+    """Raise DataLoss unless the file is what its header says, and all its numbers are finite."""
+    try:
+        tensors = verified(data, header, digest, geometry)
+    except BlockMiss as miss:
+        raise damaged(f"a file of KV has another {miss.fault}") from miss
+    shapes = (geometry.checkpoint_shapes if header.window else geometry.block_shapes)(header.token_count)
+    for name, (dtype, _) in shapes.items():
+        if not _is_finite(tensors[name], dtype):
+            raise damaged(f"some numbers of {name} are not finite")
+
+
+def _is_finite(data: npt.NDArray[np.generic], dtype: str) -> bool:
+    if dtype not in _EXPONENTS:
+        return True
+    bits, exponent = _EXPONENTS[dtype]
+    return bool(((data.view(bits) & exponent) != exponent).all())
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Raise ResourceExhausted where the disk or the user's quota is full; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise ResourceExhausted("the disk is full; make room on it", RETRY_SECONDS) from error
+        raise
 
 
 def check_namespace(manifest: Manifest, namespace: str) -> None:
@@ -139,7 +198,7 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
     The same model with other KV fits; see `kv_misfit`. Raises DataLoss for a ledger whose tokens the model's tokenizer
     would decode otherwise.
     """
-    if manifest.model_fingerprint not in ("", model.model_fingerprint):
+    if manifest.model_fingerprint != model.model_fingerprint:
         raise FailedPrecondition(
             f"the file is of a model with the fingerprint {manifest.model_fingerprint[:12]!r}…, and model "
             f"{model.model_id!r} here has {model.model_fingerprint[:12]!r}…: other weights, another adapter or dtype; "
@@ -164,83 +223,12 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
 
 
 def kv_misfit(manifest: Manifest, model: LoadedModel) -> str:
-    """Why a file's KV is not taken, though its ledger is; empty where it is."""
-    here = kv_geometry(model.geometry)
-    if not manifest.geometry.states:
-        if manifest.kv_tokens and here.states:
-            return f"it lacks the recurrent layers' states, without which model {model.model_id!r} cannot go on from KV"
-        here = replace(here, states=())
-    if manifest.geometry != here:
-        both = zip(_parts(manifest.geometry), _parts(here), strict=False)
-        found, wanted = next(pair for pair in both if pair[0] != pair[1])
-        return f"the file's KV has {found}, and model {model.model_id!r} here {wanted}"
+    """Return why a file's KV is not taken, though its ledger is; empty where it is."""
     if manifest.fingerprint == model.fingerprint:
         return ""
-    if not manifest.model_fingerprint:
-        return "the file is of an older version, whose KV is quantized otherwise"
+    bits = str(model.geometry.format.bits)
+    if manifest.kv_bits != bits:
+        return f"the file's KV has {manifest.kv_bits} bits, and that of model {model.model_id!r} here {bits}"
     if manifest.calibration != (model.calibration.portable if model.calibration else b""):
         return f"its K and V are packed with other means or bases than those that model {model.model_id!r} has here"
     return "its KV is of another format"
-
-
-async def _read_header(chunks: AsyncIterator[bytes], beginning: bytearray) -> tuple[Manifest, bytes]:
-    """Return what the header says, and the tensors' checksum; what came behind it stays in `beginning`."""
-    size: int | None = None
-    async for chunk in chunks:
-        beginning += chunk
-        if size is None and len(beginning) >= header.LENGTH_BYTES:
-            size = header.header_bytes(beginning)
-        if size is not None and len(beginning) >= size:
-            text = bytes(beginning[header.LENGTH_BYTES : size])
-            del beginning[:size]
-            return await asyncio.to_thread(header.parse, text)
-    raise damaged("it ends inside its header")
-
-
-async def _read_data(
-    chunks: AsyncIterator[bytes], waiting: bytearray, size: int, checksum: bytes, data: SpoolFile
-) -> None:
-    """Write `waiting` and what follows it, and raise DataLoss unless it has this size in bytes and this checksum."""
-    hasher, written = xxhash.xxh3_128(), 0
-
-    def write(piece: bytes) -> None:
-        hasher.update(piece)
-        data.write(piece, written)
-
-    async for chunk in chunks:
-        waiting += chunk
-        if written + len(waiting) > size:
-            break
-        if len(waiting) >= _PIECE_BYTES:
-            await asyncio.to_thread(write, bytes(waiting))
-            written += len(waiting)
-            waiting.clear()
-    if written + len(waiting) != size:
-        raise damaged("it goes on behind its end" if written + len(waiting) > size else "it ends too early")
-    await asyncio.to_thread(write, bytes(waiting))
-    if hasher.digest() != checksum:
-        raise damaged("the tensors' checksum is another")
-
-
-def _parts(geometry: KVGeometry) -> list[str]:
-    """Return what two geometries may differ in, in words."""
-    settings = [f"{name} {getattr(geometry, name)}" for name in ("dtype", "bits", "group_size")]
-    layers = [f"layer {number} with {layer._asdict()}" for number, layer in enumerate(geometry.layers)]
-    arrays = [
-        f"{state_tensor(number, i)} of {array.dtype} {list(array.shape)}"
-        for number, each in enumerate(geometry.states)
-        for i, array in enumerate(each)
-    ]
-    states = [f"{len(geometry.states)} recurrent layers", f"{len(arrays)} arrays of states"]
-    return [*settings, f"{len(layers)} layers", *layers, *states, *arrays]
-
-
-def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> dict[FileName, BlockHeader]:
-    """Return the headers of all files that the KV makes."""
-    ids = model.fingerprint, namespace, manifest.ledger.token_ids[: manifest.kv_tokens]
-    files = list(headers(*ids))
-    if files and not model.geometry.resumes_anywhere:
-        sliding = layers_of(model.geometry, window=True)
-        first = max((manifest.first_positions[layers[0]] for layers in sliding.values()), default=0)
-        files += checkpoint_headers(*ids, {manifest.kv_tokens: manifest.kv_tokens - first})
-    return {FileName.of(file): file for file in files}

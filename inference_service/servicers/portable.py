@@ -1,10 +1,11 @@
 """Agents out of the worker and into it, as portable files: the streams of ExportAgent and ImportAgent."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
+from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument, ResourceExhausted
 from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.process.shielding import run_shielded
 from agentmem.process.wire import drain
@@ -13,11 +14,20 @@ from agentmem.validation import AgentKey
 from inference_service.engine.calibration import Calibration, Calibrations
 from inference_service.models.serving import Models
 from inference_service.portable.exporting import Exporter
-from inference_service.portable.format import Manifest
-from inference_service.portable.importing import Importer, Received, check_fit, check_namespace, kv_misfit, receive
-from inference_service.portable.spool import Spool
+from inference_service.portable.format import Manifest, Parts
+from inference_service.portable.importing import (
+    RETRY_SECONDS,
+    Importer,
+    Received,
+    check_fit,
+    check_namespace,
+    kv_misfit,
+)
 from inference_service.turns.persisting import Persister
 from inference_service.turns.reserving import AgentLocks
+
+AT_ONCE = 4
+"""Exports and imports. Each has one file of KV in memory."""
 
 STALL_SECONDS = 60.0
 """How long an import waits for the next piece; it keeps others from theirs."""
@@ -28,27 +38,24 @@ SMALL_CHUNKS, SMALL_BYTES = 1024, 1024
 
 @dataclass(eq=False, repr=False)
 class PortableAgents:
-    """An export takes the agent's state behind its running turn and streams a copy; the agent goes on meanwhile."""
+    """An export takes the agent's state behind its running turn and sends it; the agent goes on meanwhile."""
 
     models: Models
     persister: Persister
     locks: AgentLocks
     exporter: Exporter
     importer: Importer
-    spool: Spool
     calibrations: Calibrations
+    _running: int = field(default=0, init=False)
 
     async def exported(self, key: AgentKey) -> AsyncGenerator[bytes]:
         """Yield the agent's file, in chunks."""
-        async with self.spool.slot():
+        with self._slot():
             async with self.models.use(key.model_id) as model, self.locks.hold(key):
                 await self.persister.wait_written(key)
-                exported = await self.exporter.collect(key, model)
-            try:
-                async for chunk in exported.chunks():
-                    yield chunk
-            finally:
-                exported.data.close()
+                export = await self.exporter.collect(key, model)
+            async for chunk in export.chunks():
+                yield chunk
 
     async def imported(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> tuple[AgentKey, str]:
         """Create the agent whose key and file are sent. Read all that is sent, also on an error.
@@ -65,30 +72,42 @@ class PortableAgents:
         given = await _key(requests)
         if given.model_id:
             self.models.slot(given.model_id)
-
-        async def check(manifest: Manifest) -> None:
+        with self._slot():
+            parts = Parts(_chunks(requests))
+            manifest = await parts.manifest()
             check_namespace(manifest, given.namespace)
             target = _target(given, manifest)
-            if manifest.calibration and manifest.model_fingerprint:
+            if manifest.calibration:
                 self.calibrations.offer(manifest.model_fingerprint, Calibration.of_bytes(manifest.calibration))
             async with self.models.use(target.model_id) as model:
                 await asyncio.to_thread(check_fit, manifest, model)
+                geometry = None if kv_misfit(manifest, model) else model.geometry
             await self.importer.check_absent(target)
-
-        async with self.spool.slot():
-            received = await receive(_chunks(requests), self.spool, check)
-            target = _target(given, received.manifest)
+            received = await self.importer.receive(parts, manifest, geometry)
             return target, await run_shielded(self._create(target, received))
 
     async def _create(self, target: AgentKey, received: Received) -> str:
-        """Why the file's KV was not taken; empty where it was."""
+        """Return why the file's KV was not taken; empty where it was."""
         try:
             async with self.models.use(target.model_id) as model, self.locks.hold(target):
                 await asyncio.to_thread(check_fit, received.manifest, model)  # It may have gone and come meanwhile.
                 await self.importer.create(target, model, received)
                 return kv_misfit(received.manifest, model)
         finally:
-            received.data.close()
+            await self.importer.abandon(received)
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Count as one export or import. Raises ResourceExhausted if there are as many as may be."""
+        if self._running >= AT_ONCE:
+            raise ResourceExhausted(
+                f"{self._running} agents are being exported or imported; try again when one is done", RETRY_SECONDS
+            )
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
 
 def _target(given: AgentKey, manifest: Manifest) -> AgentKey:

@@ -4,11 +4,10 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,6 @@ from inference_service.memory.match import Reason
 
 NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
 """The dtypes of tensors by safetensors' names; 16-bit floats are read as uint16."""
-
-
-class Built(NamedTuple):
-    """A whole file and its digest."""
-
-    data: bytes
-    digest: bytes
 
 
 class BlockMiss(Exception):
@@ -48,6 +40,15 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
 
     They are views [layers, kv_heads, tokens, width] of new memory. Reading and hashing release the GIL.
     """
+    return _read_verified(path, wanted, digest, geometry)[1]
+
+
+def read_bytes(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> memoryview:
+    """Read and verify such a file, and return its bytes. Raises BlockMiss."""
+    return _read_verified(path, wanted, digest, geometry)[0]
+
+
+def _read_verified(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> tuple[memoryview, HostTensors]:
     try:
         data, found = _read(path, most_bytes(wanted, geometry))
     except FileNotFoundError as error:
@@ -56,7 +57,7 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
         raise BlockMiss(types_pb2.MISS_REASON_CORRUPT, error.reason) from error
     except OSError as error:
         raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=error.errno == errno.EIO) from error
-    return _verified(data, found, wanted, digest, geometry)
+    return data, _verified(data, found, wanted, digest, geometry)
 
 
 def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
@@ -71,11 +72,6 @@ def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry,
         return
     # What is wrong with a file is for one function to say. By now it may be another file, which is good.
     _place(read_block(path, wanted, digest, geometry), buffers)
-
-
-def verified_into(data: bytes, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
-    """Verify the file of a block that is in memory, and leave its tensors in `buffers`. Raises BlockMiss."""
-    _place(verified(data, wanted, digest, geometry), buffers)
 
 
 def _place(tensors: HostTensors, buffers: HostBuffers) -> None:
@@ -111,18 +107,21 @@ def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: 
     The digest is of the bytes in memory. The store fsyncs the file when it publishes it.
     """
     parts, running = _parts(header, tensors, geometry), blockfile.RunningDigest()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
+
+    def hashed() -> Iterator[bytes | memoryview]:
         for part in parts:
             running.update(part)
-            file.write(part)
+            yield part
+
+    write_new(path, hashed())
     return running.digest(), sum(map(len, parts))
 
 
-def build(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Built:
-    """Return a file of a block or a window, in memory."""
-    data = b"".join(_parts(header, tensors, geometry))
-    return Built(data, blockfile.digest(data))
+def write_new(path: str, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a new private file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.writelines(parts)
 
 
 def _parts(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> list[bytes | memoryview]:

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
 from agentmem import errors
-from agentmem.kv.blockfile import CHUNK_BYTES, FileKind, FileName
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.process.logs import event
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, cluster_pb2, cluster_pb2_grpc, types_pb2
@@ -28,7 +28,6 @@ _TIMEOUT_SECONDS = 30.0
 _REMOTE_TIMEOUT_SECONDS = 600.0
 _REMOTE_REQUESTS = (pb.FetchBlocksRequest, agent_pb2.DeleteAgentRequest)
 """Those for which the store waits for the object store, by its own limit."""
-_SLOWEST_BYTES_PER_SECOND = 1 << 20
 COMMIT_SECONDS = 60.0
 """How long a commit is repeated whose outcome is not known: a store that was killed is back long before."""
 _PAUSES_SECONDS = (0.1, 2.0)
@@ -75,8 +74,6 @@ class StoreClient:
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.instance = b""
-        """The store process that answered last, by its random name."""
         self.agents = agent_pb2_grpc.AgentServiceStub(channel)
         """The storage half of AgentService."""
         self._store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
@@ -111,7 +108,6 @@ class StoreClient:
             turn_agent_id=turn_agent_id,
         )
         answer = await self.call(self._store.OpenCache, request)
-        self.instance = answer.instance
         return Opened(
             version=Version.from_proto(answer.version),
             ledger=Ledger.from_proto(answer.ledger) if answer.HasField("ledger") else None,
@@ -219,7 +215,6 @@ class StoreClient:
         """Return paths for those files that do not exist yet."""
         request = pb.StageBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
         answer = await self.call(self._store.StageBlocks, request)
-        self.instance = answer.instance
         return {FileName(FileKind(file.kind), file.chain_hash): file.path for file in answer.files}
 
     async def publish(
@@ -245,28 +240,9 @@ class StoreClient:
         request = pb.QuarantineBlockRequest(namespace=namespace, name=name.to_proto(), reason=reason, digest=digest)
         await self.call(self._store.QuarantineBlock, request)
 
-    async def identify(self, witness_path: str = "") -> pb.GetStoreResponse:
-        """Return which store process answers, where its disk is, and whether it sees a file at `witness_path`."""
-        answer = await self.call(self._store.GetStore, pb.GetStoreRequest(witness_path=witness_path))
-        self.instance = answer.instance
-        return answer
-
-    async def read_block(self, namespace: str, name: FileName, size_bytes: int) -> bytes:
-        """Return a file's bytes: at most one chunk more than `size_bytes`, whatever is sent."""
-        request = pb.ReadBlockRequest(namespace=namespace, name=name.to_proto())
-        call = self._store.ReadBlock(request, timeout=_stream_seconds(size_bytes))
-        try:
-            return await _raising(_received(call, size_bytes))
-        finally:
-            call.cancel()
-
-    async def write_block(self, header: pb.WriteBlockHeader, data: bytes) -> None:
-        """Send a file, which is then published. `header` describes it."""
-        call = self._store.WriteBlock(_sent(header, data), timeout=_stream_seconds(len(data)))
-        try:
-            await _raising(call)
-        finally:
-            call.cancel()
+    async def identify(self) -> pb.GetStoreResponse:
+        """Return which store process answers, and where its disk is."""
+        return await self.call(self._store.GetStore, pb.GetStoreRequest())
 
 
 async def _raising(call: Awaitable[_T]) -> _T:
@@ -274,29 +250,6 @@ async def _raising(call: Awaitable[_T]) -> _T:
         return await call
     except grpc.aio.AioRpcError as error:
         raise errors.from_peer(error, _NO_ANSWER) from error
-
-
-async def _received(call: AsyncIterable[pb.ReadBlockResponse], size_bytes: int) -> bytes:
-    """Return all bytes of a stream, or those until there are more than `size_bytes`. Raises AioRpcError."""
-    chunks, total = [], 0
-    async for part in call:
-        chunks.append(part.chunk)
-        total += len(part.chunk)
-        if total > size_bytes:
-            break
-    return b"".join(chunks)
-
-
-async def _sent(header: pb.WriteBlockHeader, data: bytes) -> AsyncIterator[Any]:
-    """Yield a file's description, then its bytes; the stream's flow control says when the next ones are taken."""
-    yield pb.WriteBlockRequest(header=header)
-    view = memoryview(data)
-    for start in range(0, len(data), CHUNK_BYTES):
-        yield pb.WriteBlockRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))
-
-
-def _stream_seconds(size_bytes: int) -> float:
-    return _TIMEOUT_SECONDS + size_bytes / _SLOWEST_BYTES_PER_SECOND
 
 
 def _of_kind(files: Iterable[pb.StoredFile], kind: pb.FileKind.ValueType) -> dict[bytes, pb.StoredFile]:

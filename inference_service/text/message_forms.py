@@ -1,11 +1,13 @@
 """Messages in other forms, for templates that refuse them as they are.
 
 Clients send system messages in the middle of a chat, or several at its beginning, and calls whose arguments are no
-object. Each form keeps what is said, and rewrites a message only by those before it and the one after it: so a chat
-that goes on has the beginning that it had.
+object; DeepSeek's templates want arguments as text. Each form keeps what is said, and rewrites a message only by those
+before it and the one after it: so a chat that goes on has the beginning that it had.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
@@ -20,13 +22,12 @@ _CUT: Final = "text"
 def forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
     """Yield the messages as they are, and then in other forms, those that change least first."""
     seen: list[list[Message]] = []
-    for arguments in (_same, _with_objects):
-        for leading in (_same, _joined, _in_first_question):
-            for later in (_same, _as_questions, _in_questions):
-                form = arguments(later(leading(list(messages))))
-                if form not in seen:
-                    seen.append(form)
-                    yield form
+    for leading, later in _FORMS:
+        for arguments in (_same, _with_objects, _with_text):
+            form = arguments(later(leading(list(messages))))
+            if form not in seen:
+                seen.append(form)
+                yield form
 
 
 def said_by_system(messages: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -37,7 +38,7 @@ def said_by_system(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def has_forms(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether there is another form of these."""
-    return any(_is_system(message) or _cut_calls(message) for message in messages)
+    return any(_is_system(message) or message.get("tool_calls") for message in messages)
 
 
 _Rewrite = Callable[[list[Message]], list[Message]]
@@ -66,15 +67,8 @@ def _in_first_question(messages: list[Message]) -> list[Message]:
     return [{"role": "user", "content": text}, *rest]
 
 
-def _as_questions(messages: list[Message]) -> list[Message]:
-    """Later system messages are the user's."""
-    first = len(list(takewhile(_is_system, messages)))
-    later = ({**each, "role": "user"} if _is_system(each) else each for each in messages[first:])
-    return [*messages[:first], *later]
-
-
-def _in_questions(messages: list[Message]) -> list[Message]:
-    """Later system messages are part of the user's message before them, or else of the one after them."""
+def _as_questions(messages: list[Message], *, merge: bool = False) -> list[Message]:
+    """Later system messages are the user's; merged, they are part of the user's message before or else after them."""
     first = len(list(takewhile(_is_system, messages)))
     made, texts, mergeable = messages[:first], list[str](), False
 
@@ -84,7 +78,7 @@ def _in_questions(messages: list[Message]) -> list[Message]:
 
     for message in messages[first:]:
         system = _is_system(message)
-        asks = system or (mergeable and message.get("role") == "user")
+        asks = merge and (system or (mergeable and message.get("role") == "user"))
         if asks and made and made[-1].get("role") == "user":
             texts.append(_text(message))
             continue
@@ -95,29 +89,38 @@ def _in_questions(messages: list[Message]) -> list[Message]:
     return made
 
 
+_in_questions: _Rewrite = partial(_as_questions, merge=True)
+_FORMS: Final[tuple[tuple[_Rewrite, _Rewrite], ...]] = (
+    (_same, _same),
+    (_same, _as_questions),
+    (_joined, _as_questions),
+    (_joined, _in_questions),
+    (_in_first_question, _in_questions),
+)
+"""What becomes of the system messages at the beginning, and of later ones."""
+
+
 def _with_objects(messages: list[Message]) -> list[Message]:
     """The arguments of all calls are objects."""
-    return [_with_object(message) if _cut_calls(message) else message for message in messages]
+    return _with_arguments(messages, str, lambda arguments: {_CUT: arguments})
 
 
-def _with_object(message: Message) -> Message:
-    calls = []
-    for call in message["tool_calls"]:
-        if _is_cut(call):
-            function = call["function"]
-            call = {**call, "function": {**function, "arguments": {_CUT: function["arguments"]}}}
-        calls.append(call)
-    return {**message, "tool_calls": calls}
+def _with_text(messages: list[Message]) -> list[Message]:
+    """The arguments of all calls are text."""
+    return _with_arguments(messages, Mapping, lambda arguments: json.dumps(arguments, ensure_ascii=False))
 
 
-def _cut_calls(message: Mapping[str, Any]) -> bool:
-    calls = message.get("tool_calls")
-    return isinstance(calls, list | tuple) and any(map(_is_cut, calls))
+def _with_arguments(messages: list[Message], kind: type, convert: Callable[[Any], object]) -> list[Message]:
+    def converted(call: Any) -> Any:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), kind):
+            return call
+        return {**call, "function": {**function, "arguments": convert(function["arguments"])}}
 
-
-def _is_cut(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return isinstance(function, Mapping) and isinstance(function.get("arguments"), str)
+    return [
+        {**message, "tool_calls": [*map(converted, calls)]} if (calls := message.get("tool_calls")) else message
+        for message in messages
+    ]
 
 
 def _is_system(message: Mapping[str, Any]) -> bool:

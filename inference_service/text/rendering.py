@@ -186,15 +186,6 @@ class Renderer:
         if self._most_tokens is not None and self._tokenizer.certainly_exceeds(text, self._most_tokens):
             self.check_tokens(self._most_tokens + 1)
 
-    def _check_said(self, chat: MessagesInput) -> None:
-        """Refuse what others than the model said, where that alone is too long, before it is marked and rendered.
-
-        Templates leave out earlier reasoning, which may stand in the model's answers, and white space around a text.
-        """
-        others = [message for message in chat.messages if message.get("role") != "assistant"]
-        said = (message.get(name) for message in others for name in ("reasoning_content", "content"))
-        self._check_length("".join(text.strip() for text in said if isinstance(text, str)).encode())
-
     def _rendered(self, text: str, mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
         """Return what a template made, without the mark, which special tokens of its own do not have."""
         self._check_length(_unmarked(text, mark))
@@ -213,7 +204,6 @@ class Renderer:
 
     def _with_mark(self, chat: MessagesInput, parse_special: bool) -> tuple[MessagesInput, str]:
         """Return the chat to render, and the mark that is in its spellings of special tokens; "" if there are none."""
-        self._check_said(chat)
         said = (chat.messages, chat.tools, chat.template_arguments)
         if parse_special or not any(map(self._tokenizer.has_special, jsontext.strings(said))):
             return chat, ""

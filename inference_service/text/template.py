@@ -24,7 +24,6 @@ from transformers.utils import chat_template_utils
 
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
-from inference_service.text.call_arguments import wants_text, with_text
 from inference_service.text.message_forms import SYSTEM_ROLES, forms, has_forms, said_by_system
 
 _FAULTS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -61,9 +60,7 @@ class Template:
         arguments = dict(chat.template_arguments)
         if chat.tools:
             arguments["tools"] = [dict(tool) for tool in chat.tools]
-        calling = any(message.get("tool_calls") for message in chat.messages)
-        spelled = with_text if calling and self._wants_text else dict[str, Any]
-        messages = [spelled(message) for message in chat.messages]
+        messages = [dict(message) for message in chat.messages]
         refusal: Exception | None = None
         incomplete: str | None = None
         said = said_by_system(messages)
@@ -79,16 +76,6 @@ class Template:
         if incomplete is not None:
             return incomplete
         raise InvalidArgument("messages", f"the model's chat template refuses them: {refusal}") from refusal
-
-    @cached_property
-    def _wants_text(self) -> bool:
-        def rendered(messages: list[dict[str, Any]]) -> str | None:
-            try:
-                return self.apply(messages, tokenize=False) if self.apply is not None else None
-            except _FAULTS:
-                return None
-
-        return wants_text(rendered)
 
     def system_prefix(self, chat: MessagesInput, *, answered: bool = False) -> str:
         """Return what all chats with the system messages and tools of `chat` begin with; "" if it is not known.

@@ -26,6 +26,9 @@ _PARSER_ERRORS = (
 
 Tools = Sequence[Mapping[str, Any]]
 
+CALL_ID = "stub00000"
+"""Of a stub: nine letters and digits, which is what Mistral's templates ask of it."""
+
 
 class Form(Enum):
     """How calls are spelled whose arguments are JSON, which a grammar can hold them to."""

@@ -1,5 +1,6 @@
 """Files of KV from the store, every byte verified. What fails is taken out of use, and is only a miss."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,9 +16,9 @@ from inference_service.memory.match import Reason
 from inference_service.memory.restore import Place
 from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
-from inference_service.storage.blocks import BlockMiss
+from inference_service.storage.blocks import BlockMiss, read_bytes
 from inference_service.storage.client import NOTHING, Opened, StoreClient
-from inference_service.storage.transport import Into, TransportSelector, nowhere
+from inference_service.storage.transport import Into, nowhere, read_all
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +29,10 @@ def source_of(file: pb.StoredFile) -> Source:
 
 
 class Fetcher:
-    """Looks for files and reads them, by path or stream. Event loop only; never raises for what is missing or bad."""
+    """Looks for files and reads them. Event loop only; never raises for what is missing or bad."""
 
-    def __init__(
-        self, store: StoreClient, transports: TransportSelector, metrics: WorkerMetrics, speeds: Speeds
-    ) -> None:
+    def __init__(self, store: StoreClient, metrics: WorkerMetrics, speeds: Speeds) -> None:
         self._store = store
-        self._transports = transports
         self._metrics = metrics
         self._speeds = speeds
 
@@ -94,33 +92,36 @@ class Fetcher:
     async def read(
         self,
         geometry: Geometry,
-        namespace: str,
         model_id: str,
         wanted: Sequence[tuple[BlockHeader, pb.StoredFile]],
         into: Into = nowhere,
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
-        """The good ones of these files, and what is wrong with the others; see Transport.read_all."""
-        if not wanted:
-            return {}, {}
-        try:
-            transport = await self._transports.current()
-        except AgentmemError as error:
-            logs.event(log, "block files are out of reach", logging.WARNING, error=error.message)
-            return {}, {FileName.of(header): types_pb2.MISS_REASON_IO_ERROR for header, _ in wanted}
-        results = await transport.read_all(wanted, geometry, into)
+        """Return the good ones of these files, and what is wrong with the others; see `read_all`."""
+        results = await read_all(wanted, geometry, into) if wanted else []
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}
         for (header, file), result in zip(wanted, results, strict=True):
             name = FileName.of(header)
             if isinstance(result, BlockMiss):
                 bad[name] = result.reason
-                self._metrics.load_failures.labels(model_id, result.fault).inc()
-                await self._refuse(namespace, name, file.digest, result)
+                await self._refuse(model_id, header, file.digest, result)
             else:
                 good[name] = result
         return good, bad
 
-    async def _refuse(self, namespace: str, name: FileName, digest: bytes, miss: BlockMiss) -> None:
+    async def read_bytes(
+        self, geometry: Geometry, model_id: str, header: BlockHeader, file: pb.StoredFile
+    ) -> memoryview | None:
+        """Return a file as it is, verified; None if it is missing or bad."""
+        try:
+            return await asyncio.to_thread(read_bytes, file.path, header, file.digest, geometry)
+        except BlockMiss as miss:
+            await self._refuse(model_id, header, file.digest, miss)
+            return None
+
+    async def _refuse(self, model_id: str, header: BlockHeader, digest: bytes, miss: BlockMiss) -> None:
+        namespace, name = header.namespace, FileName.of(header)
+        self._metrics.load_failures.labels(model_id, miss.fault).inc()
         logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=name.chain_hash.hex())
         if not miss.damaged:
             return

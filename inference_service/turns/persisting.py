@@ -11,6 +11,7 @@ from agentmem import tracing
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader, FileName
 from agentmem.kv.ledger import Version
+from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 from inference_service.engine.paged.arena import Reading
 from inference_service.engine.paged.sequence import Checkpoint
@@ -18,8 +19,8 @@ from inference_service.engine.thread import EngineThread
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Table
+from inference_service.storage import transport
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import Target, Transport, TransportSelector, Written
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,6 @@ class Persister:
 
     engine: EngineThread
     store: StoreClient
-    transports: TransportSelector
     metrics: WorkerMetrics
     _waiting: list[State] = field(default_factory=list, init=False)
     _writing: State | None = field(default=None, init=False)
@@ -224,24 +224,22 @@ class Persister:
         started = time.monotonic()
         headers = {FileName.of(header): header for header in (*state.blocks, *state.windows)}
         paths = await self.store.stage(state.key.namespace, headers)
-        transport = await self.transports.current()
         done = False
         try:
             written = {
                 name: file
                 for name, header in headers.items()
-                if name in paths and (file := await self._write_file(transport, state, header, paths[name])) is not None
+                if name in paths and (file := await self._write_file(state, header, paths[name])) is not None
             }
-            files = [file for file, published in written.values() if not published]
             there = [name for name in headers if name not in paths or name in written]
-            await self.store.publish(state.key, state.version, files, there, state.model.fingerprint)
+            await self.store.publish(state.key, state.version, [*written.values()], there, state.model.fingerprint)
             done = True
         finally:
             if not done:
                 await transport.abandon(paths.values())
         model_id = state.key.model_id
         self.metrics.store_seconds.labels(model_id).observe(time.monotonic() - started)
-        self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
+        self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file in written.values()))
 
     def _is_wanted(self, state: State) -> bool:
         """Return whether somebody waits for what is written, or for the memory that it holds."""
@@ -264,7 +262,7 @@ class Persister:
         while engine.prompts and not self._is_wanted(state) and time.monotonic() < until:  # noqa: ASYNC110 - no event
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
+    async def _write_file(self, state: State, header: BlockHeader, path: str) -> pb.StoredFile | None:
         await self._give_way(state)
         reading = await self.engine.call(lambda: state.read(header))
         if reading is None:
@@ -272,8 +270,7 @@ class Persister:
         data = await asyncio.to_thread(reading)
         del reading
         token_ids = b"" if header.window else state.model.memory.pool.full.tokens_of(header.chain_hash)
-        target = Target(state.key, state.version, path, token_ids)
-        return await transport.write(target, header, data, state.model.geometry)
+        return await transport.write(path, header, data, state.model.geometry, token_ids)
 
 
 def _release(state: State) -> None:

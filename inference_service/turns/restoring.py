@@ -175,7 +175,7 @@ class Restorer:
             wanted = [each for each in found.wanted_files() if FileName.of(each[0]) not in found.tensors]
             if wanted:
                 await self._take(found)
-            good, bad = await self._fetcher.read(model.geometry, found.namespace, model.model_id, wanted, found.buffers)
+            good, bad = await self._fetcher.read(model.geometry, model.model_id, wanted, found.buffers)
             found.tensors |= good
             if not bad:
                 return fault or less

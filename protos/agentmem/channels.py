@@ -6,7 +6,9 @@ HTTP/2 server accepts.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -37,6 +39,12 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 MAX_METADATA_BYTES = 16 * 1024
 """Of one call, all names and values together; a call with more is refused. grpc's 8 KiB are W3C's baggage alone."""
+
+IDLE_SECONDS = 600.0
+"""How long a channel to a node stays without being asked for: many times what most calls take."""
+
+_LAST_CALL_SECONDS = 86_400.0
+"""How long a call may still take on a channel that is closed for that: a workflow run may be followed on it."""
 
 _T = TypeVar("_T")
 
@@ -106,6 +114,36 @@ async def closing_stream(call: grpc.aio.UnaryStreamCall[Any, _T]) -> AsyncIterat
         yield call.__aiter__()
     finally:
         call.cancel()
+
+
+class ChannelsByAddress:
+    """Channels to nodes of a cluster, made by `connect` when one is first asked for. Event loop only.
+
+    One that was not asked for in IDLE_SECONDS is closed at the next call of `to`: its node may be gone for good.
+    """
+
+    def __init__(self, connect: Callable[[str], grpc.aio.Channel]) -> None:
+        self._connect = connect
+        self._used: dict[str, tuple[grpc.aio.Channel, float]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """Return the channel to an address."""
+        now = time.monotonic()
+        channel = self._used[address][0] if address in self._used else self._connect(address)
+        self._used[address] = channel, now
+        for idle in [each for each, (_, used) in self._used.items() if used < now - IDLE_SECONDS]:
+            closing = asyncio.create_task(self._used.pop(idle)[0].close(_LAST_CALL_SECONDS))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        return channel
+
+    async def close(self) -> None:
+        """Close all, at once."""
+        for closing in self._closing:
+            closing.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.gather(*(channel.close(None) for channel, _ in self._used.values()))
 
 
 class TracedChannel(grpc.aio.Channel):

@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import channels
-from agentmem.channels import connect
+from agentmem.channels import ChannelsByAddress, connect
 from agentmem.process.server import GrpcServer
 
 SLOW = 0.4
@@ -117,3 +117,26 @@ async def serve() -> None:
 
 asyncio.run(serve())
 """
+
+
+async def test_a_channel_that_nobody_asks_for_is_closed_after_its_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = GrpcServer("127.0.0.1:0", [])
+    await server.start()
+    await server.set_serving(True)
+    by_address, address = ChannelsByAddress(connect), f"127.0.0.1:{server.port}"
+    first = by_address.to(address)
+    assert by_address.to(address) is first
+    watch = health_pb2_grpc.HealthStub(first).Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    monkeypatch.setattr(channels, "IDLE_SECONDS", 0.0)
+    by_address.to("127.0.0.1:1")
+    await asyncio.sleep(0.1)
+    await server.set_serving(False)
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    watch.cancel()
+    async with asyncio.timeout(20):
+        while first.get_state() is not grpc.ChannelConnectivity.SHUTDOWN:
+            await asyncio.sleep(0.01)
+    assert by_address.to(address) is not first
+    await by_address.close()
+    await server.stop(0)

@@ -24,7 +24,7 @@ from .model import State, World
 
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
 TABLES = {
-    "store.db": ("segments", "agents", "turns", "object_refs", "snapshots", "snapshot_object_refs", "kv_changes"),
+    "store.db": ("segments", "agents", "turns", "object_refs", "snapshots", "kv_changes"),
     "warm.db": ("files", "held", "published", "evicted", "quarantined"),
 }
 

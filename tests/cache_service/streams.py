@@ -1,20 +1,24 @@
-"""What a worker that streams sends and receives."""
+"""Files to and from a store as a node of a cluster sends and receives them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
+from agentmem.errors import AgentmemError, DataLoss
 from agentmem.kv import blockfile
-from agentmem.kv.blockfile import CHUNK_BYTES, BlockHeader
+from agentmem.kv.blockfile import CHUNK_BYTES, BlockHeader, FileKind, FileName
+from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
+from agentmem.validation import AgentKey
+from cache_service.files.publication import Publication
+from cache_service.files.references import FileRow
+from cache_service.tiers.streams import BlockStreams
 from tests.cache_service.tiers.test_blocks import on_disk
 
 from . import kv
@@ -33,40 +37,55 @@ async def read(store: Running, file: pb.FileName, namespace: str = "default") ->
         call.cancel()
 
 
+@dataclass
+class Described:
+    """A file that is sent, and whose it is."""
+
+    file: FileRow
+    publication: Publication
+
+
 def describe(
-    header: BlockHeader, data: bytes, key: types_pb2.AgentKey | None = None, **fields: Any
-) -> pb.WriteBlockHeader:
-    """The header of a stream, true of `data` where `fields` say nothing else of the file."""
-    file = pb.StoredFile(
-        chain_hash=header.chain_hash,
-        kind=pb.FILE_KIND_WINDOW if header.window else pb.FILE_KIND_BLOCK,
-        digest=blockfile.digest(data),
-        size_bytes=len(data),
-        first_token=header.first_token,
-        token_count=header.token_count,
+    header: BlockHeader,
+    data: bytes,
+    key: types_pb2.AgentKey | None = None,
+    version: types_pb2.AgentVersion | None = None,
+    fingerprint: str = kv.FINGERPRINT,
+) -> Described:
+    """Return a description that is true of `data`: a part of the agent's state of this version."""
+    kind = FileKind.WINDOW if header.window else FileKind.BLOCK
+    sizes = header.first_token, header.token_count, len(data), blockfile.digest(data), b""
+    state = NO_VERSION if version is None else Version.from_proto(version)
+    return Described(
+        FileRow(FileName(kind, header.chain_hash), *sizes),
+        Publication(AgentKey.from_proto(key or kv.key()), state, (), None, fingerprint),
     )
-    file.MergeFrom(pb.StoredFile(**fields))
-    return pb.WriteBlockHeader(key=key or kv.key(), file=file, fingerprint=kv.FINGERPRINT)
 
 
-def parts(header: pb.WriteBlockHeader, data: bytes) -> Iterator[pb.WriteBlockRequest]:
-    """A whole stream."""
-    yield pb.WriteBlockRequest(header=header)
+async def chunks(data: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(data), CHUNK_BYTES):
-        yield pb.WriteBlockRequest(chunk=data[start : start + CHUNK_BYTES])
+        yield data[start : start + CHUNK_BYTES]
 
 
-async def write(store: Running, header: pb.WriteBlockHeader, data: bytes) -> None:
-    """A file by stream."""
-    await store.cache.WriteBlock(parts(header, data))
+async def send(store: Running, described: Described, sent: AsyncIterator[bytes]) -> None:
+    """Have the store take a file in, as it does one that another node has."""
+    streams = BlockStreams(store.store._directory, store.store._rows, store.store._blocks)
+    try:
+        await streams.write(described.file, described.publication, sent)
+    finally:
+        await asyncio.to_thread(streams.close)
 
 
-async def refused(store: Running, requests: Any) -> pytest.ExceptionInfo[grpc.aio.AioRpcError]:
-    """The error that a stream ends with; nothing is left of it anywhere."""
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.WriteBlock(requests)
+async def write(store: Running, described: Described, data: bytes) -> None:
+    await send(store, described, chunks(data))
+
+
+async def refused(store: Running, described: Described, data: bytes, error: type[AgentmemError] = DataLoss) -> str:
+    """Return how a file is refused; nothing is left of it anywhere."""
+    with pytest.raises(error) as caught:
+        await write(store, described, data)
     assert on_disk(store.data) == []
-    return error
+    return str(caught.value)
 
 
 async def emptied(directory: Path) -> None:

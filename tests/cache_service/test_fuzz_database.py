@@ -1,7 +1,8 @@
 """Seeded damage of the database's pages: the store refuses to start, or a ledger is what it was, or its read fails.
 
-SQLite has no checksums of pages, so most flipped bits are read as they are; the checksums of rows find them. Few of the
-mutations get so far: with AGENTMEM_FULL_MATRIX=1 there are enough for that, and each column has a test besides.
+SQLite has no checksums of pages, so most flipped bits are read as they are; the digests of segments find them. Few of
+the mutations get so far: with AGENTMEM_FULL_MATRIX=1 there are enough for that, and each column has a test in
+ledger/test_segments.py.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import grpc
 import pytest
 
 from agentmem.errors import AgentmemError
-from agentmem.v1 import agent_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import checksums
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
 from cache_service.offline.database import DatabaseDamaged
@@ -28,41 +28,29 @@ from tests.full_matrix import FULL
 from . import kv
 from .conftest import Running, running
 from .interrupted import template
-from .invariants import AGENTS, REQUESTS
+from .invariants import AGENTS
 from .scenarios import ROOMY, version_before
 
 __all__ = ["template"]
 MUTATIONS = 1000 if FULL else 100
 REFUSED = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INTERNAL)
-Answers = dict[str, pb.OpenCacheResponse | grpc.StatusCode]
+Answers = dict[str, pb.Ledger | grpc.StatusCode]
 
 
 async def ask(store: Running) -> Answers:
-    """Every ledger, replay and fork of a ledger, or the status that there was instead."""
-    answers: Answers = {}
-    for key in AGENTS:
-        opened = pb.OpenCacheRequest(key=key, peek=True)
-        answers[f"{key.namespace}/{key.agent_id}"] = await answer(store, opened)
-        for request in REQUESTS.get(key.agent_id, ()):
-            replay = pb.OpenCacheRequest(key=key, request_id=request, peek=True)
-            answers[f"{key.agent_id}: {request}"] = await answer(store, replay)
-    return answers
+    """Every ledger, or the status that there was instead."""
+    return {f"{key.namespace}/{key.agent_id}": await answer(store, key) for key in AGENTS}
 
 
-async def answer(store: Running, request: pb.OpenCacheRequest) -> pb.OpenCacheResponse | grpc.StatusCode:
+async def answer(store: Running, key: types_pb2.AgentKey) -> pb.Ledger | grpc.StatusCode:
     try:
-        opened = await store.cache.OpenCache(request)
+        opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=key, peek=True))
     except grpc.aio.AioRpcError as error:
         return error.code()
-    opened.ClearField("instance")  # each process has another name
-    opened.ClearField("kv_fingerprint")  # no checksum covers it: what is wrong of it is the reason of a miss
-    versions = [opened.version]
-    if opened.HasField("turn"):  # else a look at it would put an empty one there
-        record = opened.turn.record
-        versions += [opened.turn.version, record.finished.version, record.started.base]
-    for version in versions:
-        version.ClearField("revision")  # nor this: what is wrong of it is refused by who compares it
-    return opened
+    for turn in opened.ledger.turns:  # a conversation is found by these, which no digest covers
+        turn.ClearField("messages")
+        turn.ClearField("message_hash")
+    return opened.ledger
 
 
 async def work(store: Running) -> list[grpc.StatusCode]:
@@ -93,20 +81,8 @@ async def commit(store: Running, agent: str, number: int) -> None:
 
 
 def wrong(found: Answers, right: Answers) -> list[str]:
-    """What was answered, and is not what it was. A replay that is not found is computed again, and that is right."""
-    return [
-        name
-        for name, each in found.items()
-        if isinstance(each, pb.OpenCacheResponse) and each not in (right[name], _without_turn(right[name]))
-    ]
-
-
-def _without_turn(answer: pb.OpenCacheResponse | grpc.StatusCode) -> pb.OpenCacheResponse:
-    assert isinstance(answer, pb.OpenCacheResponse)
-    copy = pb.OpenCacheResponse()
-    copy.CopyFrom(answer)
-    copy.ClearField("turn")
-    return copy
+    """What was answered, and is not what it was."""
+    return [name for name, each in found.items() if isinstance(each, pb.Ledger) and each != right[name]]
 
 
 @pytest.mark.slow
@@ -174,30 +150,9 @@ async def check_untouched(after: Answers, right: Answers, what: str) -> None:
     assert wrong(others, right) == [], f"{what}, after work"
 
 
-@pytest.mark.parametrize("table", sorted(checksums.COLUMNS))
-async def test_the_checksum_covers_what_is_read(data: Path, template: Path, table: str) -> None:
-    """Each column of a row, changed behind the triggers' back, makes the row damaged, and an update leaves it so."""
-    shutil.copytree(template, data)
-    connection = sqlite3.connect(data / "store.db", isolation_level=None)
-    checksums.register(connection)
-    assert list(checksums.damaged(connection)) == []
-    connection.execute(f"DROP TRIGGER IF EXISTS {table}_summed_again")
-    connection.execute("PRAGMA foreign_keys = OFF")
-    for column in checksums.COLUMNS[table].split(", "):
-        connection.execute("BEGIN")
-        row = connection.execute(f"SELECT max(rowid), typeof({column}), {column} FROM {table}").fetchone()
-        values = {"integer": 4711, "text": "changed", "blob": b"changed", "null": 4711}
-        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (values[row[1]], row[0]))
-        assert len(list(checksums.damaged(connection))) == 1, column
-        connection.execute("ROLLBACK")
-    connection.close()
-
-
 async def test_a_damaged_ledger_is_refused_with_what_to_do(data: Path, template: Path) -> None:
     shutil.copytree(template, data)
     connection = sqlite3.connect(data / "store.db", isolation_level=None)
-    checksums.register(connection)
-    connection.execute("DROP TRIGGER segments_summed_again")
     connection.execute(
         "UPDATE segments SET token_ids = CAST(x'07000000' || substr(token_ids, 5) AS BLOB) WHERE id ="
         " (SELECT head_segment FROM agents WHERE agent_id = 'eve')"

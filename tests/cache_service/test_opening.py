@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from cache_service.files import warm_database
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import schema
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
@@ -64,10 +64,9 @@ def test_only_the_stores_own_kind_of_files_is_swept(data: Path) -> None:
         (data / folder / "link.safetensors").symlink_to(kept[0])
         (data / folder / "left.safetensors").write_bytes(b"x")
         (data / folder / "left.reason.json").write_bytes(b"x")
-    (data / "staging" / "witness-0123456789abcdef").write_bytes(b"x")
     Store(data, CollectorRegistry()).close()
     assert all(path.exists() for path in kept)
-    assert not [*data.rglob("left.*"), *data.rglob("witness-*")]
+    assert not [*data.rglob("left.*")]
 
 
 def test_names_that_come_before_the_store_are_its_own(data: Path) -> None:
@@ -86,43 +85,27 @@ def test_another_programs_database_is_not_touched(data: Path) -> None:
     refused(data, ForeignDatabase, "another program's database")
 
 
-@pytest.mark.parametrize("in_wal", [False, True])
-def test_a_newer_format_is_not_touched(data: Path, in_wal: bool) -> None:
-    """Not a byte, no mode, no lock, no WAL: also where the version stands only in the WAL of a crashed newer store."""
+@pytest.mark.parametrize(
+    ("version", "error", "match"),
+    [
+        (schema.version() + 1, SchemaTooNew, "use a newer agentmem"),
+        (schema.FIRST - 1, ForeignDatabase, "of an agentmem before this one.*Choose another --data.*agents export"),
+    ],
+)
+def test_another_format_is_not_touched(data: Path, version: int, error: type[Exception], match: str) -> None:
+    """Not a byte, no mode, no lock, no WAL."""
     data.mkdir(mode=0o755)
     with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        connection.execute("CREATE TABLE later (x)")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
-        connection.execute("INSERT INTO later VALUES (1)")
-        if in_wal:
-            copy = data.with_name("copy")
-            copy.mkdir()
-            for suffix in ("", "-wal"):
-                shutil.copy(data / f"store.db{suffix}", copy / f"store.db{suffix}")
-    if in_wal:
-        shutil.rmtree(data)
-        copy.rename(data)
-    refused(data, SchemaTooNew, "use a newer agentmem")
-    with pytest.raises(SchemaTooNew):
-        schema.refuse_newer(data / "store.db")
+        connection.execute("CREATE TABLE other (x)")
+        connection.execute(f"PRAGMA user_version = {version}")
+    refused(data, error, match)
 
 
-def test_the_version_is_that_of_the_last_whole_transaction(data: Path) -> None:
-    data.mkdir()
-    path = data / "store.db"
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        for version in (7, 8):
-            connection.execute(f"PRAGMA user_version = {version}")
-        wal = path.with_name("store.db-wal").read_bytes()
-        cut = data / "cut.db"
-        shutil.copy(path, cut)
-        for length, version in ((len(wal), 8), (len(wal) - 1, 7), (40, 0), (0, 0)):
-            cut.with_name("cut.db-wal").write_bytes(wal[:length])
-            page = schema.first_page(cut)
-            assert page is not None and page.user_version == version
+async def test_the_first_page_has_the_version_also_where_the_first_store_was_killed(data: Path) -> None:
+    async with running(data):
+        for name, version in (("store.db", schema.version()), ("warm.db", warm_database.VERSION)):
+            page = schema.first_page(data / name)
+            assert page is not None and page.user_version == version and page.has_tables
     assert schema.first_page(data / "absent") is None
 
 

@@ -99,7 +99,7 @@ async def test_a_page_of_runs_is_a_range_of_an_index(store: Running) -> None:
         again = pb.ListWorkflowRecordsRequest(namespace="n", page_size=1, page_token=first.next_page_token)
         await store.cache.ListWorkflowRecords(again)
     assert [plan(store, each) for each in trace.statements["store.db"] if each.startswith("SELECT")] == 2 * [
-        ["SEARCH workflow_records USING INDEX workflow_records_by_age (namespace=? AND rowid<?)"]
+        ["SEARCH workflow_records USING INDEX workflow_records_by_age (namespace=? AND id<?)"]
     ]
 
 

@@ -54,7 +54,6 @@ async def test_a_damaged_snapshot_is_passed_over(store: Running) -> None:
     await commit(store, [5], keep=0)
     assert await find_snapshot(store, b"1234", 0) == (1, [1, 2, 3, 4])
     connection = sqlite3.connect(store.data / "store.db")
-    connection.create_function("agentmem_checksum", -1, lambda *_: b"", deterministic=True)
     with connection:
         connection.execute("UPDATE segments SET text = CAST('2x4' AS BLOB) WHERE version = 1")
     connection.close()

@@ -1,13 +1,13 @@
-"""Files that were streamed: whose they are, and what the warm tier's limits do to them."""
+"""Files from other nodes: whose they are, and what the warm tier's limits do to them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import grpc
 import pytest
 
+from agentmem.errors import ResourceExhausted
 from agentmem.v1 import types_pb2
 from cache_service.files.publication import Spool
 from cache_service.tiers.limits import DiskLimits
@@ -15,8 +15,8 @@ from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, pub
 from tests.cache_service.tiers.test_warm import evictions, pin, small, speak, there
 
 from . import kv
-from .conftest import Running, code, running
-from .streams import LARGE, describe, parts, refused, write
+from .conftest import Running, running
+from .streams import LARGE, describe, refused, write
 
 __all__ = ["small"]
 
@@ -27,8 +27,7 @@ async def test_the_file_belongs_to_the_agent_before_its_state_is_published(store
     data = kv.content(header)
     for end in ("deleted", "published"):
         version = (await store.cache.CommitTurn(kv.turn([1]))).version
-        described = describe(header, data)
-        described.version.CopyFrom(version)
+        described = describe(header, data, version=version)
         await write(store, described, data)
         assert (await store.agents.GetAgent(kv.get())).agent.blocks == 1
         if end == "deleted":
@@ -43,8 +42,7 @@ async def test_a_state_is_published_without_files(store: Running) -> None:
     old = await add(store, [7], version)
     header = kv.header([1])
     data = kv.content(header)
-    described = describe(header, data)
-    described.version.CopyFrom(version)
+    described = describe(header, data, version=version)
     await write(store, described, data)
     assert len(await found(store, old, name(header))) == 2, "what the agent had is not dropped yet"
     await publish(store, [], version, [name(header)])
@@ -58,8 +56,7 @@ async def test_an_older_states_file_is_not_referred_to(store: Running, stale: bo
     await add(store, [9], second)
     header = kv.header([1])
     data = kv.content(header)
-    described = describe(header, data)
-    described.version.CopyFrom(first if stale else second)
+    described = describe(header, data, version=first if stale else second)
     await write(store, described, data)
     assert (await store.agents.GetAgent(kv.get())).agent.blocks == (1 if stale else 2)
 
@@ -69,8 +66,7 @@ async def test_a_file_of_a_deleted_agent_is_dropped(store: Running) -> None:
     await store.delete()
     header = kv.header([1])
     data = kv.content(header)
-    described = describe(header, data)
-    described.version.CopyFrom(version)
+    described = describe(header, data, version=version)
     await write(store, described, data)
     assert on_disk(store.data) == []
 
@@ -80,8 +76,7 @@ async def send(store: Running, agent: str, blocks: Sequence[int], version: types
     for number in blocks:
         header = kv.header([number, 0])
         data = kv.content(header)
-        described = describe(header, data, kv.key(agent))
-        described.version.CopyFrom(version)
+        described = describe(header, data, kv.key(agent), version=version)
         await write(store, described, data)
 
 
@@ -92,9 +87,8 @@ async def test_no_room_in_the_warm_tier_is_refused_before_a_byte_is_kept(
     await pin(small, "a")
     monkeypatch.setattr(Spool, "write", lambda *_: pytest.fail("a byte is kept"))
     data = kv.content(LARGE)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
+    with pytest.raises(ResourceExhausted, match="--warm-bytes"):
         await write(small, describe(LARGE, data), data)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED and "--warm-bytes" in (error.value.details() or "")
     assert len(await there(small, *range(10))) == 10 and not list((small.data / "staging").iterdir())
 
 
@@ -112,8 +106,6 @@ async def test_a_file_that_the_tier_cannot_hold_is_withdrawn(data: Path) -> None
     content = kv.content(header)
     async with running(data, DiskLimits(len(content) // 2, 0, 0.9, 0.8)) as store:
         version = (await store.cache.CommitTurn(kv.turn([1]))).version
-        described = describe(header, content)
-        described.version.CopyFrom(version)
-        error = await refused(store, parts(described, content))
-        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        described = describe(header, content, version=version)
+        await refused(store, described, content, ResourceExhausted)
         assert (await store.agents.GetAgent(kv.get())).agent.blocks == 0

@@ -42,7 +42,7 @@ class Database:
 
     def owner(self) -> tuple[Any, ...] | None:
         """The node that has the run, and its epoch."""
-        return self._connection.execute("SELECT node, epoch FROM agentmem.run_owners").fetchone()
+        return self._connection.execute("SELECT owner_node, owner_epoch FROM agentmem.workflow_records").fetchone()
 
     @property
     def waiting(self) -> int:
@@ -125,7 +125,7 @@ async def test_a_gateway_that_sigterm_meets_in_a_takeover_leaves_the_run_at_once
             async with connect(a.doors[1]) as at_a:
                 workflow_id = await begun(at_a)
                 a.kill("gateway")
-            with served.held(f"agents WHERE agent_id = '{OTHER}'") as turn, served.held("run_owners") as takeover:
+            with served.held(f"agents WHERE agent_id = '{OTHER}'") as turn, served.held("workflow_records") as takeover:
                 await until(lambda: served.waiting >= 1)  # a write that is repeated waits twice
                 speaking = a_turn(at_b, "eve-2")
                 async for event in speaking:

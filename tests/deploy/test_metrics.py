@@ -57,6 +57,6 @@ def test_labels_are_bounded(rows: tuple[Row, ...]) -> None:
     labels = {label for row in rows for label in row.labels}
     assert labels == {
         *("grpc_type", "grpc_service", "grpc_method", "grpc_code", "service", "version", "peer"),
-        *("model_id", "namespace", "match", "tier", "reason", "state", "kind", "transfer", "result"),
+        *("model_id", "namespace", "match", "tier", "reason", "state", "kind", "result"),
         *("route", "method", "code", "door", "how", "operation", "policy", "kv_bits", "source", "choice"),
     }

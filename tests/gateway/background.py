@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from starlette.routing import BaseRoute
 
-from agentmem.channels import connect
 from gateway.app import Gateway
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Everyone
@@ -25,6 +24,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.running import RunningTurns
 from tests.cache_service import conftest as stores
 
+from .fakes import FakeWorker
 from .running import settings
 from .scripted import ScriptedWorker
 
@@ -70,13 +70,6 @@ def served(**changed: Any) -> Iterator[Served]:
 def routes() -> list[BaseRoute]:
     """The routes of the HTTP door, for tests that have one case for each."""
 
-    async def door() -> HttpServer:
-        channel = connect("unix:/tmp/am-nobody.sock")
-        try:
-            return HttpServer(
-                settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission(), str, RunningTurns()
-            )
-        finally:
-            await channel.close(None)
-
-    return asyncio.run(door()).app.routes
+    worker = RunningTurns(FakeWorker())
+    door = HttpServer(settings(Path("/tmp")), worker, GatewayMetrics(), Everyone("default"), Admission(), str)
+    return door.app.routes

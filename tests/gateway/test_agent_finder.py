@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import tempfile
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from agentmem import errors
-from agentmem.channels import connect
 from agentmem.conversations import chain_of
-from agentmem.process.server import GrpcServer
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from gateway.agent_finder import Finder, How, Memory, Wanted
 
+from .fakes import FakeWorker
 from .running import eventually
 
 TALK = types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content="hi")])
@@ -32,7 +26,7 @@ def state(version: int) -> types_pb2.AgentVersion:
     return types_pb2.AgentVersion(uid="u", version=version, revision=f"revision {version}".encode())
 
 
-class Agents(agent_pb2_grpc.AgentServiceServicer):
+class Agents(FakeWorker):
     """One stored conversation, or none; what was done to it and to others."""
 
     def __init__(self) -> None:
@@ -53,11 +47,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             version=state(version if at is None else at),
         )
 
-    async def FindAgent(self, request: Any, context: Any) -> agent_pb2.FindAgentResponse:
+    async def FindAgent(self, request: Any) -> agent_pb2.FindAgentResponse:
         self.searches.append(request)
         return agent_pb2.FindAgentResponse() if request.request_id and self.unnamed else self.found
 
-    async def ForkAgent(self, request: Any, context: Any) -> agent_pb2.ForkAgentResponse:
+    async def ForkAgent(self, request: Any) -> agent_pb2.ForkAgentResponse:
         self.forks.append(request)
         if self.held is not None:
             await self.held.wait()
@@ -66,41 +60,28 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         key = types_pb2.AgentKey(namespace="ns", agent_id=request.new_agent_id, model_id="demo")
         return agent_pb2.ForkAgentResponse(agent=agent_pb2.Agent(key=key, version={"uid": "f", "version": 1}))
 
-    async def DeleteAgent(self, request: Any, context: Any) -> agent_pb2.DeleteAgentResponse:
+    async def DeleteAgent(self, request: Any) -> agent_pb2.DeleteAgentResponse:
         self.deleted.append(request.key.agent_id)
         return agent_pb2.DeleteAgentResponse(deleted=1)
 
 
 @pytest.fixture
-async def agents() -> AsyncIterator[tuple[Agents, grpc.aio.Channel]]:
-    directory = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
-    servicer = Agents()
-    target = f"unix:{directory}/worker.sock"
-    register = agent_pb2_grpc.add_AgentServiceServicer_to_server
-    server = GrpcServer(target, [("agentmem.v1.AgentService", register, servicer)])
-    await server.start()
-    async with connect(target) as channel:
-        yield servicer, channel
-    await server.stop(0)
-    shutil.rmtree(directory)
+def worker() -> Agents:
+    return Agents()
 
 
-Worker = tuple[Agents, grpc.aio.Channel]
+def finder(worker: Agents, *, keep: bool = True) -> Finder:
+    return Finder(worker, keep=keep, expiry=EXPIRY)
 
 
-def finder(channel: grpc.aio.Channel, *, keep: bool = True) -> Finder:
-    return Finder(channel, keep=keep, expiry=EXPIRY)
-
-
-async def resolved(channel: grpc.aio.Channel, wanted: Wanted = WANTED, *, keep: bool = True) -> Memory:
-    async with finder(channel, keep=keep).memory(wanted) as memory:
+async def resolved(worker: Agents, wanted: Wanted = WANTED, *, keep: bool = True) -> Memory:
+    async with finder(worker, keep=keep).memory(wanted) as memory:
         memory.committed = True
         return memory
 
 
-async def test_a_new_conversation_gets_an_agent_that_expires(agents: Worker) -> None:
-    worker, channel = agents
-    memory = await resolved(channel)
+async def test_a_new_conversation_gets_an_agent_that_expires(worker: Agents) -> None:
+    memory = await resolved(worker)
     assert re.fullmatch("conv-[0-9a-f]{32}", memory.agent_id)
     assert (memory.how, memory.if_version, memory.expiry) == (How.NEW, 0, EXPIRY)
     (search,) = worker.searches
@@ -108,17 +89,15 @@ async def test_a_new_conversation_gets_an_agent_that_expires(agents: Worker) -> 
     assert (search.namespace, search.model_id, search.label) == ("ns", "demo", "")
 
 
-async def test_an_agent_of_ours_is_gone_on_with(agents: Worker) -> None:
-    worker, channel = agents
+async def test_an_agent_of_ours_is_gone_on_with(worker: Agents) -> None:
     worker.has(OURS, 3)
-    assert await resolved(channel) == Memory(How.CONTINUED, OURS, 3, b"revision 3", committed=True)
+    assert await resolved(worker) == Memory(How.CONTINUED, OURS, 3, b"revision 3", committed=True)
     assert worker.forks == []
 
 
-async def test_an_older_state_is_forked(agents: Worker) -> None:
-    worker, channel = agents
+async def test_an_older_state_is_forked(worker: Agents) -> None:
     worker.has(OURS, 3, at=2)
-    memory = await resolved(channel)
+    memory = await resolved(worker)
     (fork,) = worker.forks
     assert (fork.key.agent_id, fork.at_version, fork.new_agent_id) == (OURS, 2, memory.agent_id)
     assert fork.at_revision == b"revision 2"
@@ -126,17 +105,15 @@ async def test_an_older_state_is_forked(agents: Worker) -> None:
     assert (memory.how, memory.if_version, memory.expiry) == (How.FORKED, 1, None)
 
 
-async def test_an_agent_that_somebody_named_is_never_gone_on_with(agents: Worker) -> None:
-    worker, channel = agents
+async def test_an_agent_that_somebody_named_is_never_gone_on_with(worker: Agents) -> None:
     for name in ("marco", "conv-1", OURS.upper(), f"{OURS}\n", f" {OURS}"):
         worker.has(name, 3)
-        assert (await resolved(channel)).agent_id == worker.forks[-1].new_agent_id != name
+        assert (await resolved(worker)).agent_id == worker.forks[-1].new_agent_id != name
 
 
-async def test_two_at_once_do_not_share_an_agent(agents: Worker) -> None:
-    worker, channel = agents
+async def test_two_at_once_do_not_share_an_agent(worker: Agents) -> None:
     worker.has(OURS, 3)
-    one_finder = finder(channel)
+    one_finder = finder(worker)
     async with one_finder.memory(WANTED) as first:
         async with one_finder.memory(WANTED) as second:
             assert first.agent_id == OURS
@@ -149,98 +126,88 @@ async def test_two_at_once_do_not_share_an_agent(agents: Worker) -> None:
 
 
 @pytest.mark.parametrize("refusal", [errors.NotFound("agent", "x"), errors.Aborted("gone on")])
-async def test_what_cannot_be_forked_any_more_begins_anew(agents: Worker, refusal: errors.AgentmemError) -> None:
-    worker, channel = agents
+async def test_what_cannot_be_forked_any_more_begins_anew(worker: Agents, refusal: errors.AgentmemError) -> None:
     worker.has("marco", 3)
     worker.refusal = refusal
-    memory = await resolved(channel)
+    memory = await resolved(worker)
     assert (memory.if_version, memory.expiry) == (0, EXPIRY)
 
 
-async def test_a_fork_without_a_turn_goes_again(agents: Worker) -> None:
-    worker, channel = agents
+async def test_a_fork_without_a_turn_goes_again(worker: Agents) -> None:
     worker.has("marco", 3)
     with pytest.raises(RuntimeError):
-        async with finder(channel).memory(WANTED) as memory:
+        async with finder(worker).memory(WANTED) as memory:
             raise RuntimeError
     await eventually(lambda: worker.deleted == [memory.agent_id])
-    kept = await resolved(channel)
+    kept = await resolved(worker)
     await asyncio.sleep(0.05)
     assert kept.agent_id not in worker.deleted
 
 
-async def test_nothing_is_kept_where_that_is_the_setting(agents: Worker) -> None:
-    worker, channel = agents
-    assert await resolved(channel, keep=False) == Memory(How.NONE, committed=True)
-    assert await resolved(channel, Wanted("ns", "demo")) == Memory(How.NONE, committed=True), (
+async def test_nothing_is_kept_where_that_is_the_setting(worker: Agents) -> None:
+    assert await resolved(worker, keep=False) == Memory(How.NONE, committed=True)
+    assert await resolved(worker, Wanted("ns", "demo")) == Memory(How.NONE, committed=True), (
         "no messages, no conversation"
     )
     assert worker.searches == []
     named = Wanted("ns", "demo", agent_id="marco", messages=TALK)
-    assert await resolved(channel, named, keep=False) == Memory(How.NAMED, "marco", committed=True)
+    assert await resolved(worker, named, keep=False) == Memory(How.NAMED, "marco", committed=True)
 
 
-async def test_of_a_very_long_conversation_the_end_is_looked_for(agents: Worker) -> None:
-    worker, channel = agents
+async def test_of_a_very_long_conversation_the_end_is_looked_for(worker: Agents) -> None:
     long = types_pb2.Messages(messages=list(TALK.messages) * 10_001)
-    await resolved(channel, Wanted("ns", "demo", messages=long))
+    await resolved(worker, Wanted("ns", "demo", messages=long))
     assert list(worker.searches[0].message_hashes) == chain_of(long)[1:]
 
 
-async def test_a_label_narrows_the_search(agents: Worker) -> None:
-    worker, channel = agents
-    await resolved(channel, Wanted("ns", "demo", messages=TALK, label="team"))
+async def test_a_label_narrows_the_search(worker: Agents) -> None:
+    await resolved(worker, Wanted("ns", "demo", messages=TALK, label="team"))
     assert worker.searches[0].label == "team"
 
 
-async def test_a_retry_finds_the_agent_of_its_turn(agents: Worker) -> None:
-    worker, channel = agents
+async def test_a_retry_finds_the_agent_of_its_turn(worker: Agents) -> None:
     worker.has(OURS, 3, at=2)
-    memory = await resolved(channel, Wanted("ns", "demo", turn="t1", messages=TALK))
+    memory = await resolved(worker, Wanted("ns", "demo", turn="t1", messages=TALK))
     assert memory == Memory(How.RETRIED, OURS, 2, b"revision 2", committed=True)
     assert [search.request_id for search in worker.searches] == ["t1"]
     assert worker.forks == []
 
 
-async def test_a_retry_is_looked_for_before_the_turn_that_it_follows(agents: Worker) -> None:
-    worker, channel = agents
+async def test_a_retry_is_looked_for_before_the_turn_that_it_follows(worker: Agents) -> None:
     worker.has(OURS, 3, at=2)
     for name in ("", OURS):
-        memory = await resolved(channel, Wanted("ns", "demo", agent_id=name, turn="t1", previous="r1"))
+        memory = await resolved(worker, Wanted("ns", "demo", agent_id=name, turn="t1", previous="r1"))
         assert memory == Memory(How.RETRIED, OURS, 2, b"revision 2", committed=True)
     assert [search.request_id for search in worker.searches] == ["t1", "t1"]
     assert worker.forks == []
 
 
-async def test_a_turn_after_another_one(agents: Worker) -> None:
-    worker, channel = agents
+async def test_a_turn_after_another_one(worker: Agents) -> None:
     after = Wanted("ns", "demo", previous="r1")
     with pytest.raises(errors.NotFound) as missing:
-        await resolved(channel, after)
+        await resolved(worker, after)
     assert (missing.value.kind, missing.value.name) == ("response", "r1")
     worker.has("marco", 3)
-    assert await resolved(channel, after) == Memory(How.CONTINUED, "marco", 3, b"revision 3", committed=True)
+    assert await resolved(worker, after) == Memory(How.CONTINUED, "marco", 3, b"revision 3", committed=True)
     worker.has("marco", 3, at=2)
-    assert (await resolved(channel, after)).agent_id == worker.forks[0].new_agent_id
+    assert (await resolved(worker, after)).agent_id == worker.forks[0].new_agent_id
     worker.refusal = errors.NotFound("version", "2")
     with pytest.raises(errors.NotFound) as gone:
-        await resolved(channel, after)
+        await resolved(worker, after)
     assert gone.value.kind == "response"
 
 
-async def test_a_fork_that_is_made_while_its_request_leaves_goes_again(agents: Worker) -> None:
-    worker, channel = agents
+async def test_a_fork_that_is_made_while_its_request_leaves_goes_again(worker: Agents) -> None:
     worker.has("marco", 3)
     worker.held = asyncio.Event()
-    asking = asyncio.create_task(resolved(channel))
+    asking = asyncio.create_task(resolved(worker))
     await eventually(lambda: len(worker.forks) == 1)
     asking.cancel()
     await eventually(lambda: worker.deleted == [worker.forks[0].new_agent_id])
 
 
-async def test_one_attempt_at_a_turn_at_a_time(agents: Worker) -> None:
-    _, channel = agents
-    one_finder, wanted = finder(channel), Wanted("ns", "demo", turn="t1", messages=TALK)
+async def test_one_attempt_at_a_turn_at_a_time(worker: Agents) -> None:
+    one_finder, wanted = finder(worker), Wanted("ns", "demo", turn="t1", messages=TALK)
     async with one_finder.memory(wanted):
         with pytest.raises(errors.Aborted):
             async with one_finder.memory(wanted):
@@ -251,22 +218,20 @@ async def test_one_attempt_at_a_turn_at_a_time(agents: Worker) -> None:
         pass
 
 
-async def test_a_fork_that_a_retry_may_come_back_to_stays(agents: Worker) -> None:
-    worker, channel = agents
+async def test_a_fork_that_a_retry_may_come_back_to_stays(worker: Agents) -> None:
     worker.has("marco", 3)
     worker.unnamed = True
     with pytest.raises(RuntimeError):
-        async with finder(channel).memory(Wanted("ns", "demo", turn="t1", messages=TALK)):
+        async with finder(worker).memory(Wanted("ns", "demo", turn="t1", messages=TALK)):
             raise RuntimeError
     await asyncio.sleep(0.05)
     assert worker.forks[0].expiry == EXPIRY and worker.deleted == []
 
 
 @pytest.mark.parametrize(("name", "at"), [("other", 3), ("marco", 2)])
-async def test_a_name_that_contradicts_the_turn_before_is_refused(agents: Worker, name: str, at: int) -> None:
-    worker, channel = agents
+async def test_a_name_that_contradicts_the_turn_before_is_refused(worker: Agents, name: str, at: int) -> None:
     worker.has("marco", 3, at=at)
     with pytest.raises(errors.InvalidArgument) as refused:
-        await resolved(channel, Wanted("ns", "demo", agent_id=name, previous="r1"))
+        await resolved(worker, Wanted("ns", "demo", agent_id=name, previous="r1"))
     assert refused.value.field == "X-Agent-ID"
     assert worker.forks == []

@@ -54,14 +54,6 @@ async def test_listens_tells_where_and_ends(run_dir: Path) -> None:
     assert not (run_dir / GATEWAY_FILE).exists()
 
 
-async def test_a_file_of_addresses_that_is_removed_is_written_again(gateway: Gateway, run_dir: Path) -> None:
-    file = run_dir / GATEWAY_FILE
-    published = file.read_text()
-    file.unlink()
-    await eventually(file.exists)
-    assert file.read_text() == published
-
-
 @pytest.mark.slow
 async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -> None:
     go_on = asyncio.Event()
@@ -130,7 +122,7 @@ def test_an_address_that_another_may_still_bind_is_not_had() -> None:
 
 async def test_a_gateway_does_not_go_on_without_its_http_server(gateway: Gateway) -> None:
     watched = asyncio.create_task(gateway.watched())
-    gateway._uvicorn.leave()
+    gateway._uvicorn.should_exit = True
     async with asyncio.timeout(20):
         await watched
 

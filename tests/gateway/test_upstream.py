@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agentmem import errors
-from gateway import upstream
+from agentmem.v1 import inference_pb2
+from gateway.upstream import ChannelWorker
 
 
 class CancelledCall:
@@ -36,19 +37,34 @@ class EndlessCall(CancelledCall):
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("messages", [0, 1, 4])
-async def test_a_slow_reader_learns_that_the_call_was_cancelled(messages: int) -> None:
-    call, seen = CancelledCall(messages), []
+class Channel:
+    """Makes one call."""
+
+    def __init__(self, call: Any) -> None:
+        self.unary_unary = self.unary_stream = lambda *_: lambda request, timeout: call
+
+
+def messages(call: Any) -> AsyncGenerator[Any, None]:
+    return ChannelWorker(cast(Any, Channel(call))).stream(inference_pb2.GenerateRequest())
+
+
+async def result(call: Any) -> Any:
+    return await ChannelWorker(cast(Any, Channel(call))).call(inference_pb2.AbortRequest())
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+async def test_a_slow_reader_learns_that_the_call_was_cancelled(count: int) -> None:
+    call, seen = CancelledCall(count), []
 
     async def read() -> None:
-        async with asyncio.timeout(20), aclosing(upstream.messages(call)) as stream:
+        async with asyncio.timeout(20), aclosing(messages(call)) as stream:
             async for message in stream:
                 await asyncio.sleep(0.01)
                 seen.append(message)
 
     with pytest.raises(errors.Unavailable):
         await read()
-    assert seen == list(range(messages))
+    assert seen == list(range(count))
     assert call.cancelled
 
 
@@ -56,7 +72,7 @@ async def test_a_reader_that_is_cancelled_cancels_the_call() -> None:
     call, began = EndlessCall(0), asyncio.Event()
 
     async def read() -> None:
-        async with aclosing(upstream.messages(call)) as stream:
+        async with aclosing(messages(call)) as stream:
             async for _ in stream:
                 began.set()
 
@@ -70,7 +86,7 @@ async def test_a_reader_that_is_cancelled_cancels_the_call() -> None:
 
 async def test_a_reader_that_times_out_is_told_so() -> None:
     async def read() -> None:
-        async with asyncio.timeout(0.01), aclosing(upstream.messages(EndlessCall(0))) as stream:
+        async with asyncio.timeout(0.01), aclosing(messages(EndlessCall(0))) as stream:
             async for _ in stream:
                 pass
 
@@ -98,12 +114,12 @@ class UnaryCall:
 async def test_who_waits_for_a_response_learns_that_the_call_was_cancelled() -> None:
     call: Any = UnaryCall(cancelled=True)
     with pytest.raises(errors.Unavailable):
-        await upstream.result(call)
+        await result(call)
 
 
 async def test_a_caller_that_is_cancelled_cancels_the_call() -> None:
     call: Any = UnaryCall(cancelled=False)
-    waiting = asyncio.create_task(upstream.result(call))
+    waiting = asyncio.create_task(result(call))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait({waiting})

@@ -103,7 +103,7 @@ def test_free_memory(
     sizes = {"share_bytes": 16 * GB, "device_bytes": 48 * GB, "held_bytes": 0, "free_bytes": gpu or available}
     for name, size in {**sizes, "default_floor": 2 * GB, "has_own_memory": gpu is not None}.items():
         monkeypatch.setattr(device, name, lambda size=size: size)
-    (found,) = memory(WorkerSettings(pool_bytes=given, batch_bytes=given))
+    (found,) = memory(WorkerSettings(pool_bytes=given))
     assert found.state is state
     assert ("GPU" in found.found) == (gpu is not None)
 
@@ -145,9 +145,9 @@ def test_models_that_cannot_be_loaded(llama: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("online")
 def test_model_that_does_not_fit(llama: Path, tmp_path: Path) -> None:
-    found = findings(tmp_path, llama, pool_bytes=1 << 20, batch_bytes=1 << 30)["model llama"]
+    found = findings(tmp_path, llama, pool_bytes=1 << 20)["model llama"]
     assert found.state is State.WARNING and found.facts["agents"] == 0
-    found = findings(tmp_path, llama, pool_bytes=1 << 60, batch_bytes=1 << 30)["model llama"]
+    found = findings(tmp_path, llama, pool_bytes=1 << 60)["model llama"]
     assert found.state is State.PROBLEM and "does not fit" in found.found
 
 

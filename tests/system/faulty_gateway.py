@@ -7,7 +7,7 @@ routing   agents are known by their ids alone: a call about one has the namespac
 import os
 from typing import Any
 
-from gateway.cluster import channel
+from gateway.cluster.routed import RoutedWorker
 from gateway.edge import authorization
 
 _FAULT = os.environ.get("FAULT", "")
@@ -26,15 +26,15 @@ def _door() -> None:
 
 def _routing() -> None:
     first: dict[str, str] = {}
-    attempts = channel.RoutedChannel._attempts
+    call, stream = RoutedWorker.call, RoutedWorker.stream
 
-    def confused(self: channel.RoutedChannel, method: Any, request: Any, timeout: float | None) -> Any:
-        key = request.key
-        if key.agent_id:
-            key.namespace = first.setdefault(key.agent_id, key.namespace)
-        return attempts(self, method, request, timeout)
+    def confused(request: Any) -> Any:
+        if hasattr(request, "key") and request.key.agent_id:
+            request.key.namespace = first.setdefault(request.key.agent_id, request.key.namespace)
+        return request
 
-    channel.RoutedChannel._attempts = confused  # type: ignore[method-assign]
+    RoutedWorker.call = lambda self, request, timeout=None: call(self, confused(request), timeout)
+    RoutedWorker.stream = lambda self, request, timeout=None: stream(self, confused(request), timeout)
 
 
 if __name__ == "__main__":

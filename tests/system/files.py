@@ -1,15 +1,13 @@
 """Agents as files: exported from a running worker, imported into one."""
 
-import json
-import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import grpc
 import pytest
-import xxhash
 
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import agent_pb2, cache_store_pb2, portable_pb2, types_pb2
+from inference_service.portable.format import BEGINNING, framed
 from tests.system.stack import Client
 
 CHUNK = 256 * 1024
@@ -44,21 +42,53 @@ async def refusal(client: Client, file: bytes, agent: str = "", model: str = "",
     return caught.value.code().name, caught.value.details() or ""
 
 
-def metadata(file: bytes) -> dict[str, str]:
-    """What the file says of itself."""
-    (size,) = struct.unpack("<Q", file[:8])
-    said: dict[str, str] = json.loads(file[8 : 8 + size])["__metadata__"]
-    return said
+@dataclass
+class Contents:
+    """What a file consists of."""
+
+    head: portable_pb2.PortableHead
+    files: list[tuple[cache_store_pb2.StoredFile, bytes]]
+
+    @property
+    def tokens(self) -> int:
+        """Of the ledger."""
+        return len(self.head.ledger.token_ids)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Up to where the KV can be gone on from: its checkpoint, or the end of its blocks."""
+        ends = [(file.kind, file.first_token + file.token_count) for file, _ in self.files]
+        return max(ends, default=(0, 0))[1]
+
+    @property
+    def bytes(self) -> bytes:
+        """The file, with right checksums."""
+        data = BEGINNING + framed(portable_pb2.PortablePart(head=self.head))
+        for file, content in self.files:
+            data += framed(portable_pb2.PortablePart(file=file)) + content
+        end = portable_pb2.PortableEnd(files=len(self.files))
+        return data + framed(portable_pb2.PortablePart(end=end))
 
 
-def forged(file: bytes, change: Callable[[dict[str, str]], object]) -> bytes:
-    """The file with other metadata, whose checksum is right."""
-    (size,) = struct.unpack("<Q", file[:8])
-    raw: dict[str, Any] = json.loads(file[8 : 8 + size])
-    said = raw["__metadata__"]
-    change(said)
-    del said["metadata_checksum"]
-    canonical = json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()
-    said["metadata_checksum"] = xxhash.xxh3_128_hexdigest(canonical)
-    header = json.dumps(raw).encode()
-    return struct.pack("<Q", len(header)) + header + file[8 + size :]
+def contents(file: bytes) -> Contents:
+    """Return what a good file consists of."""
+    at, found = len(BEGINNING), Contents(portable_pb2.PortableHead(), [])
+    while True:
+        size = int.from_bytes(file[at : at + 4], "little")
+        at += 20 + size
+        part = portable_pb2.PortablePart.FromString(file[at - size : at])
+        match part.WhichOneof("part"):
+            case "head":
+                found.head = part.head
+            case "file":
+                found.files.append((part.file, file[at : at + part.file.size_bytes]))
+                at += part.file.size_bytes
+            case _:
+                return found
+
+
+def forged(file: bytes, change: Callable[[Contents], object]) -> bytes:
+    """The file with other contents, whose checksums are right."""
+    found = contents(file)
+    change(found)
+    return found.bytes

@@ -196,7 +196,7 @@ async def test_an_agent_as_a_file(stack: Stack, tmp_path: object) -> None:
     await stack.renew("gateway")
 
     def move() -> None:
-        path = f"{tmp_path}/marco.safetensors"
+        path = f"{tmp_path}/marco.agent"
         with Client(address(stack)) as client:
             marco = client.agent("marco")
             marco.ask("The key is red.", max_tokens=4)

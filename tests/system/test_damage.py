@@ -128,7 +128,7 @@ async def test_files_without_their_ledger_are_not_served_as_a_new_directory(
         database.touch(0o600)
     stack.start("store")
     assert stack.processes.pop("store").wait(60) == 1, "who starts it must not try again"
-    assert "agentmem store recover" in stack.logs("store")
+    assert "choose another --data" in stack.logs("store")
     assert {path: path.read_bytes() for path in files} == files
     kept.rename(database)
     await stack.up()

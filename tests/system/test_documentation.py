@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from agentmem.client import aio, answers, connection, inputs, stream, sync
-from tests.system.files import metadata
+from tests.system.files import contents
 from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
 
@@ -45,7 +45,7 @@ async def test_curl_does_what_it_says(stacks: SharedStacks, tmp_path: Path) -> N
         turn = json.loads(out)
         assert turn["text"]
         assert turn["finished"]["durable"]
-        assert json.loads(metadata((tmp_path / "marco.safetensors").read_bytes())["total_tokens"]) > 8
+        assert contents((tmp_path / "marco.agent").read_bytes()).tokens > 8
 
 
 async def output(stack: Stack, code: str) -> str:

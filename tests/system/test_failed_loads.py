@@ -49,7 +49,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     models[UNDECODED] = write_undecoded(root / UNDECODED)
     models[WORDS] = write_words(root / WORDS)
     models[LARGE] = write_gemma3(root / LARGE, window=2048)  # its least KV is more than the pool
-    several = Several(models, ("--batch-bytes", str(1 << 25), "--pool-bytes", str(1 << 18)), hosted=True)
+    several = Several(models, ("--pool-bytes", str(1 << 18)), hosted=True)
     asyncio.run(several.stack.up())
     for name in (NO_SHARD, CUT, UNREADABLE, LIES):
         break_weights(name, models[name] / "model.safetensors")

@@ -24,6 +24,7 @@ from gateway.http.app import HttpServer
 from gateway.metrics import GatewayMetrics
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
+from tests.gateway.fakes import FakeWorker
 from tests.system import isolation
 from tests.system.isolation import AGENT, MODEL, RPCS, SECRET
 from tests.system.isolation_calls import all_of, calling, furnish, try_all
@@ -46,8 +47,8 @@ def routes(found: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, 
 
 async def test_every_rpc_and_route_is_in_the_table(tmp_path: Path) -> None:
     settings = GatewaySettings(run_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0", metrics="")
-    async with connect(settings.worker_target) as channel:
-        door = HttpServer(settings, channel, GatewayMetrics(), Everyone("default"), Admission(), str, RunningTurns())
+    worker = RunningTurns(FakeWorker())
+    door = HttpServer(settings, worker, GatewayMetrics(), Everyone("default"), Admission(), str)
     served = set(routes(door.app.routes))
     where = "tests/system/isolation_routes.py says what a stranger's key may do with each"
     assert not (missing := served - ROUTES.keys()), f"add to ROUTES: {missing}; {where}"

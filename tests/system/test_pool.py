@@ -85,7 +85,7 @@ async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: C
     directory, (token, checkpoint) = write(tmp_path / "m"), BYTES[write]
     places = PLACES if checkpoint else 6
     pool_bytes = places * (1024 * token + checkpoint)
-    flags = ("--pool-bytes", str(pool_bytes), "--batch-bytes", str(64 << 20), "--typical-tokens", "1024")
+    flags = ("--pool-bytes", str(pool_bytes), "--typical-tokens", "1024")
     async with running(f"tiny={directory}", worker_flags=flags) as stack:
         client = await stack.client()
         turns = {f"agent {n}": 0 for n in range(AGENTS)}

@@ -31,8 +31,6 @@ _WRITERS_OF_NONE: Final = (
     f" AND a.locktype = 'advisory' AND a.classid = {BRINGING} AND a.granted"
 )
 READING: Final = Differences(
-    keeps_sums=False,
-    has_nodes=True,
     answers_later=True,
     change="xid",
     last_change=(
@@ -53,6 +51,12 @@ class Result:
     def __init__(self, cursor: "psycopg.Cursor[tuple[Any, ...]]", send: Callable[[], None]) -> None:
         self._cursor = cursor
         self._send = send
+
+    @property
+    def description(self) -> Sequence[Any]:
+        """A tuple for each column, whose first element is its name."""
+        self._send()
+        return self._cursor.description or ()
 
     @property
     def rowcount(self) -> int:

@@ -5,7 +5,7 @@ from typing import Final
 import psycopg
 
 from agentmem.errors import AgentmemError, ResourceExhausted, Unavailable
-from cache_service.checksums import LedgerDamaged
+from cache_service.damage import LedgerDamaged
 from cache_service.ledger.ledgers import Failure
 
 _CONFLICTS: Final = ("40001", "40P01", "23503", "23505")

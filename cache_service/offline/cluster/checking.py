@@ -3,7 +3,6 @@
 All is read in one consistent state; nodes may serve meanwhile.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,20 +10,13 @@ from cache_service.cluster import nodes
 from cache_service.connection import Connection
 from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline import ledgers
-from cache_service.offline.cluster import rows
 from cache_service.offline.cluster.server import opened
-from cache_service.offline.findings import Finding, Mend, Report
-from cache_service.offline.ledgers import Damaged
-from cache_service.offline.tree import Tree
+from cache_service.offline.findings import Finding, Report
 from cache_service.tiers import quotas
 
 LATE: Final = 3600
 """Seconds after which a change of KV should have been followed."""
-_WITHOUT: Final = (
-    "NOT EXISTS (SELECT 1 FROM objects AS o WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash)",
-    "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
-    " AND NOT EXISTS (SELECT 1 FROM snapshot_object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)",
-)
+_WITHOUT: Final = "NOT EXISTS (SELECT 1 FROM objects AS o WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash)"
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ def check(settings: Settings, repair: bool = False) -> Checked:
     """Check everything; with `repair` count namespaces' bytes anew. Raises CannotCheck."""
     with opened(settings) as postgres:
         findings, agents = postgres.read_blocking(_check)
-        mended = [finding for finding in findings if finding.mend] if repair else []
+        mended = [finding for finding in findings if finding.mendable] if repair else []
         if mended:
             postgres.write_blocking(recount)
     return Checked(findings, mended, agents)
@@ -64,51 +56,15 @@ def recount(connection: Connection) -> None:
 
 def _check(connection: Connection) -> tuple[list[Finding], int]:
     findings: list[Finding] = []
-    tree = Tree(connection)
-    ledgers.check_tree(connection, tree, _damaged(connection, tree), findings.append)
+    ledgers.check(connection, findings.append)
     # What a node would erase it erases under locks that nobody holds here.
-    findings = [replace(finding, mend=None) for finding in findings]
-    _check_sums(connection, findings.append)
-    _check_objects(connection, findings.append)
+    findings = [replace(finding, mendable=finding.what == "usage") for finding in findings]
+    for uid, chain_hash in connection.execute(f"SELECT uid, chain_hash FROM object_refs AS r WHERE {_WITHOUT}"):
+        where, problem = f"table object_refs, {uid}, {chain_hash.hex()}", "it refers to an object that is not there"
+        consequence = "KV that is taken to be in the object store is computed again"
+        findings.append(Finding("object", where, problem, consequence, "the agent's next publication replaces it"))
     _check_followed(connection, findings.append)
-    agents = len({holder.uid for holder in tree.holders})
-    return list(dict.fromkeys(findings)), agents
-
-
-def _damaged(connection: Connection, tree: Tree) -> Iterator[Damaged]:
-    users = tree.users()
-    agents = {holder.uid: (holder.agent,) for holder in tree.holders if holder.snapshot is None}
-    for table in rows.LEDGERS:
-        for page in rows.pages(connection, table):
-            for row in page:
-                if rows.is_whole(table, row):
-                    continue
-                whose = users.get(row["id"], ()) if table.name == "segments" else agents.get(row.get("uid", ""), ())
-                yield rows.named(table, row), None if table.name.startswith("workflow") else whose
-
-
-def _check_sums(connection: Connection, report: Report) -> None:
-    kept, found = quotas.all_ledger_bytes(connection), quotas.ledger_sums(connection)
-    for namespace in sorted(kept.keys() | found.keys()):
-        counts = kept.get(namespace, 0), found.get(namespace, 0)
-        if counts[0] != counts[1]:
-            problem, consequence = f"counts {counts[0]} bytes, not {counts[1]}", "the namespace's quota is kept wrongly"
-            where = f"table namespaces, {namespace}"
-            report(Finding("usage", where, problem, consequence, "count them", mend=Mend()))
-
-
-def _check_objects(connection: Connection, report: Report) -> None:
-    without, useless = _WITHOUT
-    for table, holder in (("object_refs", "uid"), ("snapshot_object_refs", "snapshot")):
-        for whose, chain_hash in connection.execute(f"SELECT {holder}, chain_hash FROM {table} AS r WHERE {without}"):
-            where, problem = f"table {table}, {whose}, {chain_hash.hex()}", "it refers to an object that is not there"
-            consequence = "KV that is taken to be in the object store is computed again"
-            report(Finding("object", where, problem, consequence, "the agent's next publication replaces it"))
-    statement = f"SELECT chain_hash, namespace, agent_id, model_id FROM objects AS o WHERE present = 1 AND {useless}"
-    for chain_hash, *key in connection.execute(statement):
-        where, consequence = f"table objects, {chain_hash.hex()}", "it stays in the object store for nobody"
-        repair, agents = "a node that drops it lets it be deleted", ("/".join(key),)
-        report(Finding("object", where, "no state refers to it", consequence, repair, agents))
+    return list(dict.fromkeys(findings)), len(ledgers.agents(connection))
 
 
 def _check_followed(connection: Connection, report: Report) -> None:

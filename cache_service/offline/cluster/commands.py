@@ -101,8 +101,8 @@ def import_command(directory: Path, server: Any, node: str, as_json: bool) -> No
         click.echo(_counts(done.rows))
         if done.objects_left:
             click.echo(
-                f"{done.objects_left} objects are left at {done.location}, for the cluster's object store is another:"
-                " what is there only is computed again; delete them there"
+                f"{done.objects_left} objects are left at {done.location}: KV that is there only is computed again;"
+                " delete them there"
             )
         click.echo(f"start a node with --data {directory}; the ledgers that were there are {done.kept}")
 
@@ -145,7 +145,7 @@ def check_command(server: Any, fix: bool, as_json: bool) -> None:
         write_findings(checked.findings, checked.mended)
         left = len(checked.findings) - len(checked.mended)
         click.echo(f"{checked.agents} agents: {len(checked.findings)} findings, {len(checked.mended)} mended")
-        if left and not fix and any(finding.mend for finding in checked.findings):
+        if left and not fix and any(finding.mendable for finding in checked.findings):
             click.echo("--fix mends what can be mended")
     sys.exit(0 if checked.is_clean else 1)
 
@@ -156,8 +156,7 @@ def check_command(server: Any, fix: bool, as_json: bool) -> None:
 def forget_command(name: str, server: Any) -> None:
     """Take a node that is gone, and will not come back, out of the list at once; by itself that happens in an hour.
 
-    Until then it is listed as gone, and nothing that only its version needs is taken out of the tables. A node that is
-    there is not forgotten. One that was, and comes back, joins as a new one.
+    A node that is there is not forgotten. One that was, and comes back, joins as a new one.
     """
     forget(server, name)
     click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")

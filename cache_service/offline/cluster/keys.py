@@ -25,37 +25,21 @@ def add(settings: Settings, text: str) -> int:
 def listed(settings: Settings) -> str:
     """All keys, as the text of a file. Raises CannotCheck."""
     with opened(settings) as postgres:
-        found = postgres.read_blocking(_every)
+        found = postgres.read_blocking(keys.every)
     return json.dumps({"version": 1, "keys": [_object(key) for key in found]})
 
 
 def revoke(settings: Settings, key_id: str) -> bool:
     """Delete a key; whether it was there. Raises CannotCheck."""
     with opened(settings) as postgres:
-        return postgres.write_blocking(_revoke, key_id)
+        return postgres.write_blocking(keys.revoke, key_id)
 
 
 def _add(connection: Connection, given: list[ApiKey]) -> int:
-    _refuse_older(connection)
     try:
         return keys.add(connection, given)
     except KeyTaken as error:
         raise CannotCheck(str(error)) from error
-
-
-def _every(connection: Connection) -> list[ApiKey]:
-    _refuse_older(connection)
-    return keys.every(connection)
-
-
-def _revoke(connection: Connection, key_id: str) -> bool:
-    _refuse_older(connection)
-    return keys.revoke(connection, key_id)
-
-
-def _refuse_older(connection: Connection) -> None:
-    if not keys.exist(connection):
-        raise CannotCheck("the cluster's tables are those of an older agentmem; start a node of this version first")
 
 
 def _row(given: dict[str, Any]) -> ApiKey:

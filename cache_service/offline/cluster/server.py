@@ -7,7 +7,7 @@ from agentmem.errors import AgentmemError
 from cache_service.ledger.postgres.database import Postgres
 from cache_service.ledger.postgres.failures import OutcomeUnknown
 from cache_service.ledger.postgres.settings import Settings, UnsafeServer
-from cache_service.ledger.schema import SchemaTooNew
+from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
 from cache_service.offline.findings import CannotCheck
 
 
@@ -28,7 +28,7 @@ def opened(settings: Settings, *, migrates: bool = False) -> Iterator[Postgres]:
         raise CannotCheck(f"it is not known whether it was done ({error.message}); run this again") from error
     except AgentmemError as error:
         raise CannotCheck(error.message) from error
-    except (UnsafeServer, SchemaTooNew) as error:
+    except (UnsafeServer, SchemaTooNew, ForeignDatabase) as error:
         raise CannotCheck(f"--cluster: {error}") from error
     finally:
         postgres.close()

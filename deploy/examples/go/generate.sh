@@ -6,6 +6,6 @@ module=example.com/agentmem-example
 protos=${AGENTMEM_PROTOS:-../../../protos}
 # The protos name no Go package, so that the command line does.
 names=
-for proto in types inference agent; do names="${names}Magentmem/v1/$proto.proto=$module/agentmem/v1,"; done
+for proto in options types inference agent; do names="${names}Magentmem/v1/$proto.proto=$module/agentmem/v1,"; done
 protoc -I"$protos" --go_out="${names}module=$module:." --go-grpc_out="${names}module=$module:." \
-  agentmem/v1/types.proto agentmem/v1/inference.proto agentmem/v1/agent.proto
+  agentmem/v1/options.proto agentmem/v1/types.proto agentmem/v1/inference.proto agentmem/v1/agent.proto

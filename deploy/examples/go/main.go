@@ -19,7 +19,7 @@ const usage = `usage: agentmem-example COMMAND
   generate [-request-id ID] [-max-tokens N] [-ignore-eos] AGENT TEXT   one turn; Ctrl-C cancels
   list                  the agents, and where their KV is
   fork AGENT NEW        a second agent with the same memory
-  export AGENT FILE     the agent as one safetensors file
+  export AGENT FILE     the agent as one file
   import FILE [AGENT]   an agent from such a file
 environment: AGENTMEM_ADDRESS, AGENTMEM_MODEL, AGENTMEM_API_KEY, AGENTMEM_TLS,
              AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY

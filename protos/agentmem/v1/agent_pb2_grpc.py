@@ -320,11 +320,11 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportAgent(self, request, context):
-        """ExportAgent streams the agent as one portable safetensors file. It waits behind the running turn, copies the state,
-        and lets the agent continue while the copy is sent. The ledger is always whole; KV that is missing or damaged on
-        disk is left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's
-        model is not loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream
-        that ends with OK was the whole file.
+        """ExportAgent streams the agent as one file, which portable.proto describes. It waits behind the running turn, notes the
+        state, and lets the agent continue while it is sent. The ledger is always whole; KV that is missing, damaged or evicted
+        meanwhile is left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's
+        model is not loaded, RESOURCE_EXHAUSTED if too many exports and imports run. A stream that ends with OK was the whole
+        file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -332,12 +332,11 @@ class AgentServiceServicer:
 
     def ImportAgent(self, request_iterator, context):
         """ImportAgent makes an agent of such a file. Nothing is visible before the last chunk was verified; OK means that the
-        agent is durable, with its turns and its KV. The header is judged as soon as it is there. FAILED_PRECONDITION on
-        another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds;
-        DATA_LOSS on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so
-        says a repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no
-        chunk comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all
-        that use it.
+        agent is durable, with its turns and its KV. The head is judged as soon as it is there. FAILED_PRECONDITION on
+        another format version, model or tokenizer, or more tokens than the model's context holds; DATA_LOSS on a damaged
+        file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so says a repeated call
+        after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no chunk comes for a
+        minute. The KV is believed, not computed again: who may import into a namespace is trusted by all that use it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

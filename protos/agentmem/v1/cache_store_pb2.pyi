@@ -174,8 +174,8 @@ class StoredFile(_message.Message):
     tier: _types_pb2.Tier.ValueType
     """Where it is: warm or remote."""
     token_ids: _builtins.bytes
-    """Of a block, its tokens, each as 4 bytes, big endian, so that bytes are in the order of tokens. In PublishBlocks and
-    WriteBlock, by which FindBlock finds it (empty: it does not), and in FindBlock's answer.
+    """Of a block, its tokens, each as 4 bytes, big endian, so that bytes are in the order of tokens. In PublishBlocks, by
+    which FindBlock finds it (empty: it does not), and in FindBlock's answer.
     """
     on_node: _builtins.bool
     """Where tier is remote: another node of the cluster has it on its disk, and is asked first. Otherwise the object store."""
@@ -374,11 +374,8 @@ class OpenCacheResponse(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     EVICTED_HASHES_FIELD_NUMBER: _builtins.int
-    INSTANCE_FIELD_NUMBER: _builtins.int
     KV_FINGERPRINT_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
-    instance: _builtins.bytes
-    """Which process answered; see GetStoreResponse."""
     kv_fingerprint: _builtins.str
     """The fingerprint of the KV that the agent's last published state consists of, on the disk or in the object store: it
     is of no use to a model that has another one. Empty: none is there.
@@ -413,13 +410,12 @@ class OpenCacheResponse(_message.Message):
         files: _abc.Iterable[Global___StoredFile] | None = ...,
         turn: Global___CommittedTurn | None = ...,
         evicted_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
-        instance: _builtins.bytes = ...,
         kv_fingerprint: _builtins.str = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_policy", b"context_policy", "evicted_hashes", b"evicted_hashes", "files", b"files", "instance", b"instance", "kv_fingerprint", b"kv_fingerprint", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_policy", b"context_policy", "evicted_hashes", b"evicted_hashes", "files", b"files", "kv_fingerprint", b"kv_fingerprint", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -884,9 +880,6 @@ class StageBlocksResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FILES_FIELD_NUMBER: _builtins.int
-    INSTANCE_FIELD_NUMBER: _builtins.int
-    instance: _builtins.bytes
-    """Which process answered; see GetStoreResponse."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedFile]:
         """One for each name that does not exist yet."""
@@ -895,11 +888,10 @@ class StageBlocksResponse(_message.Message):
         self,
         *,
         files: _abc.Iterable[Global___StagedFile] | None = ...,
-        instance: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "instance", b"instance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1011,21 +1003,16 @@ Global___PublishBlocksResponse: _TypeAlias = PublishBlocksResponse  # noqa: Y015
 
 @_typing.final
 class GetStoreRequest(_message.Message):
-    """GetStoreRequest asks what the store is, and shows it a file."""
+    """GetStoreRequest is empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WITNESS_PATH_FIELD_NUMBER: _builtins.int
-    witness_path: _builtins.str
-    """Path of a file directly in staging_directory, to which the worker has just written `instance`. Empty: none."""
     def __init__(
         self,
-        *,
-        witness_path: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["witness_path", b"witness_path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1040,28 +1027,22 @@ class GetStoreResponse(_message.Message):
     INSTANCE_FIELD_NUMBER: _builtins.int
     PROBE_PATH_FIELD_NUMBER: _builtins.int
     STAGING_DIRECTORY_FIELD_NUMBER: _builtins.int
-    WITNESS_SEEN_FIELD_NUMBER: _builtins.int
     instance: _builtins.bytes
-    """32 random bytes, drawn when the process started: where they change, another process answers, and nothing that was
-    found out about the one before holds.
-    """
+    """32 random bytes, drawn when the process started."""
     probe_path: _builtins.str
     """Absolute path, on the store's machine, of a file in the data directory that holds `instance`."""
     staging_directory: _builtins.str
     """Absolute path, on the store's machine, of the directory that staged paths are in."""
-    witness_seen: _builtins.bool
-    """The store reads `instance` at witness_path."""
     def __init__(
         self,
         *,
         instance: _builtins.bytes = ...,
         probe_path: _builtins.str = ...,
         staging_directory: _builtins.str = ...,
-        witness_seen: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "probe_path", b"probe_path", "staging_directory", b"staging_directory", "witness_seen", b"witness_seen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "probe_path", b"probe_path", "staging_directory", b"staging_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1169,93 +1150,6 @@ class ReadBlockResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadBlockResponse: _TypeAlias = ReadBlockResponse  # noqa: Y015
-
-@_typing.final
-class WriteBlockRequest(_message.Message):
-    """WriteBlockRequest is the file's description once, then its bytes."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HEADER_FIELD_NUMBER: _builtins.int
-    CHUNK_FIELD_NUMBER: _builtins.int
-    chunk: _builtins.bytes
-    """At most 256 KiB."""
-    @_builtins.property
-    def header(self) -> Global___WriteBlockHeader:
-        """What comes."""
-
-    def __init__(
-        self,
-        *,
-        header: Global___WriteBlockHeader | None = ...,
-        chunk: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "part", b"part"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "part", b"part"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "chunk"]  # noqa: Y015
-    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
-
-Global___WriteBlockRequest: _TypeAlias = WriteBlockRequest  # noqa: Y015
-
-@_typing.final
-class WriteBlockHeader(_message.Message):
-    """WriteBlockHeader describes a file that follows."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
-    FILE_FIELD_NUMBER: _builtins.int
-    FINGERPRINT_FIELD_NUMBER: _builtins.int
-    fingerprint: _builtins.str
-    """The fingerprint that its header must carry."""
-    @_builtins.property
-    def key(self) -> _types_pb2.AgentKey:
-        """Whose turn computed it. An empty agent_id: no agent's."""
-
-    @_builtins.property
-    def version(self) -> _types_pb2.AgentVersion:
-        """The agent's state that it is a part of. The file of an agent that was deleted meanwhile is dropped."""
-
-    @_builtins.property
-    def file(self) -> Global___StoredFile:
-        """The file; path and tier are ignored. size_bytes is at most 4 GiB."""
-
-    def __init__(
-        self,
-        *,
-        key: _types_pb2.AgentKey | None = ...,
-        version: _types_pb2.AgentVersion | None = ...,
-        file: Global___StoredFile | None = ...,
-        fingerprint: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "key", b"key", "version", b"version"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "fingerprint", b"fingerprint", "key", b"key", "version", b"version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___WriteBlockHeader: _TypeAlias = WriteBlockHeader  # noqa: Y015
-
-@_typing.final
-class WriteBlockResponse(_message.Message):
-    """WriteBlockResponse is empty."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___WriteBlockResponse: _TypeAlias = WriteBlockResponse  # noqa: Y015
 
 @_typing.final
 class WorkflowRecord(_message.Message):

@@ -29,9 +29,8 @@ class CacheStoreServiceStub:
     """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
     again from it. Agents are the worker's to change; the records are the gateway's.
 
-    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
-    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
-    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def __init__(self, channel):
@@ -95,11 +94,6 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.ReadBlockRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.ReadBlockResponse.FromString,
                 _registered_method=True)
-        self.WriteBlock = channel.stream_unary(
-                '/agentmem.v1.CacheStoreService/WriteBlock',
-                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.WriteBlockRequest.SerializeToString,
-                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.WriteBlockResponse.FromString,
-                _registered_method=True)
         self.PutWorkflowRecord = channel.unary_unary(
                 '/agentmem.v1.CacheStoreService/PutWorkflowRecord',
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.PutWorkflowRecordRequest.SerializeToString,
@@ -126,9 +120,8 @@ class CacheStoreServiceServicer:
     """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
     again from it. Agents are the worker's to change; the records are the gateway's.
 
-    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
-    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
-    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def OpenCache(self, request, context):
@@ -196,8 +189,8 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StageBlocks(self, request, context):
-        """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
-        which these are. Paths that are never published are swept at start. May be repeated.
+        """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
+        swept at start. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,9 +208,9 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStore(self, request, context):
-        """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
-        writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
-        WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+        """GetStore says how a worker finds out whether it shares the store's disk, as it has to: it reads `instance` at
+        probe_path, and may write in staging_directory. That paths look alike proves nothing. It changes nothing and may be
+        repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -233,22 +226,9 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadBlock(self, request, context):
-        """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
-        is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
-        this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def WriteBlock(self, request_iterator, context):
-        """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
-        answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-        consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
-        there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
-        header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-        minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
-        received to its end all the same, since a client whose sending is cut off may not see the status.
+        """ReadBlock streams a published file to another node. A file that is deleted meanwhile is streamed to its end. It does
+        not look at the bytes: who reads checks the digest. NOT_FOUND if there is none of this name in the namespace, DATA_LOSS
+        if the disk cannot give its bytes. Not a use: OpenCache is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,11 +328,6 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.ReadBlockRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.ReadBlockResponse.SerializeToString,
             ),
-            'WriteBlock': grpc.stream_unary_rpc_method_handler(
-                    servicer.WriteBlock,
-                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.WriteBlockRequest.FromString,
-                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.WriteBlockResponse.SerializeToString,
-            ),
             'PutWorkflowRecord': grpc.unary_unary_rpc_method_handler(
                     servicer.PutWorkflowRecord,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.PutWorkflowRecordRequest.FromString,
@@ -385,9 +360,8 @@ class CacheStoreService:
     """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
     again from it. Agents are the worker's to change; the records are the gateway's.
 
-    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
-    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
-    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     @staticmethod
@@ -677,33 +651,6 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/ReadBlock',
             agentmem_dot_v1_dot_cache__store__pb2.ReadBlockRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.ReadBlockResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def WriteBlock(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_unary(
-            request_iterator,
-            target,
-            '/agentmem.v1.CacheStoreService/WriteBlock',
-            agentmem_dot_v1_dot_cache__store__pb2.WriteBlockRequest.SerializeToString,
-            agentmem_dot_v1_dot_cache__store__pb2.WriteBlockResponse.FromString,
             options,
             channel_credentials,
             insecure,

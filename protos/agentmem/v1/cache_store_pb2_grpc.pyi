@@ -32,9 +32,8 @@ class CacheStoreServiceStub:
     """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
     again from it. Agents are the worker's to change; the records are the gateway's.
 
-    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
-    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
-    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     @_typing.overload
@@ -82,8 +81,8 @@ class CacheStoreServiceStub:
     RESOURCE_EXHAUSTED if the ledger is beyond the namespace's quota; then nothing has changed.
     """
     StageBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]
-    """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
-    which these are. Paths that are never published are swept at start. May be repeated.
+    """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
+    swept at start. May be repeated.
     """
     PublishBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]
     """PublishBlocks makes staged files visible: of each the header is verified and the content fsynced, then it is
@@ -93,9 +92,9 @@ class CacheStoreServiceStub:
     are deleted, if the disk, the warm tier or the namespace's quota is full and no eviction makes room.
     """
     GetStore: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]
-    """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
-    writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
-    WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+    """GetStore says how a worker finds out whether it shares the store's disk, as it has to: it reads `instance` at
+    probe_path, and may write in staging_directory. That paths look alike proves nothing. It changes nothing and may be
+    repeated.
     """
     QuarantineBlock: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
@@ -103,18 +102,9 @@ class CacheStoreServiceStub:
     meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _grpc.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]
-    """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
-    is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
-    this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
-    """
-    WriteBlock: _grpc.StreamUnaryMultiCallable[_cache_store_pb2.WriteBlockRequest, _cache_store_pb2.WriteBlockResponse]
-    """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
-    answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-    consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
-    there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
-    header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-    minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
-    received to its end all the same, since a client whose sending is cut off may not see the status.
+    """ReadBlock streams a published file to another node. A file that is deleted meanwhile is streamed to its end. It does
+    not look at the bytes: who reads checks the digest. NOT_FOUND if there is none of this name in the namespace, DATA_LOSS
+    if the disk cannot give its bytes. Not a use: OpenCache is.
     """
     PutWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]
     """PutWorkflowRecord creates or changes a run's record and appends events to it, in one transaction that is fsynced
@@ -141,9 +131,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
     again from it. Agents are the worker's to change; the records are the gateway's.
 
-    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
-    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
-    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -188,8 +177,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     RESOURCE_EXHAUSTED if the ledger is beyond the namespace's quota; then nothing has changed.
     """
     StageBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]  # type: ignore[assignment]
-    """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
-    which these are. Paths that are never published are swept at start. May be repeated.
+    """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
+    swept at start. May be repeated.
     """
     PublishBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]  # type: ignore[assignment]
     """PublishBlocks makes staged files visible: of each the header is verified and the content fsynced, then it is
@@ -199,9 +188,9 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     are deleted, if the disk, the warm tier or the namespace's quota is full and no eviction makes room.
     """
     GetStore: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]  # type: ignore[assignment]
-    """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
-    writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
-    WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+    """GetStore says how a worker finds out whether it shares the store's disk, as it has to: it reads `instance` at
+    probe_path, and may write in staging_directory. That paths look alike proves nothing. It changes nothing and may be
+    repeated.
     """
     QuarantineBlock: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]  # type: ignore[assignment]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
@@ -209,18 +198,9 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _aio.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]  # type: ignore[assignment]
-    """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
-    is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
-    this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
-    """
-    WriteBlock: _aio.StreamUnaryMultiCallable[_cache_store_pb2.WriteBlockRequest, _cache_store_pb2.WriteBlockResponse]  # type: ignore[assignment]
-    """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
-    answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-    consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
-    there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
-    header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-    minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
-    received to its end all the same, since a client whose sending is cut off may not see the status.
+    """ReadBlock streams a published file to another node. A file that is deleted meanwhile is streamed to its end. It does
+    not look at the bytes: who reads checks the digest. NOT_FOUND if there is none of this name in the namespace, DATA_LOSS
+    if the disk cannot give its bytes. Not a use: OpenCache is.
     """
     PutWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]  # type: ignore[assignment]
     """PutWorkflowRecord creates or changes a run's record and appends events to it, in one transaction that is fsynced
@@ -246,9 +226,8 @@ class CacheStoreServiceServicer:
     """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
     again from it. Agents are the worker's to change; the records are the gateway's.
 
-    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
-    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
-    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def OpenCache(
@@ -326,8 +305,8 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.StageBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.StageBlocksResponse, _abc.Awaitable[_cache_store_pb2.StageBlocksResponse]]:
-        """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
-        which these are. Paths that are never published are swept at start. May be repeated.
+        """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
+        swept at start. May be repeated.
         """
 
     def PublishBlocks(
@@ -347,9 +326,9 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.GetStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.GetStoreResponse, _abc.Awaitable[_cache_store_pb2.GetStoreResponse]]:
-        """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
-        writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
-        WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+        """GetStore says how a worker finds out whether it shares the store's disk, as it has to: it reads `instance` at
+        probe_path, and may write in staging_directory. That paths look alike proves nothing. It changes nothing and may be
+        repeated.
         """
 
     def QuarantineBlock(
@@ -367,23 +346,9 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.ReadBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_cache_store_pb2.ReadBlockResponse], _abc.AsyncIterator[_cache_store_pb2.ReadBlockResponse]]:
-        """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
-        is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
-        this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
-        """
-
-    def WriteBlock(
-        self,
-        request_iterator: _MaybeAsyncIterator[_cache_store_pb2.WriteBlockRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_cache_store_pb2.WriteBlockResponse, _abc.Awaitable[_cache_store_pb2.WriteBlockResponse]]:
-        """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
-        answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-        consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
-        there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
-        header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-        minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
-        received to its end all the same, since a client whose sending is cut off may not see the status.
+        """ReadBlock streams a published file to another node. A file that is deleted meanwhile is streamed to its end. It does
+        not look at the bytes: who reads checks the digest. NOT_FOUND if there is none of this name in the namespace, DATA_LOSS
+        if the disk cannot give its bytes. Not a use: OpenCache is.
         """
 
     def PutWorkflowRecord(

@@ -38,7 +38,6 @@ class Node(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     EXPIRES_IN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    SCHEMA_FIELD_NUMBER: _builtins.int
     SILENT_FIELD_NUMBER: _builtins.int
     HEARD_AGO_FIELD_NUMBER: _builtins.int
     OBJECTS_FIELD_NUMBER: _builtins.int
@@ -56,8 +55,6 @@ class Node(_message.Message):
     """Turns that run or wait there."""
     version: _builtins.str
     """The version of Agentmem that it runs."""
-    schema: _builtins.int
-    """The version of the shared ledger's schema that it knows."""
     silent: _builtins.bool
     """Its gateway has told its store nothing for some seconds; then its workflow runs are not attended to."""
     objects: _builtins.bool
@@ -86,14 +83,13 @@ class Node(_message.Message):
         models: _abc.Iterable[Global___NodeModel] | None = ...,
         expires_in: _duration_pb2.Duration | None = ...,
         version: _builtins.str = ...,
-        schema: _builtins.int = ...,
         silent: _builtins.bool = ...,
         heard_ago: _duration_pb2.Duration | None = ...,
         objects: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in", "heard_ago", b"heard_ago"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "heard_ago", b"heard_ago", "load", b"load", "models", b"models", "name", b"name", "objects", b"objects", "ready", b"ready", "schema", b"schema", "silent", b"silent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "heard_ago", b"heard_ago", "load", b"load", "models", b"models", "name", b"name", "objects", b"objects", "ready", b"ready", "silent", b"silent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,53 +22,60 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from agentmem.v1 import options_pb2 as agentmem_dot_v1_dot_options__pb2
 from agentmem.v1 import types_pb2 as agentmem_dot_v1_dot_types__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentmem/v1/inference.proto\x12\x0b\x61gentmem.v1\x1a\x17\x61gentmem/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x06\n\x0fGenerateRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\x08messages\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x12\x10\n\x06prompt\x18\x04 \x01(\tH\x00\x12%\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x13.agentmem.v1.AppendH\x00\x12*\n\ttoken_ids\x18\x06 \x01(\x0b\x32\x15.agentmem.v1.TokenIdsH\x00\x12\x17\n\nif_version\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\'\n\x08sampling\x18\x08 \x01(\x0b\x32\x15.agentmem.v1.Sampling\x12\x0c\n\x04stop\x18\t \x03(\t\x12\x17\n\nmax_tokens\x18\n \x01(\rH\x02\x88\x01\x01\x12.\n\x0c\x63\x61\x63he_policy\x18\x0b \x01(\x0e\x32\x18.agentmem.v1.CachePolicy\x12\x19\n\x0ctop_logprobs\x18\x0c \x01(\rH\x03\x88\x01\x01\x12\x15\n\rparse_special\x18\r \x01(\x08\x12\r\n\x05label\x18\x0e \x01(\t\x12#\n\x06\x65xpiry\x18\x0f \x01(\x0b\x32\x13.agentmem.v1.Expiry\x12\x18\n\x0bjson_schema\x18\x10 \x01(\tH\x04\x88\x01\x01\x12\x12\n\ntool_calls\x18\x11 \x01(\x08\x12\x32\n\x0e\x63ontext_policy\x18\x13 \x01(\x0e\x32\x1a.agentmem.v1.ContextPolicy\x12,\n\x0bmemory_mode\x18\x12 \x01(\x0e\x32\x17.agentmem.v1.MemoryMode\x12\x15\n\rtemplate_time\x18\x14 \x01(\t\x12,\n\x0btool_choice\x18\x15 \x01(\x0b\x32\x17.agentmem.v1.ToolChoice\x12\x13\n\x0bif_revision\x18\x16 \x01(\x0c\x42\x07\n\x05inputB\r\n\x0b_if_versionB\r\n\x0b_max_tokensB\x0f\n\r_top_logprobsB\x0e\n\x0c_json_schema\"M\n\nToolChoice\x12\x10\n\x08required\x18\x01 \x01(\x08\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0e\n\x06single\x18\x03 \x01(\x08\x12\x0e\n\x06strict\x18\x04 \x03(\t\"\x94\x01\n\x10GenerateResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.agentmem.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.agentmem.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\xbd\x02\n\x07Started\x12\'\n\x05\x63\x61\x63he\x18\x01 \x01(\x0b\x32\x18.agentmem.v1.CacheReport\x12\'\n\x04\x62\x61se\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11\x63ontext_remaining\x18\x05 \x01(\r\x12.\n\x0c\x63ontext_trim\x18\t \x01(\x0b\x32\x18.agentmem.v1.ContextTrim\x12\x10\n\x08\x61ppended\x18\x06 \x01(\x08\x12\x16\n\x0e\x64ropped_tokens\x18\x07 \x01(\r\x12\x18\n\x10\x64ropped_snapshot\x18\x08 \x01(\t\"\xc7\x01\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.agentmem.v1.TokenLogprob\x12)\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.agentmem.v1.ToolCall\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x32\n\x0ftool_call_parts\x18\x06 \x03(\x0b\x32\x19.agentmem.v1.ToolCallPart\"@\n\x0cToolCallPart\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"\x85\x01\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12*\n\x03top\x18\x03 \x03(\x0b\x32\x1d.agentmem.v1.TokenAlternative\x12\x13\n\x0btoken_bytes\x18\x04 \x01(\x0c\x12\x11\n\treasoning\x18\x05 \x01(\x08\"J\n\x10TokenAlternative\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x13\n\x0btoken_bytes\x18\x03 \x01(\x0c\"\xe3\x01\n\x08\x46inished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.agentmem.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.agentmem.v1.Usage\x12%\n\x07timings\x18\x04 \x01(\x0b\x32\x14.agentmem.v1.Timings\x12*\n\x07version\x18\x05 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12\x0f\n\x07\x64urable\x18\x06 \x01(\x08\x12\x10\n\x08replayed\x18\x07 \x01(\x08\"\xe2\x03\n\x0ePrefillRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\x08messages\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x12\x10\n\x06prompt\x18\x04 \x01(\tH\x00\x12%\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x13.agentmem.v1.AppendH\x00\x12*\n\ttoken_ids\x18\x06 \x01(\x0b\x32\x15.agentmem.v1.TokenIdsH\x00\x12\x17\n\nif_version\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x15\n\rparse_special\x18\x08 \x01(\x08\x12\r\n\x05label\x18\t \x01(\t\x12#\n\x06\x65xpiry\x18\n \x01(\x0b\x32\x13.agentmem.v1.Expiry\x12\x32\n\x0e\x63ontext_policy\x18\x0b \x01(\x0e\x32\x1a.agentmem.v1.ContextPolicy\x12\x15\n\rtemplate_time\x18\x0c \x01(\t\x12\x13\n\x0bif_revision\x18\r \x01(\x0c\x12,\n\x0bmemory_mode\x18\x0e \x01(\x0e\x32\x17.agentmem.v1.MemoryModeB\x07\n\x05inputB\r\n\x0b_if_version\"a\n\x0fPrefillResponse\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x14.agentmem.v1.Started\x12\'\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.Finished\"\xe8\x01\n\x12\x43ountTokensRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12)\n\x08messages\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12%\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x13.agentmem.v1.AppendH\x00\x12*\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x15.agentmem.v1.TokenIdsH\x00\x12\x15\n\rparse_special\x18\x06 \x01(\x08\x42\x07\n\x05input\"=\n\x13\x43ountTokensResponse\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\r\"5\n\x0c\x41\x62ortRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08*z\n\x0b\x43\x61\x63hePolicy\x12\x1c\n\x18\x43\x41\x43HE_POLICY_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41\x43HE_POLICY_KEEP\x10\x01\x12\x1a\n\x16\x43\x41\x43HE_POLICY_READ_ONLY\x10\x02\x12\x1a\n\x16\x43\x41\x43HE_POLICY_RECOMPUTE\x10\x03*\x88\x01\n\nMemoryMode\x12\x1b\n\x17MEMORY_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10MEMORY_MODE_AUTO\x10\x01\x12\x16\n\x12MEMORY_MODE_APPEND\x10\x02\x12\x17\n\x13MEMORY_MODE_REPLACE\x10\x03\x12\x16\n\x12MEMORY_MODE_REFUSE\x10\x04\x32\xb5\x02\n\x10InferenceService\x12I\n\x08Generate\x12\x1c.agentmem.v1.GenerateRequest\x1a\x1d.agentmem.v1.GenerateResponse0\x01\x12\x44\n\x07Prefill\x12\x1b.agentmem.v1.PrefillRequest\x1a\x1c.agentmem.v1.PrefillResponse\x12P\n\x0b\x43ountTokens\x12\x1f.agentmem.v1.CountTokensRequest\x1a .agentmem.v1.CountTokensResponse\x12>\n\x05\x41\x62ort\x12\x19.agentmem.v1.AbortRequest\x1a\x1a.agentmem.v1.AbortResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentmem/v1/inference.proto\x12\x0b\x61gentmem.v1\x1a\x19\x61gentmem/v1/options.proto\x1a\x17\x61gentmem/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x06\n\x0fGenerateRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\x08messages\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x12\x10\n\x06prompt\x18\x04 \x01(\tH\x00\x12%\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x13.agentmem.v1.AppendH\x00\x12*\n\ttoken_ids\x18\x06 \x01(\x0b\x32\x15.agentmem.v1.TokenIdsH\x00\x12\x17\n\nif_version\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\'\n\x08sampling\x18\x08 \x01(\x0b\x32\x15.agentmem.v1.Sampling\x12\x0c\n\x04stop\x18\t \x03(\t\x12\x17\n\nmax_tokens\x18\n \x01(\rH\x02\x88\x01\x01\x12.\n\x0c\x63\x61\x63he_policy\x18\x0b \x01(\x0e\x32\x18.agentmem.v1.CachePolicy\x12\x19\n\x0ctop_logprobs\x18\x0c \x01(\rH\x03\x88\x01\x01\x12\x15\n\rparse_special\x18\r \x01(\x08\x12\r\n\x05label\x18\x0e \x01(\t\x12#\n\x06\x65xpiry\x18\x0f \x01(\x0b\x32\x13.agentmem.v1.Expiry\x12\x18\n\x0bjson_schema\x18\x10 \x01(\tH\x04\x88\x01\x01\x12\x12\n\ntool_calls\x18\x11 \x01(\x08\x12\x32\n\x0e\x63ontext_policy\x18\x13 \x01(\x0e\x32\x1a.agentmem.v1.ContextPolicy\x12,\n\x0bmemory_mode\x18\x12 \x01(\x0e\x32\x17.agentmem.v1.MemoryMode\x12\x15\n\rtemplate_time\x18\x14 \x01(\t\x12,\n\x0btool_choice\x18\x15 \x01(\x0b\x32\x17.agentmem.v1.ToolChoice\x12\x13\n\x0bif_revision\x18\x16 \x01(\x0c\x42\x07\n\x05inputB\r\n\x0b_if_versionB\r\n\x0b_max_tokensB\x0f\n\r_top_logprobsB\x0e\n\x0c_json_schema\"M\n\nToolChoice\x12\x10\n\x08required\x18\x01 \x01(\x08\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0e\n\x06single\x18\x03 \x01(\x08\x12\x0e\n\x06strict\x18\x04 \x03(\t\"\x94\x01\n\x10GenerateResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.agentmem.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.agentmem.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\xbd\x02\n\x07Started\x12\'\n\x05\x63\x61\x63he\x18\x01 \x01(\x0b\x32\x18.agentmem.v1.CacheReport\x12\'\n\x04\x62\x61se\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11\x63ontext_remaining\x18\x05 \x01(\r\x12.\n\x0c\x63ontext_trim\x18\t \x01(\x0b\x32\x18.agentmem.v1.ContextTrim\x12\x10\n\x08\x61ppended\x18\x06 \x01(\x08\x12\x16\n\x0e\x64ropped_tokens\x18\x07 \x01(\r\x12\x18\n\x10\x64ropped_snapshot\x18\x08 \x01(\t\"\xc7\x01\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.agentmem.v1.TokenLogprob\x12)\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.agentmem.v1.ToolCall\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x32\n\x0ftool_call_parts\x18\x06 \x03(\x0b\x32\x19.agentmem.v1.ToolCallPart\"@\n\x0cToolCallPart\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"\x85\x01\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12*\n\x03top\x18\x03 \x03(\x0b\x32\x1d.agentmem.v1.TokenAlternative\x12\x13\n\x0btoken_bytes\x18\x04 \x01(\x0c\x12\x11\n\treasoning\x18\x05 \x01(\x08\"J\n\x10TokenAlternative\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x13\n\x0btoken_bytes\x18\x03 \x01(\x0c\"\xe3\x01\n\x08\x46inished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.agentmem.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.agentmem.v1.Usage\x12%\n\x07timings\x18\x04 \x01(\x0b\x32\x14.agentmem.v1.Timings\x12*\n\x07version\x18\x05 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12\x0f\n\x07\x64urable\x18\x06 \x01(\x08\x12\x10\n\x08replayed\x18\x07 \x01(\x08\"\xe2\x03\n\x0ePrefillRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\x08messages\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x12\x10\n\x06prompt\x18\x04 \x01(\tH\x00\x12%\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x13.agentmem.v1.AppendH\x00\x12*\n\ttoken_ids\x18\x06 \x01(\x0b\x32\x15.agentmem.v1.TokenIdsH\x00\x12\x17\n\nif_version\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x15\n\rparse_special\x18\x08 \x01(\x08\x12\r\n\x05label\x18\t \x01(\t\x12#\n\x06\x65xpiry\x18\n \x01(\x0b\x32\x13.agentmem.v1.Expiry\x12\x32\n\x0e\x63ontext_policy\x18\x0b \x01(\x0e\x32\x1a.agentmem.v1.ContextPolicy\x12\x15\n\rtemplate_time\x18\x0c \x01(\t\x12\x13\n\x0bif_revision\x18\r \x01(\x0c\x12,\n\x0bmemory_mode\x18\x0e \x01(\x0e\x32\x17.agentmem.v1.MemoryModeB\x07\n\x05inputB\r\n\x0b_if_version\"a\n\x0fPrefillResponse\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x14.agentmem.v1.Started\x12\'\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.Finished\"\xe8\x01\n\x12\x43ountTokensRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12)\n\x08messages\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12%\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x13.agentmem.v1.AppendH\x00\x12*\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x15.agentmem.v1.TokenIdsH\x00\x12\x15\n\rparse_special\x18\x06 \x01(\x08\x42\x07\n\x05input\"=\n\x13\x43ountTokensResponse\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\r\"5\n\x0c\x41\x62ortRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08*z\n\x0b\x43\x61\x63hePolicy\x12\x1c\n\x18\x43\x41\x43HE_POLICY_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41\x43HE_POLICY_KEEP\x10\x01\x12\x1a\n\x16\x43\x41\x43HE_POLICY_READ_ONLY\x10\x02\x12\x1a\n\x16\x43\x41\x43HE_POLICY_RECOMPUTE\x10\x03*\x88\x01\n\nMemoryMode\x12\x1b\n\x17MEMORY_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10MEMORY_MODE_AUTO\x10\x01\x12\x16\n\x12MEMORY_MODE_APPEND\x10\x02\x12\x17\n\x13MEMORY_MODE_REPLACE\x10\x03\x12\x16\n\x12MEMORY_MODE_REFUSE\x10\x04\x32\xd9\x02\n\x10InferenceService\x12W\n\x08Generate\x12\x1c.agentmem.v1.GenerateRequest\x1a\x1d.agentmem.v1.GenerateResponse\"\x0c\xa2\xbb\x18\x08\x08\x01\x10\x01\x18\x01(\x01\x30\x01\x12R\n\x07Prefill\x12\x1b.agentmem.v1.PrefillRequest\x1a\x1c.agentmem.v1.PrefillResponse\"\x0c\xa2\xbb\x18\x08\x08\x01\x10\x01\x18\x01(\x01\x12P\n\x0b\x43ountTokens\x12\x1f.agentmem.v1.CountTokensRequest\x1a .agentmem.v1.CountTokensResponse\x12\x46\n\x05\x41\x62ort\x12\x19.agentmem.v1.AbortRequest\x1a\x1a.agentmem.v1.AbortResponse\"\x06\xa2\xbb\x18\x02(\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentmem.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CACHEPOLICY']._serialized_start=3175
-  _globals['_CACHEPOLICY']._serialized_end=3297
-  _globals['_MEMORYMODE']._serialized_start=3300
-  _globals['_MEMORYMODE']._serialized_end=3436
-  _globals['_GENERATEREQUEST']._serialized_start=102
-  _globals['_GENERATEREQUEST']._serialized_end=880
-  _globals['_TOOLCHOICE']._serialized_start=882
-  _globals['_TOOLCHOICE']._serialized_end=959
-  _globals['_GENERATERESPONSE']._serialized_start=962
-  _globals['_GENERATERESPONSE']._serialized_end=1110
-  _globals['_STARTED']._serialized_start=1113
-  _globals['_STARTED']._serialized_end=1430
-  _globals['_DELTA']._serialized_start=1433
-  _globals['_DELTA']._serialized_end=1632
-  _globals['_TOOLCALLPART']._serialized_start=1634
-  _globals['_TOOLCALLPART']._serialized_end=1698
-  _globals['_TOOLCALL']._serialized_start=1700
-  _globals['_TOOLCALL']._serialized_end=1760
-  _globals['_TOKENLOGPROB']._serialized_start=1763
-  _globals['_TOKENLOGPROB']._serialized_end=1896
-  _globals['_TOKENALTERNATIVE']._serialized_start=1898
-  _globals['_TOKENALTERNATIVE']._serialized_end=1972
-  _globals['_FINISHED']._serialized_start=1975
-  _globals['_FINISHED']._serialized_end=2202
-  _globals['_PREFILLREQUEST']._serialized_start=2205
-  _globals['_PREFILLREQUEST']._serialized_end=2687
-  _globals['_PREFILLRESPONSE']._serialized_start=2689
-  _globals['_PREFILLRESPONSE']._serialized_end=2786
-  _globals['_COUNTTOKENSREQUEST']._serialized_start=2789
-  _globals['_COUNTTOKENSREQUEST']._serialized_end=3021
-  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3023
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3084
-  _globals['_ABORTREQUEST']._serialized_start=3086
-  _globals['_ABORTREQUEST']._serialized_end=3139
-  _globals['_ABORTRESPONSE']._serialized_start=3141
-  _globals['_ABORTRESPONSE']._serialized_end=3173
-  _globals['_INFERENCESERVICE']._serialized_start=3439
-  _globals['_INFERENCESERVICE']._serialized_end=3748
+  _globals['_INFERENCESERVICE'].methods_by_name['Generate']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Generate']._serialized_options = b'\242\273\030\010\010\001\020\001\030\001(\001'
+  _globals['_INFERENCESERVICE'].methods_by_name['Prefill']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Prefill']._serialized_options = b'\242\273\030\010\010\001\020\001\030\001(\001'
+  _globals['_INFERENCESERVICE'].methods_by_name['Abort']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Abort']._serialized_options = b'\242\273\030\002(\002'
+  _globals['_CACHEPOLICY']._serialized_start=3202
+  _globals['_CACHEPOLICY']._serialized_end=3324
+  _globals['_MEMORYMODE']._serialized_start=3327
+  _globals['_MEMORYMODE']._serialized_end=3463
+  _globals['_GENERATEREQUEST']._serialized_start=129
+  _globals['_GENERATEREQUEST']._serialized_end=907
+  _globals['_TOOLCHOICE']._serialized_start=909
+  _globals['_TOOLCHOICE']._serialized_end=986
+  _globals['_GENERATERESPONSE']._serialized_start=989
+  _globals['_GENERATERESPONSE']._serialized_end=1137
+  _globals['_STARTED']._serialized_start=1140
+  _globals['_STARTED']._serialized_end=1457
+  _globals['_DELTA']._serialized_start=1460
+  _globals['_DELTA']._serialized_end=1659
+  _globals['_TOOLCALLPART']._serialized_start=1661
+  _globals['_TOOLCALLPART']._serialized_end=1725
+  _globals['_TOOLCALL']._serialized_start=1727
+  _globals['_TOOLCALL']._serialized_end=1787
+  _globals['_TOKENLOGPROB']._serialized_start=1790
+  _globals['_TOKENLOGPROB']._serialized_end=1923
+  _globals['_TOKENALTERNATIVE']._serialized_start=1925
+  _globals['_TOKENALTERNATIVE']._serialized_end=1999
+  _globals['_FINISHED']._serialized_start=2002
+  _globals['_FINISHED']._serialized_end=2229
+  _globals['_PREFILLREQUEST']._serialized_start=2232
+  _globals['_PREFILLREQUEST']._serialized_end=2714
+  _globals['_PREFILLRESPONSE']._serialized_start=2716
+  _globals['_PREFILLRESPONSE']._serialized_end=2813
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=2816
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=3048
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3050
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3111
+  _globals['_ABORTREQUEST']._serialized_start=3113
+  _globals['_ABORTREQUEST']._serialized_end=3166
+  _globals['_ABORTRESPONSE']._serialized_start=3168
+  _globals['_ABORTRESPONSE']._serialized_end=3200
+  _globals['_INFERENCESERVICE']._serialized_start=3466
+  _globals['_INFERENCESERVICE']._serialized_end=3811
 # @@protoc_insertion_point(module_scope)

@@ -16,12 +16,8 @@ from agentmem.v1 import cluster_pb2 as pb
 from cache_service.cluster import keys, membership
 from cache_service.cluster.keys import ApiKey, KeyTaken
 from cache_service.cluster.settings import ClusterSettings
-from cache_service.ledger.postgres import schema
 from cache_service.ledger.postgres.database import Postgres
 from cache_service.ledger.postgres.settings import Settings, Survives
-from cache_service.offline.cluster import keys as commands
-from cache_service.offline.findings import CannotCheck
-from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node
 from tests.postgres import Server
 
@@ -166,22 +162,3 @@ async def test_what_is_no_key_cannot_be_there(data: Path, cluster: ClusterSettin
     async with node(data, cluster, "a"):
         with ledger(cluster) as postgres, pytest.raises(psycopg.errors.CheckViolation):
             postgres.write_blocking(keys.add, [ADAS._replace(**bad)])  # type: ignore[arg-type]
-
-
-async def test_tables_of_the_version_before_become_these_while_it_serves(data: Path, cluster: ClusterSettings) -> None:
-    """A ledger that was made before there were keys: commands say so, a node adds them, and the older one can start."""
-    before = Postgres(settings_of(cluster), schema.STEPS[:1])
-    before.open()
-    with pytest.raises(CannotCheck, match="start a node of this version"):
-        commands.listed(settings_of(cluster))
-    async with node(data, cluster, "a") as new:
-        assert (await known(new))[1] == []
-        older = Postgres(settings_of(cluster), schema.STEPS[:1])
-        older.open()
-        (usable,) = before.read_blocking(lambda c: c.execute("SELECT usable FROM schema_version").fetchone())
-        assert usable == 1
-        version = (await new.store.cache.CommitTurn(kv.turn([1]))).version
-        for each in (before, older):
-            found = each.read_blocking(lambda c: c.execute("SELECT version FROM agents").fetchone())
-            assert found == (version.version,)
-            each.close()

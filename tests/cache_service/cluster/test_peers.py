@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem.channels import NODE_OPTIONS, connect
+from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
 from agentmem.errors import ResourceExhausted
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import FileName
@@ -151,24 +151,6 @@ async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSett
         assert await opened(b) == []
 
 
-async def test_a_connection_that_is_not_used_is_closed(two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes come and go, and none of their addresses need come again."""
-    a, b = two
-    await seen(b, "a")
-    await spoken(a)
-    assert await opened(b)
-    asking = b.store.store.peers
-    assert asking is not None
-    [(channel, _)] = asking._channels.values()
-    monkeypatch.setattr(peers, "_IDLE_SECONDS", 0.0)
-    asking._stub("c.local:1")
-    assert [*asking._channels] == ["c.local:1"]
-    await until(lambda: not asking._closing)
-    assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
-    monkeypatch.undo()
-    assert await opened(b), "by a new one"
-
-
 async def test_what_no_node_gives_comes_from_the_object_store(
     data: Path, cluster: ClusterSettings, by_sockets: None, bucket: s3.Bucket
 ) -> None:
@@ -197,7 +179,9 @@ async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
     ):
         proxy = Proxy(a.store.data / "store.sock")
         assert b.store.store.peers is not None
-        b.store.store.peers._connect = lambda _: connect(f"127.0.0.1:{proxy.port}", options=NODE_OPTIONS)
+        b.store.store.peers._channels = ChannelsByAddress(
+            lambda _: connect(f"127.0.0.1:{proxy.port}", options=NODE_OPTIONS)
+        )
         await seen(b, "a")
         await spoken(a)
         await settled(a.store)

@@ -104,15 +104,12 @@ def kv_files(store: Running) -> list[str]:
     return [str(path) for folder in ("blocks", "windows") for path in (store.data / folder).rglob("*.safetensors")]
 
 
-async def test_a_state_that_is_streamed_has_its_own_when_it_is_published(store: Running) -> None:
+async def test_a_state_of_another_nodes_files_has_its_own_when_it_is_published(store: Running) -> None:
     await speak(store, OLD, [1])
     version = await commit(store, [2])
     header = kv.header([2], fingerprint=NEW)
     data = kv.content(header)
-    described = describe(header, data)
-    described.fingerprint = NEW
-    described.version.CopyFrom(version)
-    await write(store, described, data)
+    await write(store, describe(header, data, version=version, fingerprint=NEW), data)
     assert await fingerprint(store) in (OLD, NEW)
     await publish(store, [], version, [name(header)])
     assert await fingerprint(store) == NEW

@@ -10,7 +10,6 @@ import numpy as np
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
 from agentmem.validation import AgentKey
-from cache_service import checksums
 from cache_service.connection import Connection
 from cache_service.ledger import agents, object_references, segments
 from cache_service.ledger.clock import Moment
@@ -18,7 +17,10 @@ from cache_service.ledger.turns import Turn
 
 ADA, EVE = AgentKey("n", "ada", "m"), AgentKey("n", "eve", "m")
 NOW = Moment(1, 1)
-TABLES = (*checksums.COLUMNS, "objects", "object_refs", "snapshot_object_refs")
+TABLES = (
+    *("segments", "agents", "turns", "snapshots"),
+    *("workflow_records", "workflow_parts", "objects", "object_refs"),
+)
 """What is empty when all agents and runs are deleted."""
 
 
@@ -81,11 +83,6 @@ def counted(connection: Connection) -> dict[str, int]:
     return {namespace: size for namespace, size in rows if size}
 
 
-def damaged(connection: Connection) -> list[str]:
-    """The tables of rows whose checksum is wrong."""
-    return [
-        table
-        for table, columns in checksums.COLUMNS.items()
-        for *row, found in connection.execute(f"SELECT {columns}, checksum FROM {table}")
-        if checksums.checksum(*row) != found
-    ]
+def damaged(connection: Connection) -> list[int]:
+    """Segments that are not what was written."""
+    return [*segments.damaged(connection)]

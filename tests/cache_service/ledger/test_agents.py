@@ -18,7 +18,7 @@ def test_deleting_an_agent_keeps_the_segments_that_a_fork_stands_on(engine: Engi
     state = engine.read_blocking(agents.find, ADA)
     assert state is not None
     fork, first = engine.read_blocking(segments.cut, state.head, 4), versions.first()
-    engine.write_blocking(lambda c: agents.create(c, EVE, first, fork, NO_CONVERSATION, NOW, ""))
+    engine.write_blocking(lambda c: agents.create(c, EVE, first, fork, NO_CONVERSATION, NOW))
 
     engine.write_blocking(agents.delete, ADA)
     assert engine.read_blocking(segments.read, fork).token_ids.tolist() == [1, 2, 3, 4]

@@ -17,7 +17,6 @@ from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey, IdleTimes
-from cache_service import checksums
 from cache_service.connection import Connection
 from cache_service.ledger import agents, branches, finding, history, snapshots, turns, workflow_records
 from cache_service.ledger.agents import Conversation
@@ -30,8 +29,8 @@ from tests.full_matrix import FULL
 from .conftest import Engine
 from .rows import ADA, EVE, OBJECTS, TABLES, charged, counted, damaged, turn, upload
 
-RANDOM = ("uid", "revision", "checksum")
-"""Columns that no two ledgers have the same."""
+OTHERS = ("uid", "revision", "source_uid", "forked_uid", "node", "xid", "made")
+"""Columns that no two ledgers have the same, or one engine has alone."""
 KEYS = st.sampled_from([ADA, EVE, AgentKey("n", "ada", "M"), AgentKey("n", "b\0", "m")])
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=4)
 NAMES = st.sampled_from(["s", "S", "auto-2"])
@@ -41,21 +40,10 @@ HASHES = [number.to_bytes(16, "big") for number in range(7)]
 
 def rows(connection: Connection, table: str) -> list[dict[str, Any]]:
     """What a table has, but for what is random."""
-    columns = {
-        "segments": f"{checksums.COLUMNS['segments']}, namespace, opening_bytes, template_time",
-        "agents": f"{checksums.COLUMNS['agents']}, label, messages, message_hash, created, used, pinned, ttl,"
-        " delete_after, context_policy, template_time",
-        "turns": f"{checksums.COLUMNS['turns']}, namespace, messages, message_hash, created, commit_id",
-        "snapshots": f"{checksums.COLUMNS['snapshots']}, messages, message_hash, automatic, created",
-        "kv_changes": "snapshot, source_snapshot, tokens, version, namespace, agent_id, model_id",
-        "object_deletions": "kind, chain_hash, namespace, agent_id, model_id",
-        "objects": "kind, chain_hash, namespace, present",
-        "object_refs": "kind, chain_hash",
-        "snapshot_object_refs": "snapshot, kind, chain_hash",
-    }.get(table, checksums.COLUMNS.get(table, ""))
-    names = columns.split(", ")
-    found = [dict(zip(names, row, strict=True)) for row in connection.execute(f"SELECT {columns} FROM {table}")]
-    known = [{name: value for name, value in row.items() if name not in RANDOM} for row in found]
+    drawn = (*OTHERS, *(("id",) if table in ("kv_changes", "object_deletions") else ()))
+    found = connection.execute(f"SELECT * FROM {table}")
+    names = [column[0] for column in found.description]
+    known = [{name: value for name, value in zip(names, row, strict=True) if name not in drawn} for row in found]
     return sorted(known, key=repr)
 
 

@@ -127,7 +127,7 @@ def test_settings_that_durability_and_erasure_rest_on(database: Database) -> Non
         "secure_delete": 1,
         "foreign_keys": 1,
         "auto_vacuum": 2,
-        "user_version": len(schema.MIGRATIONS),
+        "user_version": schema.version(),
     }
 
 
@@ -181,7 +181,7 @@ def test_notes_join_the_next_transaction_and_the_last_one_at_close(tmp_path: Pat
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    connection.execute(f"PRAGMA user_version = {schema.version() + 1}")
     connection.close()
     with pytest.raises(schema.SchemaTooNew, match="use a newer agentmem"):
         Database(path).open()
@@ -191,21 +191,21 @@ def test_an_older_schema_is_brought_along_script_by_script(tmp_path: Path, monke
     """A script that fails leaves nothing of it, and what those before it made."""
 
     def opened(*more: str) -> list[str]:
-        monkeypatch.setattr(schema, "MIGRATIONS", (*scripts, *more))
+        monkeypatch.setattr(schema, "SCRIPTS", (*scripts, *more))
         database = Database(tmp_path / "store.db")
         database.open()
         try:
-            assert database.read_blocking(partial(pragma, name="user_version")) == len(scripts) + len(more)
+            assert database.read_blocking(partial(pragma, name="user_version")) == schema.FIRST + len(more)
             database.write_blocking(partial(put, name=f"{len(more)}"))
             return database.read_blocking(names)
         finally:
             database.close()
 
-    scripts = schema.MIGRATIONS
+    scripts = schema.SCRIPTS
     second = "ALTER TABLE workflow_records ADD COLUMN planted TEXT; UPDATE workflow_records SET workflow_id = 'old';"
     assert opened() == ["0"]
     assert schema.is_older(tmp_path / "store.db") is False
-    monkeypatch.setattr(schema, "MIGRATIONS", (*scripts, second))
+    monkeypatch.setattr(schema, "SCRIPTS", (*scripts, second))
     assert schema.is_older(tmp_path / "store.db")
     with pytest.raises(CannotCheck, match=r"an older agentmem made .* start the store once"):
         check(tmp_path)

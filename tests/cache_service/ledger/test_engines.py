@@ -9,8 +9,8 @@ import pytest
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
 from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import MAX_RECORD_BYTES, AgentKey, IdleTimes
-from cache_service.checksums import LedgerDamaged
 from cache_service.connection import Connection
+from cache_service.damage import LedgerDamaged
 from cache_service.ledger import (
     agents,
     branches,
@@ -266,9 +266,8 @@ def test_records_of_runs_grow_and_go(engine: Engine) -> None:
 
 
 def flip(connection: Connection) -> None:
-    """Change a row as a flipped bit does."""
-    connection.execute("UPDATE segments SET namespace = namespace")  # nothing that has a sum
-    connection.execute("UPDATE segments SET checksum = ?", (bytes(16),))
+    """Change rows as a flipped bit does."""
+    connection.execute("UPDATE segments SET version = version + 1")
 
 
 def test_a_damaged_ledger_is_not_served_and_changing_it_makes_it_no_better(engine: Engine) -> None:
@@ -277,8 +276,18 @@ def test_a_damaged_ledger_is_not_served_and_changing_it_makes_it_no_better(engin
     with pytest.raises(LedgerDamaged):
         engine.read_blocking(tokens)
     engine.write_blocking(lambda connection: segments.erase(connection, 2, 0))
-    assert engine.read_blocking(damaged) == ["segments", "segments"]
+    assert engine.read_blocking(damaged) == [1, 2]
     assert engine.read_blocking(charged) == engine.read_blocking(counted)
+
+
+@pytest.mark.parametrize("change", ["tokens = 2", "text_bytes = 1", "turns = 3", "head_segment = 1"])
+def test_no_turn_is_built_on_a_wrong_counter(engine: Engine, change: str) -> None:
+    fill(engine, (1, 2, 3), (4,))
+    engine.write_blocking(lambda c: c.execute(f"UPDATE agents SET {change}") and None)
+    state = engine.read_blocking(agents.existing, ADA)
+    for keep in (0, state.head.tokens):
+        with pytest.raises(LedgerDamaged):
+            engine.write_blocking(turns.commit, turn(5, base=state.version, keep=keep), NOW)
 
 
 def test_work_that_raises_has_changed_nothing(engine: Engine) -> None:

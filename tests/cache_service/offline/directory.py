@@ -13,7 +13,6 @@ from typing import Any
 from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import checksums
 
 from .. import kv
 from ..conftest import Running, running
@@ -137,7 +136,6 @@ def change(data: Path, statement: str, *values: Any) -> None:
     path = database_of(data, changed[1])
     (other,) = {data / "store.db", data / "warm.db"} - {path}
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        checksums.register(connection)
         connection.execute("ATTACH ? AS other", (str(other),))  # one that may only read leaves its log behind
         assert connection.execute(statement, values).rowcount
         connection.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()

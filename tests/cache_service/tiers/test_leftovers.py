@@ -67,10 +67,9 @@ async def test_what_a_killed_worker_has_left_goes_in_a_day(store: Running) -> No
     for_old, for_new = await stage(store, name(old), name(new))
     kv.write(for_old, old)
     written = kv.write(for_new, new)
-    witness, others = (store.data / "staging" / each for each in ("witness-0123456789abcdef", "notes.txt"))
-    for path in (witness, others):
-        path.write_text("")
-    for path in (for_old.path, witness, others):
+    others = store.data / "staging" / "notes.txt"
+    others.write_text("")
+    for path in (for_old.path, others):
         os.utime(path, (time.time() - 86500,) * 2)
     await store.store.upkeep(store.store.clock.time())
     assert {path.name for path in (store.data / "staging").iterdir()} == {Path(for_new.path).name, "notes.txt"}

@@ -1,4 +1,4 @@
-"""ReadBlock and WriteBlock: the same files as by path, byte for byte; and what readers see."""
+"""Files between nodes: the same as by path, byte for byte; and what readers see."""
 
 from __future__ import annotations
 

@@ -245,9 +245,10 @@ def test_rows_that_nobody_would_count_are_refused(table: str) -> None:
     connection = connect(schema.migrate)
     columns = {
         "segments": "(parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version, turns,"
-        " tokenizer_hash, token_ids, text, offsets) VALUES (0, 0, 0, 0, 0, 1, 1, '', x'', x'', x'')",
-        "turns": "(uid, version, request_id, request_digest, messages, message_hash, created, record)"
-        " VALUES ('u', 1, '', x'', 0, x'', 0, x'')",
+        " tokenizer_hash, opening_bytes, template_time, digest, token_ids, text, offsets)"
+        " VALUES (0, 0, 0, 0, 0, 1, 1, '', 0, '', x'', x'', x'', x'')",
+        "turns": "(uid, version, revision, request_id, request_digest, commit_id, messages, message_hash, created,"
+        " record) VALUES ('u', 1, x'', '', x'', x'', 0, x'', 0, x'')",
     }
     with pytest.raises(sqlite3.IntegrityError, match=r"NOT NULL constraint failed: .*namespace"):
         connection.execute(f"INSERT INTO {table} {columns[table]}")

@@ -12,4 +12,4 @@ import pytest
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.cluster.membership.PERIOD_SECONDS", 0.1)
     monkeypatch.setattr("gateway.cluster.membership.LOCATE_SECONDS", 30.0)
-    monkeypatch.setattr("gateway.cluster.placement.CONNECT_SECONDS", 30.0)
+    monkeypatch.setattr("gateway.cluster.placement._CONNECT_SECONDS", 30.0)

@@ -88,10 +88,12 @@ async def test_calls_about_an_agent_go_to_its_node_and_others_stay(world: World)
     asked = [type(request).__name__ for request in world["c"].worker.requests if not _looks(request)]
     assert asked == [
         "GetAgentRequest", "TrimAgentRequest", "DeleteAgentRequest", "EvictAgentRequest", "ExportAgentRequest",
-        "ImportAgentRequest", "ImportAgentRequest", "PrefillRequest",
+        "PrefillRequest",
     ]  # fmt: skip
     here = [type(each).__name__ for each in world["a"].worker.requests if not _looks(each)]
-    assert here == ["EvictAgentRequest", "ListAgentsRequest"], "what a deletion leaves in memory goes on all nodes"
+    assert here == [  # what a deletion leaves in memory goes on all nodes; an import runs where it was asked for
+        "EvictAgentRequest", "ImportAgentRequest", "ImportAgentRequest", "ListAgentsRequest",
+    ]  # fmt: skip
 
 
 def _looks(request: Any) -> bool:
@@ -214,16 +216,6 @@ async def test_a_change_whose_outcome_is_unknown_names_its_node(world: World, na
     assert f"{name} was sent to node 'b'" in said and "outcome is unknown" in said
 
 
-async def test_an_import_whose_outcome_is_unknown_names_its_node(world: World) -> None:
-    world.says("ada", last_on="b")
-    world["b"].worker.lost = {"ImportAgent"}
-    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
-    async with world["a"].channel() as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await agent_pb2_grpc.AgentServiceStub(channel).ImportAgent(iter([agent_pb2.ImportAgentRequest(key=key)]))
-    assert "ImportAgent was sent to node 'b'" in (failed.value.details() or "")
-
-
 async def test_what_a_worker_refuses_comes_through_with_its_details(world: World) -> None:
     world.says("ada", last_on="b")
     world["b"].worker.error = errors.ResourceExhausted("no room", 7)
@@ -339,14 +331,6 @@ async def test_all_nodes_are_told_hints(world: World) -> None:
         assert told.hints[0].key.namespace == "default"
 
 
-async def imported(world: World, at: str, agent: str, chunks: list[bytes]) -> None:
-    """Import an agent at a node."""
-    key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
-    parts = [agent_pb2.ImportAgentRequest(key=key), *(agent_pb2.ImportAgentRequest(chunk=each) for each in chunks)]
-    async with world[at].channel() as channel:
-        await agent_pb2_grpc.AgentServiceStub(channel).ImportAgent(iter(parts))
-
-
 async def has_just_become_unready(world: World, name: str) -> None:
     """Its own gateway knows, and the others do not."""
     world[name].store.says_ready = True
@@ -356,19 +340,17 @@ async def has_just_become_unready(world: World, name: str) -> None:
     assert world.ledger.nodes[name].ready
 
 
-@pytest.mark.parametrize("chunks", [[], [b"x"], [bytes([i]) * 262_144 for i in range(40)]], ids=len)
-async def test_an_import_that_a_node_has_not_begun_is_made_on_the_next(world: World, chunks: list[bytes]) -> None:
+async def test_a_change_that_a_node_has_not_begun_is_made_on_the_next(world: World) -> None:
     world.says("ada", last_on="b")
     await has_just_become_unready(world, "b")
-    await imported(world, "a", "ada", chunks)
-    assert not [each for each in world["b"].worker.requests if isinstance(each, agent_pb2.ImportAgentRequest)]
-    [(received)] = [
-        found
-        for name in "ac"
-        if (found := [each for each in world[name].worker.requests if isinstance(each, agent_pb2.ImportAgentRequest)])
-    ]
-    assert received[0].key.agent_id == "ada"
-    assert [each.chunk for each in received[1:]] == chunks
+    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
+    async with world["a"].channel() as channel:
+        await agent_pb2_grpc.AgentServiceStub(channel).TrimAgent(agent_pb2.TrimAgentRequest(key=key))
+    trims = {
+        name: sum(isinstance(each, agent_pb2.TrimAgentRequest) for each in node.worker.requests)
+        for name, node in world.nodes.items()
+    }
+    assert (trims["b"], sum(trims.values())) == (0, 1)
 
 
 async def test_a_turn_that_has_answered_and_is_not_committed_is_not_made_again(world: World) -> None:

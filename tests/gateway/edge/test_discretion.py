@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextvars import copy_context
 from pathlib import Path
 
 import grpc
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem import errors
-from agentmem.v1 import inference_pb2, model_pb2, model_pb2_grpc
-from gateway.edge.authorization import may_name_directories, redact, without_directories
-from gateway.edge.callers import Caller
+from agentmem.v1 import model_pb2, model_pb2_grpc
+from gateway.edge.authorization import redact, without_directories
+from gateway.edge.callers import Caller, serve
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured, showing
 
@@ -42,18 +43,19 @@ def test_no_directory_is_left(parts: list[str], quote: str) -> None:
 def test_what_a_stranger_is_told() -> None:
     local = model_pb2.Model(model_id="a", source="/srv/a", adapter="/srv/b", error=BROKEN, weight_bytes=7)
     pages = model_pb2.ListModelsResponse(models=[local, model_pb2.Model(source="org/name")])
-    redact(pages, Caller("team-a", admin=True))
-    assert pages.models[0] == local
-    redact(pages, Caller("team-a"))
+    redact(pages)
+    assert pages.models[0] == local, "outside of requests"
+    for admin in (True, False):
+        copy_context().run(redacted, pages, Caller("team-a", admin=admin))
+        assert admin == (pages.models[0] == local)
     hidden, hub = pages.models
     assert "/srv" not in str(pages)
     assert (hidden.model_id, hidden.weight_bytes, hub.source) == ("a", 7, "org/name")
 
 
-def test_responses_that_may_hold_models() -> None:
-    assert may_name_directories(model_pb2.ListModelsResponse.DESCRIPTOR)
-    assert may_name_directories(model_pb2.LoadModelResponse.DESCRIPTOR)
-    assert not may_name_directories(inference_pb2.AbortResponse.DESCRIPTOR)
+def redacted(pages: model_pb2.ListModelsResponse, who: Caller) -> None:
+    serve(who)
+    redact(pages)
 
 
 @pytest.mark.parametrize("admin", [False, True])

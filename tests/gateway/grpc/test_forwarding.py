@@ -119,6 +119,18 @@ async def test_events_keep_their_order(worker: ScriptedWorker, channel: grpc.aio
     assert events[-1].WhichOneof("event") == "finished"
 
 
+async def test_fields_of_a_newer_worker_pass(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
+    unknown = b"\xb8\x3e\x07"  # field 999
+
+    async def newer(_: Any) -> AsyncIterator[Any]:
+        yield inference_pb2.GenerateResponse.FromString(unknown)
+        yield finished()
+
+    worker.script = newer
+    [first, _] = await read_all(generate(channel))
+    assert first.SerializeToString() == unknown
+
+
 async def test_deadline_and_metadata_pass_and_credentials_do_not(
     worker: ScriptedWorker, channel: grpc.aio.Channel
 ) -> None:

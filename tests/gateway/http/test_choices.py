@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from agentmem import errors
-from agentmem.channels import connect
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.http.choices import Events, each_choice
+from tests.gateway.fakes import FakeWorker
 from tests.gateway.running import eventually
-from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.scripted import delta, finished, started
 
 
 def turn(prompt: str, agent: str = "") -> inference_pb2.GenerateRequest:
@@ -33,6 +33,26 @@ async def by_prompt(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any
         yield finished()
 
 
+class ByPrompt(FakeWorker):
+    """Counts the turns that run."""
+
+    running = 0
+
+    async def Generate(self, request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
+        self.running += 1
+        try:
+            async for event in by_prompt(request):
+                await asyncio.sleep(0)
+                yield event
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def worker() -> ByPrompt:
+    return ByPrompt()
+
+
 async def read(events: Events, pause: float) -> None:
     async for _ in events:
         await asyncio.sleep(pause)
@@ -40,29 +60,24 @@ async def read(events: Events, pause: float) -> None:
 
 @pytest.mark.parametrize("bad", ["fails", "unfinished"])
 @pytest.mark.parametrize("slow", [True, False])
-async def test_one_that_fails_fails_the_request(worker: ScriptedWorker, bad: str, slow: bool) -> None:
-    worker.script = by_prompt
-    async with connect(worker.target) as channel:
-        for turns in ([turn(bad), turn("good")], [turn("good"), turn(bad)], [turn(bad)], [turn("x", "a"), turn(bad)]):
-            with pytest.raises(errors.Unavailable):
-                await read(each_choice(channel, turns), 0.002 if slow else 0)
+async def test_one_that_fails_fails_the_request(worker: ByPrompt, bad: str, slow: bool) -> None:
+    for turns in ([turn(bad), turn("good")], [turn("good"), turn(bad)], [turn(bad)], [turn("x", "a"), turn(bad)]):
+        with pytest.raises(errors.Unavailable):
+            await read(each_choice(worker, turns), 0.002 if slow else 0)
 
 
-async def test_each_event_has_its_choice_and_the_agents_own_comes_first(worker: ScriptedWorker) -> None:
-    worker.script = by_prompt
-    async with connect(worker.target) as channel:
-        for agent in ("", "a"):
-            turns = [turn(text, agent if not number else "") for number, text in enumerate("xyz")]
-            told = [one async for one in each_choice(channel, turns)]
-            for number, text in enumerate("xyz"):
-                assert "".join(event.delta.text for choice, event in told if choice == number) == text * 50
-            if agent:
-                assert [choice for choice, _ in told][:52] == [0] * 52
+async def test_each_event_has_its_choice_and_the_agents_own_comes_first(worker: ByPrompt) -> None:
+    for agent in ("", "a"):
+        turns = [turn(text, agent if not number else "") for number, text in enumerate("xyz")]
+        told = [one async for one in each_choice(worker, turns)]
+        for number, text in enumerate("xyz"):
+            assert "".join(event.delta.text for choice, event in told if choice == number) == text * 50
+        if agent:
+            assert [choice for choice, _ in told][:52] == [0] * 52
 
 
-async def test_leaving_cancels_all(worker: ScriptedWorker) -> None:
-    worker.script = by_prompt
-    async with connect(worker.target) as channel, aclosing(each_choice(channel, [turn("endless")] * 3)) as choices:
+async def test_leaving_cancels_all(worker: ByPrompt) -> None:
+    async with aclosing(each_choice(worker, [turn("endless")] * 3)) as choices:
         async for _ in choices:
             if worker.running == 3:
                 break
@@ -72,22 +87,20 @@ async def test_leaving_cancels_all(worker: ScriptedWorker) -> None:
     await eventually(lambda: worker.running == 0)
 
 
-async def test_who_leaves_while_choices_are_awaited_leaves_nothing_behind(worker: ScriptedWorker) -> None:
-    worker.script = by_prompt
-    async with connect(worker.target) as channel:
-        before = asyncio.all_tasks()
-        seen: list[int] = []
+async def test_who_leaves_while_choices_are_awaited_leaves_nothing_behind(worker: ByPrompt) -> None:
+    before = asyncio.all_tasks()
+    seen: list[int] = []
 
-        async def reads() -> None:
-            async with aclosing(each_choice(channel, [turn("endless")] * 2)) as choices:
-                async for choice, _ in choices:
-                    seen.append(choice)
+    async def reads() -> None:
+        async with aclosing(each_choice(worker, [turn("endless")] * 2)) as choices:
+            async for choice, _ in choices:
+                seen.append(choice)
 
-        reading = asyncio.create_task(reads())
-        await eventually(lambda: len(seen) == 2 * 51)
-        reading.cancel()
-        await asyncio.wait({reading})
-        await asyncio.sleep(0)
-        left = asyncio.all_tasks() - before
-        assert not [task for task in left if "Queue" in repr(task)], left
+    reading = asyncio.create_task(reads())
+    await eventually(lambda: len(seen) == 2 * 51)
+    reading.cancel()
+    await asyncio.wait({reading})
+    await asyncio.sleep(0)
+    left = asyncio.all_tasks() - before
+    assert not [task for task in left if "Queue" in repr(task)], left
     await eventually(lambda: worker.running == 0)

@@ -31,7 +31,7 @@ async def test_export(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
     answer = await http.get(EXPORT)
     assert answer.content == b"x" * CHUNK + b"y" * CHUNK + b"z"
     assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%A4.safetensors"
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%A4.agent"
 
 
 async def test_an_export_that_is_refused_is_an_error_page(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

@@ -12,12 +12,13 @@ import pytest
 from agentmem.channels import connect
 from agentmem.errors import Aborted, FailedPrecondition, ResourceExhausted, Unauthenticated, Unavailable
 from agentmem.v1 import agent_pb2, inference_pb2, workflow_pb2
+from gateway.upstream import ChannelWorker
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import LoggedEvent
 from gateway.workflows.records import StoredRun
 from gateway.workflows.run import Run, agent_keys
 from gateway.workflows.totals import Totals
-from gateway.workflows.worker import Worker
+from gateway.workflows.worker import PatientWorker
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.gateway.workflows.files import definition
@@ -43,7 +44,7 @@ async def running(
         options.setdefault("written", []).extend(events)
 
     async with connect(worker.target) as channel:
-        calls = Worker(channel, options.get("patience", 5.0))
+        calls = PatientWorker(ChannelWorker(channel), options.get("patience", 5.0))
         check = options.get("check", lambda: None)
         yield Run(run, workflow, calls, write, check, asyncio.Semaphore(8))
 

@@ -138,7 +138,7 @@ def test_all_words_are_looked_for(models: Any) -> None:
 @pytest.mark.slow
 def test_what_cannot_be_known_is_said(models: Any) -> None:
     ended = models("search", "mlx")
-    assert "gated; 127.0.0.1 refuses (401); set HF_TOKEN to a token" in ended.out
+    assert "gated; 127.0.0.1 has none that the worker may read (401)" in ended.out
     found = {each["model_id"]: each for each in json.loads(models("search", "mlx", "--json").out)}
     assert "has no config.json or no model" in found["someone/gguf-mlx"]["problem"]
     assert found["meta/Gated-mlx"]["fits"] is None and found["meta/Gated-mlx"]["gated"] is True
@@ -163,7 +163,7 @@ def test_a_pull(models: Any, hub: Hub) -> None:
         ("mlx-community/Large-4bit", "does not fit: its weights take 10.0 TB"),
         ("mlx-community/Odd-4bit", "of-nobody"),
         ("someone/gguf-mlx", "which mlx-lm loads; take one that has"),
-        ("someone/none", "has no model 'someone/none', or it is private: look at the spelling, set HF_TOKEN for"),
+        ("someone/none", "has none that the worker may read (404): look at the spelling"),
     ],
 )
 def test_what_would_not_run_is_refused_before_it_is_fetched(models: Any, hub: Hub, model: str, said: str) -> None:

@@ -163,24 +163,26 @@ def test_a_download_that_fails_goes_on_with_what_is_missing(tell: Fetcher, hub: 
     assert hub.fetched("model-2.safetensors") == [None]
 
 
-@pytest.mark.parametrize("cached", [["config.json"], ["model-1.safetensors"], ["config.json", "model-1.safetensors"]])
+NUMBERED = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+@pytest.mark.parametrize("cached", [["config.json"], [NUMBERED[0]], ["config.json", NUMBERED[0]]])
 def test_part_of_a_repository_that_another_program_cached_is_completed(
     tell: Fetcher, hub: Hub, home: Path, cached: list[str]
 ) -> None:
     name = f"part{len(cached)}{cached[0]}"
-    index = json.dumps({"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors", "z": "other"}}).encode()
-    files = {**model(b"a", name.encode()), INDEX: index}
+    files = {**model(), NUMBERED[0]: b"a", NUMBERED[1]: name.encode()}
     hub.repositories[f"org/{name}"] = repository = Repository(files)
     there = home / "hub" / f"models--org--{name}"
     (there / "refs").mkdir(parents=True)
     (there / "refs" / "main").write_text(repository.sha)
     (there / "snapshots" / repository.sha).mkdir(parents=True)
-    for file in (*cached, INDEX):
+    for file in cached:
         (there / "snapshots" / repository.sha / file).write_bytes(files[file])
     assert "is not whole in" in tell(f"org/{name}", offline=True)["message"]
     directory = Path(tell(f"org/{name}")["path"])
     assert directory == there / "snapshots" / repository.sha
-    assert (directory / "model-2.safetensors").read_bytes() == name.encode()
+    assert (directory / NUMBERED[1]).read_bytes() == name.encode()
     assert hub.fetched(cached[0]) == []
     assert tell(f"org/{name}", offline=True)["path"] == str(directory)
 
@@ -222,15 +224,10 @@ def test_the_caller_ends_a_download(tell: Fetcher, hub: Hub, home: Path) -> None
 @pytest.mark.parametrize(
     ("repository", "error", "said"),
     [
-        (None, "FailedPrecondition", "127.0.0.1 has no model 'org/refused', or it is private: look at the spelling"),
-        (
-            Repository({}, status=401, code="RepoNotFound"),
-            "FailedPrecondition",
-            "has no model 'org/refused', or it is private",
-        ),
-        (Repository({}, status=401), "FailedPrecondition", "refuses (401); set HF_TOKEN"),
-        (Repository({}, status=403, code="GatedRepo"), "FailedPrecondition", "is gated on 127.0.0.1: accept its terms"),
-        (Repository({}, status=403), "FailedPrecondition", "refuses (403); set HF_TOKEN"),
+        (None, "FailedPrecondition", "127.0.0.1 has none that the worker may read (404): look at the spelling"),
+        (Repository({}, status=401, code="RepoNotFound"), "FailedPrecondition", "may read (401): look at the spelling"),
+        (Repository({}, status=403, code="GatedRepo"), "FailedPrecondition", "accept its terms there if it is gated"),
+        (Repository({}, status=403), "FailedPrecondition", "(403)"),
         (Repository({}, status=429), "Unavailable", "answered 429"),
         (Repository({}, status=500), "Unavailable", "answered 500"),
         (Repository({}, status=400), "FailedPrecondition", "answered 400"),
@@ -243,7 +240,7 @@ def test_the_caller_ends_a_download(tell: Fetcher, hub: Hub, home: Path) -> None
         (
             Repository(model(b"x"), fail_files={"config.json": 403}),
             "FailedPrecondition",
-            "refuses (403)",
+            "may read (403)",
         ),
     ],
 )

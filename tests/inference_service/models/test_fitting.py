@@ -10,10 +10,9 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.device import on_cpu
 from inference_service.models import fitting
-from inference_service.models.fitting import KVLimits, fit
+from inference_service.models.fitting import KVLimits, MemoryLimits, fit
 from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelShape, shape_of
-from inference_service.models.residency import MemoryLimits
 from inference_service.models.sources import _element_bytes, registry
 
 CONFIG = json.loads((Path(registry([])["demo"].source) / "config.json").read_text())
@@ -50,11 +49,12 @@ def test_more_memory_is_more_agents_and_less_is_a_refusal() -> None:
 
 def test_the_settings_of_the_pool_are_taken() -> None:
     model, limits = shape(), MemoryLimits(100 * GB)
-    found = fit(model, limits, KVLimits(pool_bytes=GB // 10, batch_bytes=GB // 10))
-    assert found.pool_bytes <= GB // 10 and found.batch_bytes == GB // 10
+    found = fit(model, limits, KVLimits(pool_bytes=GB // 10))
+    assert found.pool_bytes <= GB // 10
     assert found.agents < fit(model, limits, KVLimits()).agents
     assert fit(replace(model, own_context_length=1000), limits, KVLimits()).tokens == 1000
     assert fit(model, limits, KVLimits(context_length=1000)).context_length == 1000
+    assert "does not fit" in fit(model, limits, KVLimits(pool_bytes=200 * GB)).refusal
 
 
 @pytest.mark.parametrize("own_memory", [True, False], ids=["device", "host"])
@@ -69,13 +69,6 @@ def test_memory_for_arrays_is_planned_where_attention_takes_them(
     assert found.batch_bytes == (0 if own_memory else left - left // 2)
     block = 256 * model.geometry.bytes_per_token
     assert left // (1 if own_memory else 2) - block < found.pool_bytes <= left // (1 if own_memory else 2)
-
-
-def test_a_request_needs_no_memory_for_arrays() -> None:
-    model, limits = shape(), MemoryLimits(100 * GB)
-    found = fit(model, limits, KVLimits(batch_bytes=1))
-    assert not found.refusal
-    assert (found.batch_bytes, found.context_length) == (1, model.own_context_length)
 
 
 def test_what_cannot_run_is_refused_by_its_config() -> None:

@@ -13,8 +13,8 @@ SECRET = "https://user:hf_secret@cdn.example/x?signature=abc"
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (OSError(errno.ENOSPC, SECRET), FailedPrecondition, "is full; make room there, or set HF_HOME"),
-        (OSError(errno.EDQUOT, SECRET), FailedPrecondition, "is full; make room there, or set HF_HOME"),
+        (OSError(errno.ENOSPC, SECRET), FailedPrecondition, r"cannot be used \(No space left"),
+        (OSError(errno.EDQUOT, SECRET), FailedPrecondition, "cannot be used .*set HF_HOME"),
         (
             PermissionError(errno.EACCES, "Permission denied", SECRET),
             FailedPrecondition,

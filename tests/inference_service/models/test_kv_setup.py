@@ -95,7 +95,7 @@ class Place:
         self._shared = () if setups is None else (setups.share,)
 
     async def load(self, bits: str | None = None, **settings: object) -> LoadedModel:
-        more = {"pool_bytes": 1 << 22, "batch_bytes": 1 << 22, **settings}
+        more = {"pool_bytes": 1 << 22, **settings}
         loader = Loader(self._engine, WorkerSettings(data=self._data, **more), TurnHints(), *self._shared)  # type: ignore[arg-type]
         opened = await loader.open(RegisteredModel("m", str(self._directory), kv_bits=bits), lambda *_: None)
         self.bits_before_weights = str(opened.info.geometry.format)

@@ -18,7 +18,6 @@ from inference_service.models import loading, proof
 from inference_service.models.loaded import OpenedModel
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
-from inference_service.models.sources import Description
 from inference_service.settings import WorkerSettings
 from tests.tiny_models import STRIPS_THINKING, write_llama, write_tokenizer
 
@@ -75,7 +74,7 @@ async def test_a_look_at_a_hubs_model_leaves_the_loaded_ones_their_attention(
     directory = write_llama(tmp_path / "model")
     await info(loader, directory)
     config = json.loads((directory / "config.json").read_text())
-    monkeypatch.setattr(loading, "fetch_description", lambda _source: Description(config, {"F32": 1000}))
+    monkeypatch.setattr(loading, "fetch_description", lambda _source: (config, {"F32": 1000}))
     with pytest.raises(loading.NotFetched):
         await loader.info(RegisteredModel("hub", "owner/name"))
     assert getattr(llama, ATTENTION_NAME).backend is loading.ATTENTION
@@ -85,7 +84,7 @@ async def test_a_hubs_model_that_does_not_fit_is_refused_before_a_download(
     loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = json.loads((write_llama(tmp_path / "model") / "config.json").read_text())
-    monkeypatch.setattr(loading, "fetch_description", lambda _source: Description(config, {"U32": 10**15}))
+    monkeypatch.setattr(loading, "fetch_description", lambda _source: (config, {"U32": 10**15}))
     for look in (loader.info, lambda registered: loader.open(registered, lambda _stage, _share: None)):
         with pytest.raises(FailedPrecondition, match=r"'hub' does not fit: its weights take 1000\.0 TB"):
             await look(RegisteredModel("hub", "owner/name"))
@@ -127,7 +126,7 @@ async def test_prompts_ride_along_where_that_was_proved_right(
     monkeypatch.setattr(proof, "riding_problem", lambda *of: looked.append(of) or ("" if right else "logits differ"))
     engine = EngineThread()
     engine.start()
-    settings = WorkerSettings(data=tmp_path / "data", quality_check=False, pool_bytes=1 << 22, batch_bytes=1 << 22)
+    settings = WorkerSettings(data=tmp_path / "data", quality_check=False, pool_bytes=1 << 22)
     loader = Loader(engine, settings, TurnHints())
     try:
         opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "m"))), lambda *_: None)

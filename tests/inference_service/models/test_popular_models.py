@@ -4,9 +4,8 @@ import pytest
 
 from inference_service.engine.attention import AttentionBackend
 from inference_service.models import costs, opening
-from inference_service.models.fitting import LEAST_CONTEXT, Fit, KVLimits, fit
+from inference_service.models.fitting import LEAST_CONTEXT, Fit, KVLimits, MemoryLimits, agent_bytes, fit
 from inference_service.models.opening import ModelShape, shape_of
-from inference_service.models.residency import MemoryLimits, agent_bytes
 from inference_service.pool.memory import TYPICAL_TOKENS, agents_that_fit, sizes
 from tests.inference_service.models.popular_models import POPULAR, element_bytes
 

@@ -15,9 +15,9 @@ from agentmem.errors import FailedPrecondition, NotFound, Unavailable
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.models import loading
+from inference_service.models.fitting import agent_bytes
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.loading import Loader
-from inference_service.models.residency import agent_bytes
 from inference_service.models.slots import State
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.hot import HotState

@@ -158,59 +158,6 @@ class BlockPoolMachine(RuleBasedStateMachine):
 TestBlockPool = BlockPoolMachine.TestCase
 
 
-@given(tables=st.lists(st.lists(st.integers(0, 3), unique=True), max_size=4))
-def test_the_references_must_be_those_of_exactly_these_tables(tables: list[list[int]]) -> None:
-    pool = BlockPool(4)
-    held = [pool.allocate(2), pool.allocate(1)]
-    pool.acquire(held[0][:1])
-    held.append(held[0][:1])
-    same = Counter(b for table in tables for b in table) == Counter(b for table in held for b in table)
-    if same:
-        pool.check_integrity(tables)
-    else:
-        with pytest.raises(PoolError, match="references instead of"):
-            pool.check_integrity(tables)
-
-
-def test_a_name_goes_with_the_last_reference() -> None:
-    pool = BlockPool(2)
-    [block] = pool.allocate(1)
-    pool.publish(NAMES[0], block)
-    pool.acquire([block])
-    pool.release([block])
-    assert pool.find(NAMES[0]) == block
-    pool.release([block])
-    assert pool.find(NAMES[0]) is None
-    assert pool.allocate(2)
-    assert pool.find(NAMES[0]) is None
-
-
-def test_where_a_name_is_taken_the_reference_moves_and_the_copy_is_free() -> None:
-    pool = BlockPool(2)
-    first, second = pool.allocate(2)
-    assert pool.publish(NAMES[0], first) == first
-    assert pool.publish(NAMES[0], second) == first
-    assert pool.free == 1
-    pool.check_integrity([[first], [first]])
-    pool.release([first, first])
-    assert pool.free == 2
-
-
-def test_publishing_again_changes_nothing() -> None:
-    pool = BlockPool(1)
-    [block] = pool.allocate(1)
-    assert pool.publish(NAMES[0], block) == pool.publish(NAMES[0], block) == block
-    pool.check_integrity([[block]])
-
-
-def test_what_was_wanted_in_vain_takes_nothing() -> None:
-    pool = BlockPool(3)
-    with pytest.raises(PoolError):
-        pool.allocate(4)
-    pool.check_integrity([])
-    assert pool.free == 3
-
-
 def lost_reference(pool: BlockPool, blocks: Sequence[int]) -> None:
     pool._references[blocks[0]] -= 1
 

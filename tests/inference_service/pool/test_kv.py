@@ -54,19 +54,6 @@ def test_fits_is_about_the_empty_pool() -> None:
     assert has(pool, Space(3, 2))
 
 
-def test_whoever_has_the_same_blocks_shares_them() -> None:
-    pool = pool_of()
-    first = pool.publish(names(1, 2, 3), written(pool, 3))
-    second = pool.publish(names(1, 2, 9), written(pool, 3))
-    assert second.blocks[:2] == first.blocks[:2]
-    assert second.blocks[2] != first.blocks[2]
-    assert pool.full.free == 8 - 4
-    pool.check_integrity([first, second])
-    pool.release(first)
-    assert pool.full.free == 8 - 3, "what the second shares is still there"
-    assert [pool.full.find(name) for name in names(1, 2, 9)] == list(second.blocks)
-
-
 def test_a_table_that_begins_with_shared_blocks_is_published_as_it_is() -> None:
     pool = pool_of()
     first = pool.publish(names(1, 2), written(pool, 2))
@@ -96,62 +83,6 @@ def test_a_window_is_shared_with_the_blocks_before_it() -> None:
     assert pool.find_checkpoint(names(1)[-1]) is None, "a window is only where the table ends"
 
 
-def test_a_block_and_a_window_of_one_name_are_two_things() -> None:
-    pool = pool_of()
-    table = pool.publish(names(1), written(pool, 1))
-    assert pool.full.find(names(1)[0]) is not None
-    assert pool.find_checkpoint(names(1)[0]) is None, "the model has no sliding layers, or the window was not kept"
-    other = pool.publish(names(1), written(pool, 1, 2, 300))
-    assert other.blocks == table.blocks
-    pool.release(other)
-    assert pool.full.find(names(1)[0]) == table.blocks[0]
-    assert pool.find_checkpoint(names(1)[0]) is None
-    pool.check_integrity([table])
-
-
-def test_a_window_goes_with_its_last_reference() -> None:
-    pool = pool_of()
-    first = pool.publish(names(1), written(pool, 1, 2, 300))
-    second = pool.publish(names(1), written(pool, 1, 2, 300))
-    pool.release(first)
-    assert pool.find_checkpoint(names(1)[0]) is not None
-    pool.release(second)
-    assert pool.find_checkpoint(names(1)[0]) is None
-    assert (pool.full.free, pool.pieces.free) == (8, 8)
-
-
-def test_a_window_outlives_the_blocks_before_it() -> None:
-    """A turn pins windows by themselves."""
-    pool = pool_of()
-    table = pool.publish(names(1), written(pool, 1, 2, 300))
-    pin = Table(0, (), table.window_tokens, table.pieces)
-    pool.acquire(pin)
-    pool.release(table)
-    found = pool.find_checkpoint(names(1)[0])
-    assert found is not None
-    assert (found.pieces, found.window_tokens) == (table.pieces, 300)
-    assert pool.full.find(names(1)[0]) is None
-    pool.release(pin)
-    assert pool.find_checkpoint(names(1)[0]) is None
-
-
-def test_an_entry_of_a_window_that_is_gone_is_not_believed() -> None:
-    """Its pieces are another window's now, or the same window's that was computed again."""
-    pool = pool_of(pieces=2)
-    gone = pool.publish(names(1), written(pool, 1, 2, 300))
-    pool.release(gone)
-    other = pool.publish(names(2), written(pool, 1, 2, 400))
-    assert set(other.pieces) == set(gone.pieces)
-    assert pool.find_checkpoint(names(1)[0]) is None
-    pool.release(other)
-    again = written(pool, 1, 2, 280)
-    again = Table(again.tokens, again.blocks, again.window_tokens, gone.pieces[::-1])
-    pool.publish(names(1), again)
-    found = pool.find_checkpoint(names(1)[0])
-    assert found is not None
-    assert (found.pieces, found.window_tokens) == (again.pieces, 280)
-
-
 def test_entries_of_windows_that_are_gone_do_not_pile_up() -> None:
     pool = pool_of(pieces=2)
     for number in range(50):
@@ -163,40 +94,6 @@ def checkpoint(name: bytes, pool: KVPool, *pieces: int) -> Table:
     """A checkpoint of these pieces, with references of its own on them."""
     pool.pieces.acquire(pieces)
     return pool.publish_checkpoint(name, Table(300, (), 44, pieces))
-
-
-def test_a_piece_may_be_in_several_checkpoints() -> None:
-    pool = pool_of()
-    first, second, third = pool.pieces.allocate(3)
-    one, two = checkpoint(b"one", pool, first, second), checkpoint(b"two", pool, second, third)
-    pool.release(Table(0, (), 0, (first, second, third)))
-    assert [pool.find_checkpoint(name) for name in (b"one", b"two")] == [one, two]
-    pool.check_integrity([one, two])
-    pool.release(one)
-    assert pool.find_checkpoint(b"one") is None
-    assert pool.find_checkpoint(b"two") == two, "which has the piece that both had"
-    assert pool.pieces.used == 2
-    pool.check_integrity([two])
-
-
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_checkpoint_is_gone_when_any_of_its_pieces_was_free(at: int) -> None:
-    """Others still have the rest of them; and the one that was free may be in use again."""
-    pool = pool_of(pieces=3)
-    pieces = pool.pieces.allocate(3)
-    made = checkpoint(b"one", pool, *pieces)
-    others = Table(0, (), 0, tuple(piece for piece in pieces if piece != pieces[at]))
-    pool.release(Table(0, (), 0, (pieces[at],)))
-    assert pool.find_checkpoint(b"one") is not None, "a reference is left"
-    pool.acquire(others)
-    pool.release(made)
-    pool.release(others)
-    assert pool.find_checkpoint(b"one") is None
-    assert pool.pieces.allocate(1) == [pieces[at]]
-    assert pool.find_checkpoint(b"one") is None
-    again = checkpoint(b"one", pool, *pieces)
-    assert pool.find_checkpoint(b"one") == again, "it was computed again"
-    pool.check_integrity([again, others, Table(0, (), 0, (pieces[at],))])
 
 
 def test_a_name_that_is_known_gets_the_references_whatever_pieces_both_have() -> None:

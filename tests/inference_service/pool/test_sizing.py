@@ -58,12 +58,12 @@ def test_gemma_3_12b_by_arithmetic() -> None:
 
 def test_a_hybrid_models_pool_is_split_for_typical_agents() -> None:
     def fit(length: int, typical: int) -> int:
-        return agents_that_fit(sizes(0, GEMMA_12B, 131_072, 10_200_000_000, 0, typical).space, GEMMA_12B, length)
+        return agents_that_fit(sizes(0, GEMMA_12B, 131_072, 10_200_000_000, typical).space, GEMMA_12B, length)
 
     assert [fit(8192, 4096), fit(8192, 8192)] == [23, 34], "10.2 GB / (8192 x 18,432 + 141,557,760) is 34.9"
     assert [fit(4096, 4096), fit(4096, 8192)] == [46, 34]
-    assert [sizes(80 * GIB, LLAMA_8B, 8192, GIB, 0, typical) for typical in (256, 8192)] == 2 * [
-        sizes(80 * GIB, LLAMA_8B, 8192, GIB, 0)
+    assert [sizes(80 * GIB, LLAMA_8B, 8192, GIB, typical) for typical in (256, 8192)] == 2 * [
+        sizes(80 * GIB, LLAMA_8B, 8192, GIB)
     ]
     assert WorkerSettings.model_fields["typical_tokens"].default == TYPICAL_TOKENS
 
@@ -94,9 +94,8 @@ def test_by_default_half_is_the_pools_and_half_that_of_arrays() -> None:
 def test_by_default_all_is_the_pools_where_none_are_made() -> None:
     found = sizes(16 * GIB, LLAMA_8B, 131_072, arrays=False)
     assert found == Sizes(Space(16 * GIB // (BLOCK_TOKENS * 36_864), 0), 0)
-    for both in ((GIB, None), (GIB, GIB)):
-        with_arrays = sizes(16 * GIB, LLAMA_8B, 131_072, *both)
-        assert sizes(16 * GIB, LLAMA_8B, 131_072, *both, arrays=False) == replace(with_arrays, batch_bytes=0)
+    with_arrays = sizes(16 * GIB, LLAMA_8B, 131_072, GIB)
+    assert sizes(16 * GIB, LLAMA_8B, 131_072, GIB, arrays=False) == replace(with_arrays, batch_bytes=0)
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
@@ -117,11 +116,9 @@ def test_a_small_models_pool_ends_with_so_many_whole_contexts() -> None:
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
 def test_what_is_given_counts(geometry: Geometry) -> None:
-    both = sizes(16 * GIB, geometry, 8192, GIB, 3 * GIB)
-    assert both.batch_bytes == 3 * GIB
-    assert both.space == sizes(64 * GIB, geometry, 131_072, GIB).space, "no other than the bytes of the pool"
-    assert sizes(16 * GIB, geometry, 8192, GIB).batch_bytes == 15 * GIB
-    assert sizes(16 * GIB, geometry, 8192, batch_bytes=GIB).space == sizes(16 * GIB, geometry, 8192).space
+    found = sizes(16 * GIB, geometry, 8192, GIB)
+    assert found.space == sizes(64 * GIB, geometry, 131_072, GIB).space, "no other than the bytes of the pool"
+    assert found.batch_bytes == 15 * GIB
     assert sizes(GIB, geometry, 8192, 2 * GIB).batch_bytes == 0, "nothing is left, which is not less than nothing"
 
 
@@ -157,12 +154,12 @@ def test_blocks_that_hold_nothing_are_enough_for_contexts_and_not_without_bound(
     recurrent = Geometry(1, mx.float32, FOUR_BITS, nothing, states=STATES)
     assert (recurrent.checkpoint_bytes, recurrent.bytes_per_token) == (4000, 0)
     assert sizes(1 << 40, recurrent, 8192).space == Space(MOST_CONTEXTS * 32, MOST_CONTEXTS), "by default"
-    assert sizes(0, recurrent, 8192, 3999, 0).space == Space(0, 0)
-    assert sizes(0, recurrent, 8191, 4000, 0).space == Space(32, 1), "one agent, and all of its context"
-    assert sizes(0, recurrent, 8192, GIB, 0).space == Space(MOST_EMPTY_BLOCKS, GIB // 4000), "and not 8.6 million"
-    assert sizes(0, recurrent, 1 << 25, GIB, 0).space.blocks == 1 << 17, "a context longer than that is not refused"
+    assert sizes(0, recurrent, 8192, 3999).space == Space(0, 0)
+    assert sizes(0, recurrent, 8191, 4000).space == Space(32, 1), "one agent, and all of its context"
+    assert sizes(0, recurrent, 8192, GIB).space == Space(MOST_EMPTY_BLOCKS, GIB // 4000), "and not 8.6 million"
+    assert sizes(0, recurrent, 1 << 25, GIB).space.blocks == 1 << 17, "a context longer than that is not refused"
     sliding = Geometry(1, mx.float32, FOUR_BITS, nothing, LayerGroup((0,), 1, 64, 64, window=256))
-    assert sizes(0, sliding, 8192, 3 * 3 * sliding.piece_bytes, 0).space == Space(3 * 32, 3 * 3)
+    assert sizes(0, sliding, 8192, 3 * 3 * sliding.piece_bytes).space == Space(3 * 32, 3 * 3)
 
 
 STATES = StateGroup((48,), ((StateArray((1000,), "F32"),),))

@@ -16,7 +16,7 @@ from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Divergence, Quality
 from inference_service.engine.quantization import FOUR_BITS
-from inference_service.models.residency import MemoryLimits
+from inference_service.models.fitting import MemoryLimits
 from inference_service.models.serving import Models
 from inference_service.models.slots import State
 from inference_service.pool.kv import Space

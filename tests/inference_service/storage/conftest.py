@@ -1,4 +1,4 @@
-"""A store to write to and read from, either way."""
+"""A store to write to and read from."""
 
 import shutil
 import tempfile

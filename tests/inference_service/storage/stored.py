@@ -1,4 +1,4 @@
-"""What tests of both ways for files of KV share: files in a real store, and ways to damage them."""
+"""What tests of files of KV share: files in a real store, and ways to damage them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import PathTransport, StreamTransport, Target, Transport
+from inference_service.storage.transport import read_all, write
 from tests.inference_service.storage.test_blocks import random_tensors, window_tensors
 
 KEY = AgentKey("ns", "a", "m")
@@ -26,7 +26,6 @@ FULL, SLIDING = tuple(range(0, 32, 2)), tuple(range(1, 32, 2))
 GEOMETRY = Geometry(32, mx.float32, FOUR_BITS, LayerGroup(FULL, 2, 64, 64), LayerGroup(SLIDING, 2, 64, 64, window=64))
 """Files of several chunks."""
 TOKENS = range(600)
-KINDS = ("path", "stream")
 
 
 @dataclass
@@ -36,16 +35,12 @@ class World:
     data: Path
     store: StoreClient
 
-    def transport(self, kind: str) -> Transport:
-        return PathTransport() if kind == "path" else StreamTransport(self.store)
-
-    async def write(self, kind: str, header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
+    async def write(self, header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
         """A file with random tensors, published; the tensors."""
         name, tensors = FileName.of(header), tensors_of(header, seed)
         paths = await self.store.stage("ns", [name])
-        target = Target(KEY, NO_VERSION, paths[name])
-        file, published = await self.transport(kind).write(target, header, tensors, GEOMETRY)
-        await self.store.publish(KEY, NO_VERSION, [] if published else [file], [], header.fingerprint)
+        file = await write(paths[name], header, tensors, GEOMETRY)
+        await self.store.publish(KEY, NO_VERSION, [file], [], header.fingerprint)
         return tensors
 
     async def find(self, header: BlockHeader) -> pb.StoredFile:
@@ -53,16 +48,16 @@ class World:
         opened = await self.store.open(AgentKey("ns", "", "m"), block_hashes=names, window_hashes=names)
         return (opened.windows if header.window else opened.files)[header.chain_hash]
 
-    async def read(self, kind: str, header: BlockHeader, file: pb.StoredFile) -> HostTensors:
-        [found] = await self.transport(kind).read_all([(header, file)], GEOMETRY)
+    async def read(self, header: BlockHeader, file: pb.StoredFile) -> HostTensors:
+        [found] = await read_all([(header, file)], GEOMETRY)
         if isinstance(found, BlockMiss):
             raise found
         return found
 
-    async def missed(self, kind: str, header: BlockHeader, file: pb.StoredFile) -> tuple[int, str, bool]:
+    async def missed(self, header: BlockHeader, file: pb.StoredFile) -> tuple[int, str, bool]:
         """Why a file can't be used."""
         with pytest.raises(BlockMiss) as caught:
-            await self.read(kind, header, file)
+            await self.read(header, file)
         return caught.value.reason, caught.value.fault, caught.value.damaged
 
 

@@ -1,4 +1,4 @@
-"""Many files read at once, by either way: each for itself, and in their order, whatever is wrong with some."""
+"""Many files read at once: each for itself, and in their order, whatever is wrong with some."""
 
 import asyncio
 import gc
@@ -17,9 +17,9 @@ from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transport
 from inference_service.storage.blocks import BlockMiss, read_block
-from inference_service.storage.transport import READERS_AT_ONCE, File, TransportSelector
+from inference_service.storage.transport import READERS_AT_ONCE, File, read_all
 from inference_service.turns.fetching import Fetcher
-from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, KINDS, World, blocks, flip, window
+from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, World, blocks, flip, window
 
 
 def held(read: HostTensors | BlockMiss) -> dict[str, bytes]:
@@ -30,35 +30,29 @@ def held(read: HostTensors | BlockMiss) -> dict[str, bytes]:
 async def stored(world: World) -> tuple[list[File], list[dict[str, bytes]]]:
     """Three blocks, the last a tail, and a window."""
     headers = [*blocks(), window()]
-    tensors = [await world.write("path", header, seed) for seed, header in enumerate(headers)]
+    tensors = [await world.write(header, seed) for seed, header in enumerate(headers)]
     return [(header, await world.find(header)) for header in headers], tensors
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_all_of_them_in_their_order(world: World, kind: str) -> None:
+async def test_all_of_them_in_their_order(world: World) -> None:
     files, tensors = await stored(world)
     for order in ([0, 1, 2, 3], [3, 1], [2], []):
-        found = await world.transport(kind).read_all([files[n] for n in order], GEOMETRY)
+        found = await read_all([files[n] for n in order], GEOMETRY)
         assert [held(each) for each in found] == [tensors[n] for n in order]
     many = [0, 1, 2, 3] * READERS_AT_ONCE
-    for found in await asyncio.gather(
-        *(world.transport(kind).read_all([files[n] for n in many], GEOMETRY) for _ in range(2))
-    ):
+    for found in await asyncio.gather(*(read_all([files[n] for n in many], GEOMETRY) for _ in range(2))):
         assert [held(each) for each in found] == [tensors[n] for n in many]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_damage_anywhere_is_a_miss_of_that_file_alone(
-    world: World, damage: Callable[[Path], None], kind: str
-) -> None:
+async def test_damage_anywhere_is_a_miss_of_that_file_alone(world: World, damage: Callable[[Path], None]) -> None:
     files, tensors = await stored(world)
     paths = [Path(file.path) for _, file in files]
     good = [path.read_bytes() for path in paths]
     for bad in ({0}, {1}, {2}, {3}, {0, 2}, {0, 1, 2, 3}):
         for n in bad:
             damage(paths[n])
-        found = await world.transport(kind).read_all(files, GEOMETRY)
+        found = await read_all(files, GEOMETRY)
         for n, each in enumerate(found):
             if n in bad:
                 assert isinstance(each, BlockMiss)
@@ -69,17 +63,15 @@ async def test_damage_anywhere_is_a_miss_of_that_file_alone(
             path.write_bytes(data)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_no_fault_of_a_file_is_no_miss(world: World, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_what_is_no_fault_of_a_file_is_no_miss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     files, _ = await stored(world)
 
     def failing(*_: Any) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(transport, "read_block", failing)
-    monkeypatch.setattr(transport, "verified", failing)
     with pytest.raises(ZeroDivisionError):
-        await world.transport(kind).read_all(files, GEOMETRY)
+        await read_all(files, GEOMETRY)
 
 
 async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
@@ -98,8 +90,7 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
         return found
 
     monkeypatch.setattr(transport, "read_block", slow)
-    path = world.transport("path")
-    reading = asyncio.create_task(path.read_all(files * 50, GEOMETRY))
+    reading = asyncio.create_task(read_all(files * 50, GEOMETRY))
     assert await asyncio.to_thread(begun.acquire, timeout=30)
     reading.cancel()
     await asyncio.wait([reading], timeout=0.05)
@@ -109,7 +100,7 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
         await reading
     del reading
     monkeypatch.setattr(transport, "read_block", read_block)
-    found = await path.read_all(files, GEOMETRY)
+    found = await read_all(files, GEOMETRY)
     assert [held(each) for each in found] == tensors, "others read on as if nothing had been"
     async with asyncio.timeout(30):
         while any(array() is not None for array in arrays):
@@ -121,12 +112,12 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
 async def test_several_bad_files_of_one_restore_are_all_refused(world: World) -> None:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    fetcher = Fetcher(world.store, TransportSelector(world.store, "path", metrics), metrics, Speeds())
+    fetcher = Fetcher(world.store, metrics, Speeds())
     files, tensors = await stored(world)
     for n in (1, 3):
         flip(Path(files[n][1].path))
     Path(files[2][1].path).unlink()
-    read, refused = await fetcher.read(GEOMETRY, "ns", "m", files)
+    read, refused = await fetcher.read(GEOMETRY, "m", files)
     assert {name: held(each) for name, each in read.items()} == {FileName.of(files[0][0]): tensors[0]}
     assert set(refused) == {FileName.of(header) for header, _ in files[1:]}
     assert len(list((world.data / "quarantine").glob("*.safetensors"))) == 2

@@ -14,9 +14,9 @@ from inference_service.engine.paged.arena import Arena, HostArena
 from inference_service.engine.paged.store import KVStore
 from inference_service.storage import blocks as reading
 from inference_service.storage.blocks import BlockMiss, read_block, read_into, write_block
-from inference_service.storage.transport import File
+from inference_service.storage.transport import File, read_all
 from tests.faults.mutations import BLOCK_FILE
-from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, KINDS, World, blocks, tensors_of, window
+from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, World, blocks, tensors_of, window
 
 from .test_blocks import geometry, header, random_tensors
 
@@ -28,7 +28,7 @@ async def stored(world: World) -> list[File]:
     """Three blocks, the last a tail, and a window."""
     headers = [*blocks(), window()]
     for seed, each in enumerate(headers):
-        await world.write("path", each, seed)
+        await world.write(each, seed)
     return [(each, await world.find(each)) for each in headers]
 
 
@@ -67,12 +67,11 @@ def block(views: HostBuffers) -> dict[str, bytes]:
     return {name: np.stack(each).tobytes() for name, each in views.items()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_each_to_its_place_and_nowhere_else(world: World, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_each_to_its_place_and_nowhere_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     files = await stored(world)
     for order in ([0, 1, 2, 3], [2, 0, 1], [1, 3]):
         into = Blocks(monkeypatch)
-        found = await world.transport(kind).read_all([files[n] for n in order], GEOMETRY, into)
+        found = await read_all([files[n] for n in order], GEOMETRY, into)
         for n, each in zip(order, found, strict=True):
             assert not isinstance(each, BlockMiss)
             if n == 3:  # A window has memory of its own.
@@ -85,10 +84,9 @@ async def test_each_to_its_place_and_nowhere_else(world: World, monkeypatch: pyt
         assert all((into.words[other] == GARBAGE).all() for other in others)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_damage_anywhere_is_a_miss_of_that_file_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], kind: str
+    world: World, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
 ) -> None:
     files = await stored(world)
     paths = [Path(file.path) for _, file in files]
@@ -97,7 +95,7 @@ async def test_damage_anywhere_is_a_miss_of_that_file_alone(
         for n in bad:
             damage(paths[n])
         into = Blocks(monkeypatch)
-        found = await world.transport(kind).read_all(files, GEOMETRY, into)
+        found = await read_all(files, GEOMETRY, into)
         for n, each in enumerate(found):
             if n in bad:
                 assert isinstance(each, BlockMiss)

@@ -8,7 +8,7 @@ import pytest
 from agentmem.errors import InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.template import Template
-from tests.inference_service.real_tokenizers import hugging_face
+from tests.inference_service.real_tokenizers import CHATML, hugging_face
 from tests.trl_templates import template
 
 USER, ANSWER = {"role": "user", "content": "go"}, {"role": "assistant", "content": "done"}
@@ -57,7 +57,7 @@ def rendered(source: str, *messages: Any) -> str:
             "<system>Be nice.<user>go\n\nThe agents are: none.<assistant>done<user>go",
         ),
         (ALTERNATES, [USER, ANSWER, NOTE, USER], "<user>go<assistant>done<user>The agents are: none.\n\ngo"),
-        (NO_SYSTEM, [FIRST, SECOND, USER, NOTE], "<user>Be nice.\n\nBe brief.\n\ngo<user>The agents are: none."),
+        (NO_SYSTEM, [FIRST, SECOND, USER, NOTE], "<user>Be nice.\n\nBe brief.\n\ngo\n\nThe agents are: none."),
         (NO_SYSTEM, [FIRST, ANSWER], "<user>Be nice.<assistant>done"),
     ],
 )
@@ -112,3 +112,31 @@ def test_arguments_that_are_no_object_are_text_where_the_template_cannot_take_th
         "{{ m.content }}", "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}"
     )
     assert rendered(quoted, USER, call('{"a": ')) == '<user>go<assistant>{"a": '
+
+
+AS_TEXT = (
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.name + ':' + c.function.arguments }}{% endfor %}{% endfor %}"
+)
+EITHER = AS_TEXT.replace(" + c.function.arguments }}", " }}{{ c.function.arguments }}")
+NO_CALLS = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "spelled"),
+    [
+        (CHATML, '"arguments": {"word": "Straße"}'),
+        (AS_TEXT, 'look:{"word": "Straße"}'),
+        (EITHER, "look:{'word': 'Straße'}"),
+        (NO_CALLS, "hello"),
+    ],
+)
+def test_a_call_is_rendered_with_an_object_or_as_text(source: str, spelled: str) -> None:
+    calling = call({"word": "Straße"})
+    assert spelled in rendered(source, FIRST, {"role": "user", "content": "hello"}, calling)
+    assert calling == call({"word": "Straße"}), "the message stays as it is"
+
+
+def test_what_is_no_call_stays() -> None:
+    odd: dict[str, Any] = {"role": "assistant", "content": "x", "tool_calls": [{"function": {}}, "x", {}]}
+    assert rendered(NO_CALLS, odd) == "x"

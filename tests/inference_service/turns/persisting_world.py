@@ -27,7 +27,6 @@ from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.metrics import WorkerMetrics
 from inference_service.pool.kv import KVPool, Space, Table
-from inference_service.storage.transport import TransportSelector
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")
@@ -162,7 +161,7 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
         engine=SimpleNamespace(prompts=0, running=0),
     )
     metrics = WorkerMetrics(registry)
-    persister = Persister(engine, cast(Any, store), TransportSelector(cast(Any, store), "path", metrics), metrics)
+    persister = Persister(engine, cast(Any, store), metrics)
     try:
         yield World(store, registry, engine, model, persister)
         await persister.flush(10)

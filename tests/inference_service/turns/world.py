@@ -32,7 +32,6 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory, Sizes
 from inference_service.storage.client import Opened
-from inference_service.storage.transport import TransportSelector
 from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher
@@ -290,9 +289,8 @@ async def working(
     speeds = Speeds()
     registry = CollectorRegistry()
     metrics, locks = WorkerMetrics(registry, ["m"]), AgentLocks()
-    transports = TransportSelector(cast(Any, store), "path", metrics)
-    persister = Persister(engine, cast(Any, store), transports, metrics)
-    restorer = Restorer(Fetcher(cast(Any, store), transports, metrics, speeds), metrics, 16, speeds, engine)
+    persister = Persister(engine, cast(Any, store), metrics)
+    restorer = Restorer(Fetcher(cast(Any, store), metrics, speeds), metrics, 16, speeds, engine)
     threads, reservations = WorkerThreads(), Reservations(persister, room_wait)
     planner = TurnPlanner(cast(Any, store), threads, MatchLimits(16), 64)
     pool_writer = PoolWriter(engine, threads, persister)

@@ -81,7 +81,7 @@ async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> No
         await expect(page.locator(".facts .tier")).to_have_text("none")
         async with page.expect_download() as saved:
             await act(page, "Export", "Export")
-        assert (await saved.value).suggested_filename == "ada.safetensors"
+        assert (await saved.value).suggested_filename == "ada.agent"
         await act(page, "Fork", "Fork", ("Name of the fork", "ada's fork"))
         await expect(page.get_by_role("heading", name="ada's fork")).to_be_visible()
         await page.get_by_role("link", name="Branches").click()

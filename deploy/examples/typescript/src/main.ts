@@ -11,7 +11,7 @@ const USAGE = `usage: node dist/main.js COMMAND
   generate AGENT TEXT [--request-id ID] [--max-tokens N] [--ignore-eos]   one turn; Ctrl-C cancels
   list                  the agents, and where their KV is
   fork AGENT NEW        a second agent with the same memory
-  export AGENT FILE     the agent as one safetensors file
+  export AGENT FILE     the agent as one file
   import FILE [AGENT]   an agent from such a file
 environment: AGENTMEM_ADDRESS, AGENTMEM_MODEL, AGENTMEM_API_KEY, AGENTMEM_TLS,
              AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY

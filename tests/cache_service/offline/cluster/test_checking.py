@@ -22,16 +22,19 @@ DAMAGE = {
     "an agent's head": ("UPDATE agents SET tokens = tokens + 1 WHERE agent_id = 'ada'", "ledger"),
     "a head that is not there": ("UPDATE agents SET head_segment = 987654 WHERE agent_id = 'ada'", "ledger"),
     "a snapshot": ("UPDATE snapshots SET turns = 9", "ledger"),
-    "a turn": ("UPDATE turns SET record = 'x' WHERE version = 1", "ledger"),
+    "a turn": ("UPDATE turns SET version = 99 WHERE version = 1", "ledger"),
     "a lost parent": ("DELETE FROM segments WHERE id IN (SELECT parent_id FROM segments)", "ledger"),
     "a segment of nobody": (
-        "INSERT INTO segments SELECT 98765, namespace, NULL, 0, 0, 0, 0, 0, 1, 1, tokenizer_hash, 0, '', checksum,"
+        "INSERT INTO segments SELECT 98765, namespace, NULL, 0, 0, 0, 0, 0, 1, 1, tokenizer_hash, 0, '', digest,"
         " '', '', '' FROM segments LIMIT 1",
         "unerased",
     ),
     "bytes of a namespace": ("UPDATE namespaces SET ledger_bytes = ledger_bytes + 5", "usage"),
     "a torn run": ("DELETE FROM workflow_parts WHERE number = 1", "ledger"),
-    "a reference without its object": ("INSERT INTO object_refs SELECT uid, 1, '\\x01' FROM agents LIMIT 1", "object"),
+    "a reference without its object": (
+        "INSERT INTO object_refs SELECT uid, 0, 1, '\\x01' FROM agents LIMIT 1",
+        "object",
+    ),
     "an object of nobody": (
         "INSERT INTO objects SELECT 1, '\\x02', namespace, agent_id, model_id, 'f', '', 0, 1, 1, '', 1, '', ''"
         " FROM agents LIMIT 1",
@@ -39,7 +42,8 @@ DAMAGE = {
     ),
     "a change that a node has not followed": (
         "INSERT INTO nodes SELECT 'slow', 1, '', '', 9000000000000000000, 0, '';"
-        "INSERT INTO kv_changes (uid, namespace, made) SELECT uid, namespace, 1 FROM agents LIMIT 1",
+        "INSERT INTO kv_changes (uid, source_snapshot, tokens, version, namespace, made)"
+        " SELECT uid, 0, 0, 0, namespace, 1 FROM agents LIMIT 1",
         "held",
     ),
 }
@@ -73,8 +77,8 @@ async def test_a_damaged_cluster_is_not_exported(
     furnished: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, tmp_path: Path
 ) -> None:
     importing.bring(furnished, server)
-    damage(postgres_server, cluster.schema, DAMAGE["a turn"][0])
-    with pytest.raises(CannotCheck, match="table turns"):
+    damage(postgres_server, cluster.schema, DAMAGE["a segment's text"][0])
+    with pytest.raises(CannotCheck, match="digest differs"):
         exporting.take(tmp_path / "new", server)
     assert not (tmp_path / "new").exists()
 

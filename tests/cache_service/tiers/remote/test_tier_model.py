@@ -32,8 +32,7 @@ BLOCKS = range(8)
 
 _USELESS = (
     "SELECT count(*) FROM objects AS o WHERE NOT EXISTS"
-    " (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash) AND NOT EXISTS"
-    " (SELECT 1 FROM snapshot_object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
+    " (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
 )
 
 _REFUSALS = (

@@ -232,7 +232,7 @@ export function exported(agent) {
     run: async () => {
       const { agent_id: name, model_id: model } = agent.key;
       const answer = await request('GET', agentPath(name, 'export'), { query: { model } });
-      save(await answer.blob(), `${name}.safetensors`);
+      save(await answer.blob(), `${name}.agent`);
       return 'Exported.';
     },
   };

@@ -1,0 +1,19 @@
+"""The error for rows of a ledger that are not what was written."""
+
+from agentmem.errors import DataLoss
+from agentmem.validation import AgentKey
+
+
+class LedgerDamaged(DataLoss):
+    """Rows of a ledger are not what was written: they are not served."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is damaged in store.db and is not served; stop the store and run `agentmem store check`, then"
+            " restore the directory from a backup, or delete what is damaged"
+        )
+
+
+def of_agent(key: AgentKey) -> str:
+    """An agent's ledger, for messages."""
+    return f"the ledger of agent {key.agent_id!r} (model {key.model_id!r})"

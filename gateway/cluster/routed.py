@@ -1,0 +1,210 @@
+"""The Worker of a node's gateway: calls about an agent go to the agent's node, all others to the node's own worker.
+
+Three differ: Abort and SetTurnHints go to all nodes, and after DeleteAgent all nodes drop the agent's KV from memory.
+
+A node that cannot be connected to was sent nothing, so the next one is tried; a node that was sent a call and then
+cannot be reached may have done it, so only calls that may be repeated are sent to the next, and of a stream only before
+its first message. A turn that raises ABORTED, because another node committed one of the agent first, is tried once
+more, also only before its first message. ABORTED mostly comes later, since the commit follows the last token. The
+caller then has an answer that continues a state which is not the agent's any more, and decides whether to ask again.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import ExitStack, aclosing
+from typing import Any, Final
+
+import grpc
+
+from agentmem import errors
+from agentmem.rpcs import Rpc, rpc_of
+from agentmem.v1 import agent_pb2, inference_pb2, options_pb2, types_pb2
+from gateway.cluster.membership import key_of
+from gateway.cluster.placement import Placement
+from gateway.upstream import Unreachable
+from gateway.worker import Worker
+
+_TELL_SECONDS: Final = 5.0
+"""What a call to another node may take, where a call goes to all nodes."""
+
+NOT_BEGUN: Final = "agentmem-not-begun"
+"""Trailing metadata of a node that refuses a call because it is not ready."""
+
+
+class RoutedWorker:
+    """A Worker. Turns of agents get a request_id: a turn that is sent to two nodes is one turn."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    async def call(self, request: Any, timeout: float | None = None) -> Any:
+        match request:
+            case inference_pb2.AbortRequest():
+                return await self._abort(request, timeout)
+            case agent_pb2.SetTurnHintsRequest():
+                return await self._hint(request, timeout)
+            case agent_pb2.DeleteAgentRequest():
+                return await self._delete(request, timeout)
+        if rpc_of(request).options.place == options_pb2.PLACE_AGENT:
+            return await self._call(request, timeout)
+        return await self._placement.local.call(request, timeout)
+
+    async def stream(self, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
+        if rpc_of(request).options.place != options_pb2.PLACE_AGENT:
+            async with aclosing(self._placement.local.stream(request, timeout)) as messages:
+                async for message in messages:
+                    yield message
+            return
+        attempts = _Attempts(self._placement, request, timeout)
+        while True:
+            async with attempts as worker:
+                async with aclosing(worker.stream(request, attempts.remaining)) as messages:
+                    async for message in messages:
+                        attempts.answered = True
+                        yield message
+                return
+
+    async def upload(self, rpc: Rpc, requests: AsyncIterator[Any], timeout: float | None = None) -> Any:
+        """Make a new agent here: no node has it yet, and its turns follow it."""
+        return await self._placement.local.upload(rpc, requests, timeout)
+
+    async def _call(self, request: Any, timeout: float | None) -> Any:
+        attempts = _Attempts(self._placement, request, timeout)
+        while True:
+            async with attempts as worker:
+                return await worker.call(request, attempts.remaining)
+
+    async def _abort(self, request: Any, timeout: float | None) -> Any:
+        _, told = await self._told(request)
+        answers = [one for one in told if one is not None]
+        if not answers:  # as this node's own worker says why
+            return await self._placement.local.call(request, timeout)
+        return next((one for one in answers if one.aborted), answers[0])
+
+    async def _hint(self, request: Any, timeout: float | None) -> Any:
+        others = (self._tell(each, request) for each in self._placement.others())
+        answer, *_ = await asyncio.gather(self._placement.local.call(request, timeout), *others)
+        return answer
+
+    async def _delete(self, request: Any, timeout: float | None) -> Any:
+        """Delete an agent, and have other nodes drop its KV from memory; their stores delete its files.
+
+        KV in memory is dropped also where the agent does not exist any more, or its deletion is not finished yet.
+        """
+        try:
+            answer = await self._call(request, timeout)
+        except (errors.NotFound, errors.Unavailable):
+            await self._forget(request)
+            raise
+        if unheard := await self._forget(request):
+            raise errors.Unavailable(
+                f"the agent is erased, but {', '.join(unheard)} may still have KV of it in memory; repeat this to be"
+                " sure",
+                retry_after=1.0,
+            )
+        return answer
+
+    async def _forget(self, request: Any) -> list[str]:
+        """Have all live nodes drop a deleted agent's KV from memory. Return the nodes that did not answer."""
+        if request.key.model_id:
+            hot: Any = agent_pb2.EvictAgentRequest(key=request.key, tier=types_pb2.TIER_HOT)
+        else:
+            hot = agent_pb2.DeleteAgentRequest(key=request.key, allow_missing=True)
+        nodes, told = await self._told(hot)
+        return [name for name, answer in zip(nodes, told, strict=True) if answer is None]
+
+    async def _told(self, request: Any) -> tuple[list[str], list[Any]]:
+        """Return all live nodes, and what they answered to a request."""
+        nodes = self._placement.live()
+        return nodes, await asyncio.gather(*(self._tell(name, request) for name in nodes))
+
+    async def _tell(self, name: str, request: Any) -> Any:
+        """Return what a node answers, NotFound if it has no such agent; None if it does not answer, or refuses."""
+        if (worker := await self._placement.reach(name)) is None:
+            return None
+        try:
+            return await worker.call(request, _TELL_SECONDS)
+        except errors.NotFound as missing:
+            return missing
+        except errors.AgentmemError:
+            return None
+
+
+class _Attempts:
+    """The attempts at one call: enter it for the Worker of the next node, and again where a failure was passed over.
+
+    Set `answered` once a message of a stream has come: from then on no failure is passed over.
+    """
+
+    def __init__(self, placement: Placement, request: Any, timeout: float | None) -> None:
+        self._placement = placement
+        self._key = key_of(request.key)
+        self._rpc = rpc_of(request)
+        self._turn = self._rpc.options.turn
+        if self._turn and self._key.agent_id and not request.request_id:
+            request.request_id = f"node-{uuid.uuid4().hex}"
+        self._again = self._turn and not (request.HasField("if_version") or request.if_revision)
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._left: list[str] = []
+        self._node = ""
+        self._on = ExitStack()
+        self._routed = self._in_doubt = self.answered = False
+
+    @property
+    def remaining(self) -> float | None:
+        """The seconds that are left of the timeout."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    async def __aenter__(self) -> Worker:
+        """Raise Unavailable where there is no node that can be reached."""
+        if not self._routed:
+            route = await self._placement.route(self._key)
+            self._left, self._routed = route.nodes, True
+            if self._turn:
+                self._placement.metrics.routed.labels(route.reason).inc()
+        while self._left:
+            name = self._left.pop(0)
+            if (worker := await self._placement.reach(name)) is not None:
+                self._node = name
+                if self._turn:
+                    self._on.enter_context(self._placement.turn(name, self._key))
+                return worker
+            self._placement.metrics.rerouted.labels("unreachable").inc()
+        raise errors.Unavailable("no node of the cluster that could do this can be reached; try again")
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> bool:
+        """Return whether the call should be tried again. Raise Unavailable where its outcome is unknown."""
+        self._on.close()
+        if not isinstance(error, errors.AgentmemError) or self.answered:
+            return False
+        unreachable, repeatable = isinstance(error, Unreachable), self._rpc.options.repeatable
+        begun = not _not_begun(error)
+        if unreachable and self._left and (repeatable or not begun):
+            self._in_doubt |= self._turn and begun
+            self._placement.metrics.rerouted.labels("unreachable").inc()
+            return True
+        if isinstance(error, errors.Aborted) and self._again:
+            self._again, self._routed = False, False
+            self._placement.metrics.rerouted.labels("aborted").inc()
+            return True
+        if self._in_doubt:
+            raise errors.Unavailable(
+                "the node that had the turn cannot be reached, and may have committed it; send it again under the same"
+                " request_id to learn that",
+                retry_after=1.0,
+            ) from error
+        if unreachable and begun and not repeatable:
+            raise errors.Unavailable(
+                f"{self._rpc.method.name} was sent to node {self._node!r}, which does not answer: its outcome is"
+                " unknown; look at the agent, or repeat it, once the node answers or has left the cluster",
+                retry_after=1.0,
+            ) from error
+        return False
+
+
+def _not_begun(error: errors.AgentmemError) -> bool:
+    failed = error.__cause__
+    sent: Any = failed.trailing_metadata() if isinstance(failed, grpc.aio.AioRpcError) else None
+    return any(key == NOT_BEGUN for key, _ in sent or ())

@@ -1,0 +1,53 @@
+"""The contract's RPCs by the types of their requests: each RPC has a request type of its own."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from agentmem.v1 import agent_pb2, cache_store_pb2, cluster_pb2, inference_pb2, model_pb2, options_pb2, workflow_pb2
+
+
+class Rpc(NamedTuple):
+    """One RPC, as gRPC names it in `path`, with its types and the options that v1/options.proto explains."""
+
+    method: MethodDescriptor
+    path: str
+    request: Any
+    response: Any
+    options: options_pb2.RpcOptions
+
+
+def options(method: MethodDescriptor) -> options_pb2.RpcOptions:
+    """Return an RPC's options."""
+    found: options_pb2.RpcOptions = method.GetOptions().Extensions[options_pb2.rpc]
+    return found
+
+
+def rpcs_of(service: ServiceDescriptor) -> list[Rpc]:
+    """Return a service's RPCs."""
+    return [
+        Rpc(
+            method,
+            f"/{service.full_name}/{method.name}",
+            GetMessageClass(method.input_type),
+            GetMessageClass(method.output_type),
+            options(method),
+        )
+        for method in service.methods
+    ]
+
+
+RPCS: Final[Mapping[type[Message], Rpc]] = {
+    rpc.request: rpc
+    for file in (inference_pb2, agent_pb2, model_pb2, workflow_pb2, cache_store_pb2, cluster_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for rpc in rpcs_of(service)
+}
+
+
+def rpc_of(request: Message) -> Rpc:
+    """Return the RPC of a request."""
+    return RPCS[type(request)]
