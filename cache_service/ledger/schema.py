@@ -111,8 +111,7 @@ def too_old(what: str, found: int, elsewhere: str) -> ForeignDatabase:
     """The refusal of tables of before; `elsewhere` is where new ones may be made."""
     return ForeignDatabase(
         f"{what} has schema {found}, of an agentmem before this one, which reads {FIRST} and newer; nothing was"
-        f" changed. Choose {elsewhere}, and bring agents there with files that the agentmem that made it exports"
-        " (`agentmem agents export`, then `agentmem agents import`)"
+        f" changed. Choose {elsewhere}, or go on with the agentmem that made it"
     )
 
 

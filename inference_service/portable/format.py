@@ -106,8 +106,8 @@ class Parts:
         if is_safetensors or (beginning.startswith(MAGIC) and version != FORMAT_VERSION):
             found = "an older version" if is_safetensors else f"version {version}"
             raise FailedPrecondition(
-                f"the file has {found} of the format, and this worker reads version {FORMAT_VERSION}; export the agent "
-                "with this version of agentmem"
+                f"the file has {found} of the format, and this worker reads version {FORMAT_VERSION}; the agentmem "
+                "that made it reads it"
             )
         if beginning != BEGINNING:
             raise damaged("it is not an exported agent")
