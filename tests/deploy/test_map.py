@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and CONTRIBUTING.md name files and functions that exist."""
+"""ARCHITECTURE.md and docs/decisions.md name files and functions that exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/decisions.md"])
 def test_what_a_page_names_exists(page: str) -> None:
     found = named(page)
     assert len(found) > 10
