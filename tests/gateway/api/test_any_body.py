@@ -31,10 +31,10 @@ ENDPOINTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
 }
 WORDS = [
+    *("tool_use", "tool_result", "thinking", "redacted_thinking", "system", "id", "input", "tool_use_id", "data"),
     *("type", "role", "content", "text", "format", "schema", "name", "arguments", "call_id", "output", "summary"),
     *("function", "parameters", "strict", "user", "assistant", "input_text", "output_text", "message", "json_schema"),
     *("function_call", "function_call_output", "reasoning", "resp_" + "0" * 48, "\ud800", ""),
-    *("tool_use", "tool_result", "thinking", "redacted_thinking", "system", "id", "input", "tool_use_id", "data"),
 ]
 NAMES = st.sampled_from(WORDS) | st.text(max_size=3)
 VALUES = st.recursive(

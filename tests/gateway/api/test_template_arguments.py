@@ -10,8 +10,32 @@ from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
+from gateway.api.thinking import template_arguments
 
 INCOMING = Incoming("ns", "", "0f" * 16, 7)
+
+
+@pytest.mark.parametrize(
+    ("effort", "given", "arguments"),
+    [
+        (None, None, None),
+        (None, {}, None),
+        ("low", None, {"reasoning_effort": "low"}),
+        ("none", None, {"reasoning_effort": "none", "enable_thinking": False}),
+        ("none", {"enable_thinking": True}, {"reasoning_effort": "none", "enable_thinking": True}),
+        ("high", {"reasoning_effort": "high", "é": [1]}, {"reasoning_effort": "high", "é": [1]}),
+        (None, {"enable_thinking": False}, {"enable_thinking": False}),
+    ],
+)
+def test_arguments(effort: Any, given: Any, arguments: Any) -> None:
+    made = template_arguments(effort, given)
+    assert (None if made is None else json.loads(made)) == arguments
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        template_arguments("low", {"reasoning_effort": "high"})
+    assert caught.value.field == "reasoning_effort"
 
 
 def test_they_reach_the_turn() -> None:

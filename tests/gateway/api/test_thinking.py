@@ -28,15 +28,6 @@ def arguments(**fields: Any) -> Any:
         ({"reasoning": {"effort": "low", "exclude": True}}, {"reasoning_effort": "low"}),
         ({"reasoning_effort": "low", "reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
         ({"reasoning_effort": "none"}, {"enable_thinking": False, "reasoning_effort": "none"}),
-        ({"chat_template_kwargs": {}}, None),
-        (
-            {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}},
-            {"enable_thinking": True, "reasoning_effort": "none"},
-        ),
-        (
-            {"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "high", "é": [1]}},
-            {"reasoning_effort": "high", "é": [1]},
-        ),
         (
             {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": True, "x": 1}},
             {"enable_thinking": True, "x": 1},
@@ -53,7 +44,6 @@ def test_words_for_thinking(fields: dict[str, Any], made: Any) -> None:
         ({"enable_thinking": True, "thinking": {"type": "disabled"}}, "thinking"),
         ({"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}}, "enable_thinking"),
         ({"reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning.effort"),
-        ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}, "reasoning_effort"),
         ({"thinking": {"type": "disabled"}, "reasoning": {"enabled": True}}, "reasoning.enabled"),
     ],
 )
