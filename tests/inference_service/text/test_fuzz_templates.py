@@ -257,20 +257,11 @@ def test_what_is_said_is_no_special_token(of: Traits, chat: list[Message], gener
 
 
 BROKEN = [
-    "{% for m in messages %}{{ m.content",
-    "{% for m in messages %}{{ m.content + 1 }}{% endfor %}",
-    "{{ messages[7].content }}",
-    "{{ messages.content.nothing }}",
-    "{{ 1 / 0 }}",
-    "{{ messages | nofilter }}",
-    "{{ ''.__class__.__mro__ }}",
-    "{{ strftime_now(7) }}",
-    "{{ strftime_now('%') }}{{ raise_exception(messages) }}",
-    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "{{ range(10000000000) | list }}",
-    "{{ 'x' * 3 ** 40 }}",
-    "",
-    "{{ none }}",
+    *("{% for m in messages %}{{ m.content", "{% for m in messages %}{{ m.content + 1 }}{% endfor %}"),
+    *("{{ messages[7].content }}", "{{ messages.content.nothing }}", "{{ 1 / 0 }}", "{{ messages | nofilter }}"),
+    *("{{ ''.__class__.__mro__ }}", "{{ strftime_now(7) }}"),
+    *("{{ strftime_now('%') }}{{ raise_exception(messages) }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+    *("{{ range(10000000000) | list }}", "{{ 'x' * 3 ** 40 }}", "", "{{ none }}"),
 ]
 
 

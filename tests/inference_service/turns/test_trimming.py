@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agentmem.errors import Cancelled, FailedPrecondition
@@ -15,12 +14,11 @@ from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, TextInput
 from inference_service.engine import gathering
 from inference_service.turns import restoring, summarizing
-from tests.inference_service.turns.world import Answer, Worker, answer, working
+from tests.inference_service.turns.world import TOLERANCE, Answer, Worker, answer, difference, working
 from tests.oracle import Oracle
 from tests.scripted_model import write_scripted, write_thinking
 from tests.tiny_models import write_gemma3, write_llama
 
-TOLERANCE = 1e-3
 CONTEXT = 600
 KEY = AgentKey("n", "a", "m")
 SYSTEM = {"role": "system", "content": "The boat is green. Nobody knows who told you that, by the sea."}
@@ -61,9 +59,8 @@ def ledger(worker: Worker) -> Ledger:
 
 
 def is_what_the_oracle_says(oracle: Oracle, worker: Worker, said: Answer) -> bool:
-    ids = ledger(worker).token_ids
-    wanted = oracle.logprobs_of(ids, len(ids) - len(said.token_ids))
-    return bool(np.abs(wanted - np.array(said.logprobs)).max() < TOLERANCE)
+    ids = ledger(worker).token_ids.tolist()
+    return difference(oracle, ids[: len(ids) - len(said.token_ids)], said) < TOLERANCE
 
 
 def told(said: Answer) -> types_pb2.ContextTrim | None:
