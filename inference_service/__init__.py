@@ -5,6 +5,7 @@ worker.py     the composition root, from listening to draining; `threads` are it
 servicers/    the RPCs: requests become the frozen dataclasses of `domain`, once
 turns/        a turn on the event loop: planned, restored, generated, committed, its KV kept and written
 memory/       an agent's memory as pure values: match, and the plan of what to reuse
+families/     quirks of model families, as tables
 text/         tokenizer, templates, and text as it streams
 storage/      the way to the cache store: ledgers and lookups by gRPC, KV by files
 pool/         the bookkeeping of KV in memory, and admission; numbers of blocks, no arrays

@@ -24,6 +24,7 @@ from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.mlx_lm_adapter import model_classes
 from inference_service.engine.network import Network, flat
 from inference_service.engine.quantization import BALANCED, ROTATED, KVFormat
+from inference_service.families.networks import REFUSED
 from inference_service.models.latents import keep_latents
 from inference_service.models.probing import ProbeKV, Probes, ProbeStates, group_layers, state_group
 
@@ -37,9 +38,6 @@ _LAYER_KINDS = {"RotatingKVCache": "have a sliding window that keeps the first t
 
 _MOST_CHARACTERS = 1000
 """A library's error is cut to so many: mlx-lm's may name all tensors of a model."""
-
-_WRONG = {"mlx_lm.models.phi3small": "tokens of its block-sparse layers see later ones"}
-"""Models whose answers hang on how a prompt was cut, by their modules: faults of mlx-lm's code."""
 
 _ADVICE = (
     "take a model of full or sliding-window attention and recurrent layers (Llama, Mistral, Qwen 2, 3 and 3.5, "
@@ -181,7 +179,7 @@ def _refusal(model: str, problem: str) -> FailedPrecondition:
 
 def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
     """Raise FailedPrecondition for layers with other caches than those of attention and of recurrent layers."""
-    if wrong := _WRONG.get(type(network).__module__):
+    if wrong := REFUSED.get(type(network).__module__):
         raise _refusal(model, wrong)
     known = (own.KVCache, ChunkedKVCache, ArraysCache)
     others: dict[str, list[int]] = {}

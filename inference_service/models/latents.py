@@ -20,24 +20,9 @@ from agentmem.process import logs
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.latents import MOST_ABSORBED, over_arrays
 from inference_service.engine.paged.passes import KVCache, Pieces
+from inference_service.families.networks import LATENTS, Latents
 
 log = logging.getLogger(__name__)
-
-_ALL_HEADS: Final = {
-    ("mlx_lm.models.deepseek_v2", "DeepseekV2Attention"): "scale",
-    ("mlx_lm.models.minicpm3", "Attention"): "softmax_scale",
-    ("mlx_lm.models.youtu_llm", "YoutuLLMAttention"): "scale",
-}
-"""Attention that keeps K and V of all heads, and what each calls its scale."""
-
-_LATENTS: Final = {
-    ("mlx_lm.models.bailing_hybrid", "MultiLatentAttention"): "dense",
-    ("mlx_lm.models.deepseek_v3", "DeepseekV3Attention"): "o_proj",
-    ("mlx_lm.models.glm4_moe_lite", "Glm4MoeLiteAttention"): "o_proj",
-    ("mlx_lm.models.kimi_linear", "KimiMLAAttention"): "o_proj",
-}
-"""Attention that keeps latents, but attends over arrays, and what each calls its last projection. Others like it scale
-queries, latents or outputs on the way (Mistral 4, LongCat, Kimi K3) and stay as they are."""
 
 _MANY: Final = 512
 """Latents for which a matrix is dequantized before it is multiplied."""
@@ -49,7 +34,8 @@ def keep_latents(model: str, network: nn.Module, backend: AttentionBackend) -> N
     `model` is its name in logs. Weights are moved and not computed with, nor are they read. With an adapter on the
     matrix that makes K and V of latents the layers keep K and V of all heads: it is not split into two.
     """
-    found = {name: module for name, module in network.named_modules() if _class(module) in _ALL_HEADS}
+    known = [(name, module, row) for name, module in network.named_modules() if (row := _row(module))]
+    found = {name: module for name, module, row in known if row.all_heads}
     others = sorted(
         {
             f"{type(each.kv_b_proj).__name__} with a bias"
@@ -64,14 +50,12 @@ def keep_latents(model: str, network: nn.Module, backend: AttentionBackend) -> N
         logs.event(log, message, logging.WARNING, model=model, error=f"kv_b_proj is {', '.join(others)}")
         return
     replaced: dict[str, LatentAttention] = {name: _OneMatrix(each, backend) for name, each in found.items()}
-    for name, module in network.named_modules():
-        if _class(module) in _LATENTS:
-            replaced[name] = _TwoMatrices(module, backend)
+    replaced |= {name: _TwoMatrices(module, backend) for name, module, row in known if not row.all_heads}
     network.update_modules(tree_unflatten(list(replaced.items())))
 
 
-def _class(module: nn.Module) -> tuple[str, str]:
-    return type(module).__module__, type(module).__name__
+def _row(module: nn.Module) -> Latents | None:
+    return LATENTS.get((type(module).__module__, type(module).__name__))
 
 
 class LatentAttention(nn.Module):  # type: ignore[misc]
@@ -84,9 +68,10 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         self.heads: int = attention.num_heads
         self.latent_width: int = attention.kv_lora_rank
         self.nope_width: int = attention.qk_nope_head_dim
-        self.scale: float = getattr(attention, _ALL_HEADS.get(_class(attention), "scale"))
+        row = _row(attention) or Latents()
+        self.scale: float = getattr(attention, row.scale)
         self._backend = backend
-        self._last: str = _LATENTS.get(_class(attention), "o_proj")
+        self._last = row.last
 
     def absorbed(self, queries: mx.array) -> mx.array:
         """Queries [rows, heads, n, nope_width] in the space of latents."""

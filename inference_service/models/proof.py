@@ -37,6 +37,7 @@ from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.product_speeds import ProductSpeeds, choose
 from inference_service.engine.quantization import BALANCED, PLAIN
+from inference_service.families.networks import ALONE
 from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -61,11 +62,6 @@ token's experts that rounding changes as well, but not at each step."""
 _SLOW_SECONDS = 10.0
 """A CPU that takes longer for two short prompts is asked for less: prompts are then computed one by one, which is right
 always, and rows are proved by one step."""
-
-_WRONG_TOGETHER = {
-    "mlx_lm.models.minimax_m3_vl": "its sparse attention selects blocks of slots, those of others among them"
-}
-"""What short prompts cannot show, by the modules of mlx-lm's models."""
 
 
 class Speeds(NamedTuple):
@@ -278,7 +274,7 @@ def rows_problem(
 
     `steps` are the tokens of both that are decoded.
     """
-    if wrong := _WRONG_TOGETHER.get(type(network.model).__module__):
+    if wrong := ALONE.get(type(network.model).__module__):
         return wrong
     try:
         found = _Trial(network, geometry, kernels, _ROWS).decoded(steps)

@@ -7,11 +7,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 from inference_service.domain import CallPart, ToolCall
+from inference_service.families.chats import OBJECT
 from inference_service.text.call_parts import CallParts
 from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, Segment
 from inference_service.text.streaming import PendingPieces, Piece, TextBlocks, TextStream, beginning_at_end
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CallSyntax, Form, Tools
+from inference_service.text.tool_calls import CallSyntax, Tools
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 
@@ -170,7 +171,7 @@ class AnswerStream:
     def _begin_call(self) -> None:
         assert self._syntax is not None
         self._in_call, self._in_string = True, False
-        self._parts, self._part_id = (CallParts() if self._syntax.form is Form.OBJECT else None), ""
+        self._parts, self._part_id = (CallParts() if self._syntax.form is OBJECT else None), ""
         self._searched = self._quoted = len(self._syntax.start)
 
     def _take_part(self, syntax: CallSyntax) -> None:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.kv.ledger import common_length
 from inference_service.domain import MessagesInput
+from inference_service.families.chats import CALL_ID
 from inference_service.text.prompt import Rendered, Span, inside_character
 from inference_service.text.template import Template, common_prefix
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CALL_ID
 
 _QUESTION = "the question of the stub"
 _EARLIER = "an earlier answer of the stub"

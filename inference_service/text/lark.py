@@ -5,14 +5,16 @@ their arguments.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from inference_service.domain import HeldAnswer
+from inference_service.families.chats import CallForm
 from inference_service.text.reasoning import BEGINNING, CONTENT, REASONING, ReasoningFormat, controlled
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CallSyntax, Form
+from inference_service.text.tool_calls import CallSyntax
 
 MAX_INDENT = 32
 """Spaces and tabs with which a line may begin between JSON's words."""
@@ -31,9 +33,8 @@ JSON_OPTIONS: dict[str, Any] = {
 """How llguidance compiles a JSON Schema."""
 
 _HEAD = "%llguidance {}"
-_CALL_OF_KIMI, _END_OF_KIMI = "<|tool_call_begin|>", "<|tool_call_end|>"
-_ARGUMENTS_OF_KIMI = "<|tool_call_argument_begin|>"
-_ARGUMENTS_OF_MISTRAL = "[ARGS]"
+_PARTS = re.compile(r'("NAME"|NAME|NUMBER|ARGUMENTS|START|END|<\|\w+\|>| )')
+"""Of what a `CallForm` spells."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,11 @@ def answer_grammar(
     answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer, reasoning: ReasoningRules | None = None
 ) -> str:
     """Return the grammar of an answer that may call tools, behind reasoning. `syntax` has a form."""
-    start = syntax.start.decode()
-    # Where a call goes to the end of the turn, and where one marker is for all calls, nothing follows them.
-    last = answer.single or syntax.form is not Form.OBJECT
+    start, form = syntax.start.decode(), syntax.form
+    assert form is not None
+    last = answer.single or not form.apart  # Nothing follows the calls of one marker, or the end of the turn.
     calls = "mark call" if last else "mark call (WS? mark call)*"
-    rules = [f"mark: {_marker(start, tokenizer)}", f"WS: /{_WHITESPACE}/", *_call(answer, syntax, tokenizer)]
+    rules = [f"mark: {_marker(start, tokenizer)}", f"WS: /{_WHITESPACE}/", *_call(form, answer, syntax, tokenizer)]
     if answer.required or answer.json_schema is not None:
         whole = calls if answer.required or answer.json_schema is None else f"{calls} | {_json(answer.json_schema)}"
         begin = reasoning.before(whole) if reasoning else [f"start: {whole}"]
@@ -112,43 +113,23 @@ def answer_grammar(
     return "\n".join([_HEAD, *begin, *rules, ""])
 
 
-def _call(answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer) -> list[str]:
+def _call(form: CallForm, answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer) -> list[str]:
     """Return the rules of `call`: what follows the start marker, up to the end of the call or of all calls."""
 
-    def marker(text: str) -> str:
-        return _marker(text, tokenizer)
+    words = {" ": "WS?", "NUMBER": "/[0-9]{1,4}/", "START": "mark", "END": _marker(syntax.end.decode(), tokenizer)}
 
-    def several(one: str, another: str) -> str:
-        return one if answer.single else f"{one} ({another})*"
+    def symbols(text: str, number: int = 0, name: str = "") -> str:
+        names = {"NAME": _literal(name), '"NAME"': _literal(json.dumps(name, ensure_ascii=False))}
+        own = words | names | {"ARGUMENTS": f"json_{number}"}
+        return " ".join(own.get(part) or _marker(part, tokenizer) for part in _PARTS.split(text) if part)
 
-    numbered = list(enumerate(answer.tools))
-    match syntax.form:
-        case Form.NAMED:
-            call = several("named", "mark named")
-            tools = [f"{_literal(tool.name)} {marker(_ARGUMENTS_OF_MISTRAL)} WS? json_{i}" for i, tool in numbered]
-            one = "named: WS? tool"
-        case Form.KIMI:
-            call = f"{several('numbered', 'numbered')} WS? {marker(syntax.end.decode())}"
-            tools = [
-                f"{_literal(f'functions.{tool.name}:')} /[0-9]{{1,4}}/ {marker(_ARGUMENTS_OF_KIMI)} WS? json_{i}"
-                for i, tool in numbered
-            ]
-            one = f"numbered: WS? {marker(_CALL_OF_KIMI)} tool WS? {marker(_END_OF_KIMI)}"
-        case _:
-            name, arguments = _literal('"name"'), _literal('"arguments"')
-            tools = [
-                f'{name} WS? ":" WS? {_literal(json.dumps(tool.name, ensure_ascii=False))} WS? "," WS? '
-                f'{arguments} WS? ":" WS? json_{i}'
-                for i, tool in numbered
-            ]
-            one = 'object: "{" WS? tool WS? "}"'
-            if syntax.form is Form.ARRAY:
-                objects = several("object", 'WS? "," WS? object')
-                call = f'WS? "[" WS? {objects} WS? "]"'
-            else:
-                call = f"WS? object WS? {marker(syntax.end.decode())}"
-    schemas = [f"json_{i}: {_json(tool.arguments)}" for i, tool in numbered]
-    return [f"call: {call}", one, f"tool: {' | '.join(tools)}", *schemas]
+    several = "" if answer.single or form.apart else f"({symbols(form.between)} one)*"
+    tools = [symbols(form.call, i, tool.name) for i, tool in enumerate(answer.tools)]
+    return [
+        f"call: {symbols(form.before)} one {several} {symbols(form.after)}",
+        f"one: {' | '.join(tools)}",
+        *(f"json_{i}: {_json(tool.arguments)}" for i, tool in enumerate(answer.tools)),
+    ]
 
 
 def _json(schema: str) -> str:

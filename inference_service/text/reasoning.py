@@ -48,7 +48,6 @@ class ReasoningFormat:
     models and DeepSeek R1, whose templates open the reasoning): then it begins in the state named with that.
     """
 
-    name: str
     transitions: Mapping[str, Sequence[Transition]]
     initial: str
     openings: Sequence[tuple[bytes, str]] = ()
@@ -76,52 +75,29 @@ def tagged(start: str, end: str, tokenizer: Tokenizer, structure: Iterable[str] 
     A start tag with a special token in it counts anywhere, because only the model can write it; other tags may be what
     an answer is about. `structure` are markers in the answer that are no part of it.
     """
-    opening, closing = _marker(start, tokenizer), _marker(end, tokenizer)
-    anywhere = [Transition(opening, REASONING)] if _CONTROL in opening else []
-    anywhere += [Transition(_marker(each, tokenizer), CONTENT) for each in structure]
-    transitions = {
-        BEGINNING: [Transition(opening, REASONING), *anywhere],
-        REASONING: [Transition(closing, CONTENT)],
-        CONTENT: anywhere,
-    }
-    return ReasoningFormat(start, transitions, BEGINNING, ((opening, REASONING),))
+    opening = (start, REASONING)
+    anywhere = [opening] if tokenizer.has_special(start) else []
+    anywhere += [(each, CONTENT) for each in structure]
+    states = {BEGINNING: [opening, *anywhere], REASONING: [(end, CONTENT)], CONTENT: anywhere}
+    return by_states(states, BEGINNING, tokenizer, [opening])
 
 
-def channelled(
-    transitions: Mapping[str, Iterable[tuple[str, str]]], initial: str, tokenizer: Tokenizer
+def by_states(
+    states: Mapping[str, Iterable[tuple[str, str]]],
+    initial: str,
+    tokenizer: Tokenizer,
+    openings: Iterable[tuple[str, str]] = (),
 ) -> ReasoningFormat:
-    """Return a format that mlx-lm describes by states: its "normal" is content, and its "tool" begins a call."""
-    named = {"normal": CONTENT, "reasoning": REASONING, "tool": CONTENT}
-    return ReasoningFormat(
-        initial,
-        {
-            named.get(state, state): [
-                Transition(_marker(text, tokenizer), named.get(to, to), consumed=to != "tool") for text, to in edges
-            ]
-            for state, edges in transitions.items()
-        },
-        named.get(initial, initial),
-    )
-
-
-def harmony(tokenizer: Tokenizer) -> ReasoningFormat:
-    """Return the format of gpt-oss: what is in its `analysis` channel is reasoning; `final` and `commentary` are not.
-
-    A message is header, `<|message|>`, text, `<|end|>`; the prompt ends inside the header of the first.
-    """
-
-    def edges(*pairs: tuple[str, str]) -> list[Transition]:
-        return [Transition(_marker(text, tokenizer), state) for text, state in pairs]
-
-    ends = edges(("<|end|>", "header"), ("<|call|>", "header"), ("<|return|>", "header"), ("<|start|>", "header"))
-    analysis, final = _marker("<|channel|>analysis<|message|>", tokenizer), _marker("<|message|>", tokenizer)
+    """Return a format of states as mlx-lm describes them: its "normal" is content, and its "tool" begins a call."""
+    named = {"normal": CONTENT, "tool": CONTENT}
     transitions = {
-        "header": edges(("<|channel|>analysis", "analysis"), ("<|message|>", CONTENT)),
-        "analysis": edges(("<|message|>", REASONING)),
-        REASONING: ends,
-        CONTENT: ends,
+        named.get(state, state): [
+            Transition(_marker(text, tokenizer), named.get(to, to), consumed=to != "tool") for text, to in edges
+        ]
+        for state, edges in states.items()
     }
-    return ReasoningFormat("harmony", transitions, "header", ((analysis, REASONING), (final, CONTENT)))
+    ends = [(_marker(text, tokenizer), named.get(to, to)) for text, to in openings]
+    return ReasoningFormat(transitions, named.get(initial, initial), ends)
 
 
 class ReasoningSplit:

@@ -5,12 +5,12 @@ import secrets
 import string
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any
 
 from agentmem import jsontext
 from agentmem.errors import InvalidArgument
 from inference_service.domain import ToolCall
+from inference_service.families.chats import SHORT_IDS, CallForm
 
 _PARSER_ERRORS = (
     ValueError,
@@ -26,22 +26,6 @@ _PARSER_ERRORS = (
 
 Tools = Sequence[Mapping[str, Any]]
 
-CALL_ID = "stub00000"
-"""Of a stub: nine letters and digits, which is what Mistral's templates ask of it."""
-
-
-class Form(Enum):
-    """How calls are spelled whose arguments are JSON, which a grammar can hold them to."""
-
-    OBJECT = auto()
-    """Each call between its markers is {"name": NAME, "arguments": ARGUMENTS}."""
-    ARRAY = auto()
-    """Behind the marker, to the end of the turn, an array of such objects."""
-    NAMED = auto()
-    """To the end of the turn, each call behind a marker is NAME[ARGS]ARGUMENTS."""
-    KIMI = auto()
-    """Between the markers of all calls, each has its own, and is functions.NAME:NUMBER and ARGUMENTS."""
-
 
 @dataclass(frozen=True)
 class CallSyntax:
@@ -56,7 +40,7 @@ class CallSyntax:
     start: bytes
     end: bytes
     parse: Callable[[str, list[dict[str, Any]] | None], Any]
-    form: Form | None = None
+    form: CallForm | None = None
 
     def __post_init__(self) -> None:
         if not self.start:
@@ -91,15 +75,6 @@ class CallSyntax:
 
     def new_id(self) -> str:
         """Return an id for a call to which the model gave none."""
-        if self.name == "mistral":  # Its templates refuse ids that are not nine letters and digits.
+        if self.name in SHORT_IDS:
             return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
-
-
-def form_of(name: str, template: str) -> Form | None:
-    """Return the form of the calls that mlx-lm's parser `name` reads, of a model with this chat template."""
-    if name == "mistral":
-        if "[CALL_ID]" in template:  # which that parser does not read
-            return None
-        return Form.NAMED if "[ARGS]" in template else Form.ARRAY
-    return {"json_tools": Form.OBJECT, "kimi_k2": Form.KIMI}.get(name)

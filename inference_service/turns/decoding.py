@@ -47,7 +47,7 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
         raise FailedPrecondition(
             f"model {model.model_id!r} writes calls as {model.call_syntax.name} does, and not as JSON, so they cannot "
             "be held to their tools: leave out strict, parallel_tool_calls=false, json_schema beside tools and any "
-            "tool_choice but auto and none, or take a model whose tool_parser is json_tools, kimi_k2 or mistral"
+            "tool_choice but auto and none, or take a model whose tool_parser is one of {', '.join(HELD_PARSERS)}"
         )
 
 

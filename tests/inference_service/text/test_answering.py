@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from inference_service.families.chats import OBJECT
 from inference_service.text.answering import AnswerDelta, AnswerStream
 from inference_service.text.streaming import TextStream
-from inference_service.text.tool_calls import CallSyntax, Form
+from inference_service.text.tool_calls import CallSyntax
 
 
 def parse(text: str, _tools: Any) -> Any:
@@ -24,7 +25,7 @@ CLOSED = CallSyntax("test", b"<c>", b"</c>", parse)
 OPEN = CallSyntax("test", b"[C]", b"", parse)
 
 
-JSON = CallSyntax("test", b"<c>", b"</c>", lambda text, _: json.loads(text), Form.OBJECT)
+JSON = CallSyntax("test", b"<c>", b"</c>", lambda text, _: json.loads(text), OBJECT)
 
 
 class Answer(NamedTuple):

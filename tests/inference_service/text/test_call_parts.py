@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_service.families.chats import OBJECT
 from inference_service.text.answering import AnswerDelta, AnswerStream
-from inference_service.text.tool_calls import CallSyntax, Form
+from inference_service.text.tool_calls import CallSyntax
 
-SYNTAX = CallSyntax("json_tools", b"<c>", b"</c>", lambda text, _: json.loads(text), Form.OBJECT)
+SYNTAX = CallSyntax("json_tools", b"<c>", b"</c>", lambda text, _: json.loads(text), OBJECT)
 CALL = '<c>{"name": "look", "arguments": {"at": "the \\"b\\\\oat\\" 🌊", "n": [1, {"a": "}"}]}}</c>'
 
 

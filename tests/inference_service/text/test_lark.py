@@ -14,10 +14,11 @@ from tokenizers import AddedToken
 
 from agentmem.errors import InvalidArgument
 from inference_service.domain import HeldAnswer, HeldTool
+from inference_service.families.chats import call_form
 from inference_service.text.answering import AnswerDelta, AnswerStream
 from inference_service.text.grammar import Grammar, Grammars
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CallSyntax, form_of
+from inference_service.text.tool_calls import CallSyntax
 from tests.inference_service.real_tokenizers import byte_level_backend
 from tests.inference_service.text.test_grammar import wander
 from tests.json_schemas import HOSTILE, Schema, fits
@@ -54,7 +55,7 @@ def tokenizer(special: bool) -> Tokenizer:
 def syntax(name: str) -> CallSyntax:
     parser = name.split()[0]
     module: Any = importlib.import_module(f"mlx_lm.tool_parsers.{parser}")
-    form = form_of(parser, SYNTAXES[name])
+    form = call_form(parser, SYNTAXES[name])
     return CallSyntax(
         parser, module.tool_call_start.encode(), module.tool_call_end.encode(), module.parse_tool_call, form
     )

@@ -8,9 +8,10 @@ import pytest
 from tokenizers import AddedToken
 
 from inference_service.domain import HeldAnswer, HeldTool
+from inference_service.families import chats
 from inference_service.text.grammar import Grammar, Grammars
 from inference_service.text.lark import reasoning_rules
-from inference_service.text.reasoning import BEGINNING, CONTENT, REASONING, harmony, tagged
+from inference_service.text.reasoning import BEGINNING, CONTENT, REASONING, by_states, tagged
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import byte_level_backend
 from tests.inference_service.text.test_grammar import wander
@@ -83,4 +84,4 @@ def test_whatever_is_thought_an_answer_comes(seed: int) -> None:
 
 def test_formats_of_more_than_two_tags_are_not_thought_in() -> None:
     made = tokenizer(True)
-    assert reasoning_rules(harmony(made), "header", made) is None
+    assert reasoning_rules(by_states(chats.HARMONY, "header", made), "header", made) is None

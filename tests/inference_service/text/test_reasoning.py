@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
+from inference_service.families import chats
 from inference_service.text.answering import AnswerStream
-from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, channelled, controlled, harmony, tagged
+from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, by_states, controlled, tagged
 from inference_service.text.streaming import TextStream
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
@@ -35,8 +36,8 @@ TOKENIZER = _tokenizer()
 TAGS = tagged("<think>", "</think>", TOKENIZER)
 BRACKETS = tagged("[THINK]", "[/THINK]", TOKENIZER)
 GEMMA = tagged("<|channel>thought", "<channel|>", TOKENIZER)
-HARMONY = harmony(TOKENIZER)
-MUSE = channelled(
+HARMONY = by_states(chats.HARMONY, "header", TOKENIZER, chats.HARMONY_OPENINGS)
+MUSE = by_states(
     {
         "header": [("to=self<|message|>", "reasoning"), ("to=user<|message|>", "normal"), ("<calls>", "tool")],
         "reasoning": [("<|eom|>", "header")],

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from agentmem import jsontext
 from inference_service.domain import ToolCall
-from inference_service.text.tool_calls import CallSyntax, Form, form_of
+from inference_service.families.chats import HELD_PARSERS, OBJECT, call_form
+from inference_service.text.tool_calls import CallSyntax
 
 TOOLS = [
     {
@@ -137,8 +138,7 @@ def test_calls_must_begin_somewhere() -> None:
 
 
 def test_the_forms_that_calls_can_be_held_to() -> None:
-    forms = {name: form_of(name, "") for name in PARSERS}
-    held = {"json_tools": Form.OBJECT, "kimi_k2": Form.KIMI, "mistral": Form.ARRAY}
-    assert {name: form for name, form in forms.items() if form} == held
-    assert form_of("mistral", "[TOOL_CALLS]{{ name }}[ARGS]") is Form.NAMED
-    assert form_of("mistral", "[TOOL_CALLS]{{ name }}[CALL_ID]{{ id }}[ARGS]") is None
+    assert {name for name in PARSERS if call_form(name, "")} == {"json_tools", "kimi_k2", "mistral"} == {*HELD_PARSERS}
+    assert call_form("json_tools", "") is OBJECT
+    assert call_form("mistral", "[TOOL_CALLS]{{ name }}[ARGS]") not in (None, call_form("mistral", ""))
+    assert call_form("mistral", "[TOOL_CALLS]{{ name }}[CALL_ID]{{ id }}[ARGS]") is None

@@ -19,10 +19,11 @@ from agentmem.conversations import message_hashes
 from agentmem.kv.ledger import Ledger
 from agentmem.v1 import types_pb2
 from inference_service.domain import MessagesInput
+from inference_service.families import chats
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan, Planner
 from inference_service.text.answering import AnswerDelta, split_answer
-from inference_service.text.reasoning import ReasoningFormat, harmony, tagged
+from inference_service.text.reasoning import ReasoningFormat, by_states, tagged
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.inputs import InputPlanner
@@ -149,7 +150,11 @@ def model(way: Way) -> Model:
         chat_template=way.family.template,
     )
     tokenizer = Tokenizer(backend, [backend.token_to_id(stop) for stop in way.family.stops])
-    reasoning = harmony(tokenizer) if way.family is GPT_OSS else tagged(*way.tags, tokenizer) if way.tags else None
+    reasoning: ReasoningFormat | None = None
+    if way.family is GPT_OSS:
+        reasoning = by_states(chats.HARMONY, "header", tokenizer, chats.HARMONY_OPENINGS)
+    elif way.tags:
+        reasoning = tagged(*way.tags, tokenizer)
     renderer = Renderer(tokenizer, whole.apply_chat_template, reasoning=reasoning)
     return Model(tokenizer, renderer, Planner(tokenizer, renderer, MatchLimits()), reasoning)
 
