@@ -201,8 +201,7 @@ class WorkerMetrics:
         )
         self.model_unloads = counter(
             "model_unloads",
-            "Models that were unloaded: for another (swap), on request, unused for their ttl, or to be loaded again as"
-            " another machine of the cluster has set up its KV (setup).",
+            "Models that were unloaded: for another (swap), on request, or unused for their ttl.",
             "model_id",
             "reason",
         )

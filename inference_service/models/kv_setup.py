@@ -101,13 +101,6 @@ class KVSetups:
         if auto:
             self._keep(fingerprint, info.geometry.format, {"bits": bits})
 
-    def differs(self, setup: KVSetup, fingerprint: str, info: ModelInfo) -> bool:
-        """Return whether the model would now be loaded with other means or bits than those of `setup`."""
-        means = self.calibrations.known(fingerprint, info.geometry)
-        auto = info.spec.quantization.bits is None
-        bits = self._known(fingerprint, info.geometry.format) if auto else ""
-        return (setup.calibration is not None and means != setup.calibration) or bits not in ("", str(setup.format))
-
     def shared(self, setup: KVSetup, info: ModelInfo) -> bytes:
         """Return the setup as `adopt` takes it on other machines."""
         means = setup.calibration.portable if setup.calibration else b""

@@ -49,7 +49,7 @@ from inference_service.models.kv_setup import KVSetup, KVSetups
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
 from inference_service.models.proof import Speeds, prove
-from inference_service.models.shared_setups import Share, SharedSetups, nothing_shared
+from inference_service.models.shared_setups import Share, agreed, nothing_shared
 from inference_service.models.sources import fetch, fetch_description
 from inference_service.pool.memory import Budget, Sizes
 from inference_service.settings import WorkerSettings
@@ -94,7 +94,7 @@ class Loader:
         self._speeds = Speeds.kept_in(caches)
         self._activations = Activations(caches / "activations.json")
         self._kv = KVSetups(caches, quality_check=settings.quality_check)
-        self.setups = SharedSetups(self._kv, share)
+        self._share = share
         self._texts: dict[str, tuple[object, ModelText]] = {}
         self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
         self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
@@ -115,7 +115,6 @@ class Loader:
     def stop(self) -> None:
         """End downloads, which otherwise would delay the end of the process."""
         self._stopped = True
-        self.setups.stop()
         self._downloads.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
 
@@ -257,7 +256,7 @@ class Loader:
             setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
             return setup
 
-        return await self.setups.of(found, fingerprint, info)
+        return await agreed(self._kv, self._share, found, fingerprint, info)
 
     def _obtainable_bytes(self) -> int:
         return obtainable_bytes(self._settings.free_memory_floor)

@@ -6,55 +6,25 @@ retry; the swap goes on meanwhile.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, Unavailable
-from agentmem.process.models import RegisteredModel
-from inference_service.engine.thread import EngineThread
+from agentmem.errors import FailedPrecondition, NotFound, Unavailable
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
 from inference_service.models.slots import ModelSlot, Progress
-from inference_service.models.swapping import ModelListener, Swapper
+from inference_service.models.swapping import Swapper
 
 _RETRY_SECONDS = 2.0
 
 
-class Models:
-    """The registered models, as requests use them. Event loop only.
-
-    `swap_wait` is how many seconds a request waits for its model, `min_residency` how many a model stays at least.
-    """
-
-    def __init__(
-        self,
-        registered: Mapping[str, RegisteredModel],
-        engine: EngineThread,
-        loader: Loader,
-        listener: ModelListener,
-        *,
-        swap_wait: float,
-        min_residency: float,
-    ) -> None:
-        self.default = next(iter(registered))
-        self.slots = {name: ModelSlot(model) for name, model in registered.items()}
-        self._loader = loader
-        self._swap_wait = swap_wait
-        self._swapper = Swapper(self.slots, engine, loader, listener, min_residency=min_residency)
-        self._reloading = set[asyncio.Task[None]]()
-        loader.setups.superseded = self._reload_soon
+class Models(Swapper):
+    """The registered models, as requests use them. Event loop only."""
 
     async def start(self) -> LoadedModel:
         """Begin to serve, and load the default model. Raises what loading raises; the others are served even so."""
-        self._swapper.start()
+        self._begin()
         return await self._load_and_leave(self.slots[self.default])
-
-    async def stop(self) -> None:
-        """Load and unload no more, and refuse all waiters. A model that is leaving gets a moment; the others stay."""
-        for task in self._reloading:
-            task.cancel()
-        await self._swapper.stop()
 
     def slot(self, model_id: str) -> ModelSlot:
         """A model's slot. Raises NotFound for an unregistered model."""
@@ -116,18 +86,7 @@ class Models:
 
     async def unload(self, model_id: str) -> int:
         """Wait for the model's running requests, and unload it; bytes freed. Cancelled, it leaves the model loaded."""
-        return await self._swapper.unload(self.slot(model_id), "request", lambda: True)
-
-    def _reload_soon(self, model_id: str) -> None:
-        task = asyncio.create_task(self._reload(self.slot(model_id)))
-        self._reloading.add(task)
-        task.add_done_callback(self._reloading.discard)
-
-    async def _reload(self, slot: ModelSlot) -> None:
-        """Once its running requests have ended, load a model again, whose KV is to be set up otherwise."""
-        if await self._swapper.unload(slot, "setup", lambda: True):
-            with suppress(AgentmemError):  # the next request is told
-                await self._load_and_leave(slot)
+        return await self._unload(self.slot(model_id), "request", lambda: True)
 
     # Waiting.
 
@@ -145,7 +104,7 @@ class Models:
                 return slot.enter()
             slot.wanted = True  # The client will retry.
             raise Unavailable(
-                f"model {slot.model_id!r} is not loaded yet ({self._swapper.waits_for(slot)}); try again",
+                f"model {slot.model_id!r} is not loaded yet ({self._waits_for(slot)}); try again",
                 retry_after=_RETRY_SECONDS,
             ) from None
 
@@ -153,7 +112,7 @@ class Models:
         """Wait until the model is loaded and entered."""
         waiter: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
         slot.waiters.append(waiter)
-        self._swapper.want(slot)
+        self._want(slot)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -163,9 +122,9 @@ class Models:
                 slot.waiters.remove(waiter)
             if not slot.waiters:
                 slot.wanted = False
-                self._swapper.notify()
+                self._notify()
             raise
 
     def _leave(self, slot: ModelSlot) -> None:
         slot.leave()
-        self._swapper.notify()
+        self._notify()

@@ -25,6 +25,7 @@ import mlx.core as mx
 from agentmem import layout
 from agentmem.errors import AgentmemError, Internal, Unavailable
 from agentmem.process import logs
+from agentmem.process.models import RegisteredModel
 from agentmem.process.shielding import run_shielded
 from inference_service import heap
 from inference_service.engine.headroom import Headroom
@@ -58,7 +59,7 @@ class ModelListener(Protocol):
         """The model has no users any more: write its agents' KV, within so many seconds, and forget it."""
 
     def left(self, model: LoadedModel, reason: str) -> None:
-        """The model is out of memory, because of a "swap", a "request", its "ttl" or its "setup"."""
+        """The model is out of memory, because of a "swap", a "request" or its "ttl"."""
 
     def failed(self, model_id: str) -> None:
         """The model could not be loaded."""
@@ -67,19 +68,22 @@ class ModelListener(Protocol):
 class Swapper:
     """Loads the models that are wanted, and unloads those that must go. Event loop only.
 
-    `min_residency` is how many seconds a model stays at least.
+    `swap_wait` is how many seconds a request waits for its model, `min_residency` how many a model stays at least.
     """
 
     def __init__(
         self,
-        slots: Mapping[str, ModelSlot],
+        registered: Mapping[str, RegisteredModel],
         engine: EngineThread,
         loader: Loader,
         listener: ModelListener,
         *,
+        swap_wait: float,
         min_residency: float,
     ) -> None:
-        self._slots = slots
+        self.default = next(iter(registered))
+        self.slots = {name: ModelSlot(model) for name, model in registered.items()}
+        self._swap_wait = swap_wait
         self._engine = engine
         self._loader = loader
         self._listener = listener
@@ -90,7 +94,7 @@ class Swapper:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
 
-    def start(self) -> None:
+    def _begin(self) -> None:
         """Begin to load what is wanted, and to unload what is idle for too long."""
         self._spawn(self._load_queued())
         self._spawn(self._unload_idle())
@@ -103,10 +107,10 @@ class Swapper:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=layout.REFUSED_SECONDS)
-        for slot in self._slots.values():
+        for slot in self.slots.values():
             slot.refuse(_shutting_down())
 
-    def want(self, slot: ModelSlot) -> None:
+    def _want(self, slot: ModelSlot) -> None:
         """Open and queue the model, unless that is so already. After `stop` all waiters are refused."""
         if self._stopped:
             slot.refuse(_shutting_down())
@@ -116,12 +120,12 @@ class Swapper:
             slot.start_loading()
             self._spawn(self._open(slot))
 
-    def notify(self) -> None:
+    def _notify(self) -> None:
         """Have all tasks that wait for a change look again: a user left a model, or the last who waited for one."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def unload(self, slot: ModelSlot, reason: str, wanted: Callable[[], bool]) -> int:
+    async def _unload(self, slot: ModelSlot, reason: str, wanted: Callable[[], bool]) -> int:
         """Unload a model when its turn has come; bytes freed. 0 if it does not serve, or is not `wanted` to go then.
 
         `reason` is for `ModelListener.left`.
@@ -133,11 +137,11 @@ class Swapper:
             await self._drain_and_release([slot], reason, lambda: True)
             return freed
 
-    def waits_for(self, slot: ModelSlot) -> str:
+    def _waits_for(self, slot: ModelSlot) -> str:
         """What a model that is not loaded waits for, in words."""
         if slot.progress.stage != WAIT:
             return f"{slot.progress.stage}, {slot.progress.share:.0%}"
-        draining = [each for each in self._slots.values() if each.state == State.MODEL_STATE_DRAINING]
+        draining = [each for each in self.slots.values() if each.state == State.MODEL_STATE_DRAINING]
         if draining:
             # Not how many: the client may have nothing to do with those who use it.
             return f"{', '.join(repr(each.model_id) for each in draining)} must end its requests first"
@@ -155,7 +159,7 @@ class Swapper:
         slot.info = slot.opened.info
         slot.report(WAIT, 0.0)
         self._queue.append(slot)
-        self.notify()
+        self._notify()
 
     async def _load_queued(self) -> None:
         while True:
@@ -186,17 +190,17 @@ class Swapper:
             except Exception:
                 if len(self._queue) == 1:  # What served before serves again, unless others wait for its place.
                     for victim in victims:
-                        self.want(victim)
+                        self._want(victim)
                 raise
 
     def _victims(self, slot: ModelSlot) -> list[ModelSlot]:
         """The models that must go for this one. Raises FailedPrecondition."""
         assert slot.opened is not None
         going = make_room(slot.model_id, slot.opened.needs, self._residents(), self._loader.limits)
-        return [self._slots[name] for name in going]
+        return [self.slots[name] for name in going]
 
     def _residents(self) -> list[Resident]:
-        return [slot.resident() for slot in self._slots.values() if slot.loaded is not None]
+        return [slot.resident() for slot in self.slots.values() if slot.loaded is not None]
 
     def _residency_left(self, slots: Sequence[ModelSlot]) -> float:
         """Seconds until all of these have been loaded for the minimum of time."""
@@ -226,7 +230,7 @@ class Swapper:
             asyncio.wrap_future(released).add_done_callback(lambda _: growth.given_back(closed))
 
     def _others_decode(self, slot: ModelSlot) -> bool:
-        others = (each.loaded for each in self._slots.values() if each is not slot)
+        others = (each.loaded for each in self.slots.values() if each is not slot)
         return any(model.engine.running for model in others if model is not None)
 
     def _fail(self, slot: ModelSlot, error: Exception) -> None:
@@ -272,8 +276,8 @@ class Swapper:
             self._loader.unloaded(model)
             slot.unloaded()
             if slot.wanted:
-                self.want(slot)
-            self.notify()
+                self._want(slot)
+            self._notify()
         self._listener.left(model, reason)
         logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
         del model  # Nothing of it is to be frozen.
@@ -284,10 +288,10 @@ class Swapper:
     async def _unload_idle(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for slot in self._slots.values():
+            for slot in self.slots.values():
                 if slot.idle_too_long:
                     try:
-                        await self.unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
+                        await self._unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
                     except Exception:  # It is out of memory all the same, and others' time comes, too.
                         log.exception("model %s, which was idle for too long, did not leave in order", slot.model_id)
 

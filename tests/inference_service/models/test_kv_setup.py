@@ -70,14 +70,12 @@ class Setups:
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
-        self.asked = 0
         self.silent = False
         """The store does not answer."""
         self.late: bytes = b""
         """Given by another machine between the question and the answer."""
 
     async def share(self, name: str, value: bytes) -> bytes | None:
-        self.asked += 1
         if self.silent:
             return None
         if not value:
@@ -253,6 +251,25 @@ async def test_of_two_that_load_at_once_one_takes_the_others_setup(
     loaded = await Place(engine, tmp_path / "late", directory, setups).load("4")
     assert loaded.calibration is not None
     assert base64.b64decode(json.loads(setups.late)["means"]) == loaded.calibration.portable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("far", [False, True])
+async def test_silent_store_delays_no_load_and_is_asked_at_the_next(
+    engine: EngineThread, tmp_path: Path, directory: Path, far: bool
+) -> None:
+    """Where another machine was first by then, its setup is taken, unless that cannot be this model's (`far`)."""
+    setups = Setups()
+    here, elsewhere = (Place(engine, tmp_path / name, directory, setups) for name in ("here", "elsewhere"))
+    setups.silent = True
+    alone = await here.load("4")
+    assert not setups.kept
+    setups.silent = False
+    await elsewhere.load("4")
+    [(name, value)] = setups.kept.items()
+    setups.kept[name] = others(value, far=far)
+    again = await here.load("4")
+    assert (again.fingerprint == alone.fingerprint) is far
 
 
 @pytest.mark.slow

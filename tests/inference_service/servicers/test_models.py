@@ -55,8 +55,8 @@ LOADER = cast(Any, SimpleNamespace(limits=MemoryLimits(30000)))
 
 def models(*names: str, **options: Any) -> Models:
     registered = {name: RegisteredModel(name, f"/models/{name}", **options) for name in names or ("tiny", "b", "a")}
-    nothing, loader = cast(Any, None), cast(Any, SimpleNamespace(setups=SimpleNamespace()))
-    return Models(registered, nothing, loader, nothing, swap_wait=1.0, min_residency=0.0)
+    nothing = cast(Any, None)
+    return Models(registered, nothing, nothing, nothing, swap_wait=1.0, min_residency=0.0)
 
 
 def with_loaded(of: Models) -> Models:
