@@ -14,7 +14,7 @@ from agentmem.errors import AgentmemError, InvalidArgument, NotFound
 from agentmem.kv import tiers as kv_tiers
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints, from_request
-from agentmem.kv.ledger import NO_VERSION, Ledger, Version, common_length
+from agentmem.kv.ledger import Ledger, Version, common_length
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
@@ -25,6 +25,7 @@ from inference_service.servicers.portable import PortableAgents
 from inference_service.servicers.requests import probe_request
 from inference_service.storage.client import StoreClient
 from inference_service.turns.decoding import check_input
+from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.prefetching import Prefetcher
@@ -89,11 +90,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         await self.locks.settled(probe.key)
         async with self.models.hold(probe.key.model_id) as model:
             check_input(probe.input, model)
-            hot = model.memory.hot.get(probe.key)
-            opened = await self.store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
-            known = hot.ledger if hot is not None and hot.version == opened.version else None
-            turn = Turn(probe)
-            await self.planner.plan(turn, model, opened, known)
+            agent, turn = await opened(self.store, model, probe.key, peek=True), Turn(probe)
+            await self.planner.plan(turn, model, agent)
             if turn.retokenized:
                 turn.restored = Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
             else:
@@ -101,7 +99,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 await self.persister.wait_resumable(probe.key, turn.earlier_checkpoints)
                 turn.restored = await self.restorer.probe(probe.key, model, turn.lookup, **options)
         return pb.ProbeAgentResponse(
-            cache=turn.cache_report(), version=opened.version.to_proto(), context_trim=turn.context_trim()
+            cache=turn.cache_report(), version=agent.version.to_proto(), context_trim=turn.context_trim()
         )
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Any) -> pb.DeleteAgentResponse:

@@ -39,19 +39,14 @@ class TurnPlanner:
     limits: MatchLimits
     default_max_tokens: int
 
-    async def plan(
-        self, turn: Turn, model: LoadedModel, opened: Opened, known: Ledger | None, note: Note = NO_NOTE
-    ) -> None:
-        """Plan the turn against what the store has; `known` is the ledger, where the store did not send it again.
-
-        `note` takes the place of what has to go for the turn to fit the context.
-        """
+    async def plan(self, turn: Turn, model: LoadedModel, opened: Opened, note: Note = NO_NOTE) -> None:
+        """Plan the turn. `note` takes the place of what has to go for it to fit the context."""
         request, version = turn.request, opened.version
         if request.if_version not in (None, version.number):
             raise Aborted(f"the agent is at version {version.number}, not {request.if_version}")
         if request.if_revision not in (b"", version.revision):
             raise Aborted(other_revision(version.number))
-        ledger = opened.ledger or known or Ledger()
+        ledger = opened.ledger or Ledger()
         moment = request.template_time or ledger.template_time or template.present_moment()
         with template.rendering_at(moment):
             turn.retokenized = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash

@@ -18,6 +18,7 @@ from inference_service.pool.admission import MemoryRequest, Reservation
 from inference_service.pool.hot import HotState
 from inference_service.storage.client import StoreClient
 from inference_service.threads import WorkerThreads
+from inference_service.turns.opening import opened
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.reserving import Reservations
 from inference_service.turns.restoring import Restorer, kv_lookup
@@ -52,23 +53,18 @@ class Prefetcher:
         is left: the next turn will not use it. Raises NotFound for an unknown agent, and FailedPrecondition for one
         that would not fit into an empty pool.
         """
-        memory = model.memory
-        hot = memory.hot.get(key)
-        opened = await self.store.open(key, hot.version if hot is not None else NO_VERSION)
-        if opened.version == NO_VERSION:
+        memory, agent = model.memory, await opened(self.store, model, key)
+        if agent.version == NO_VERSION:
             raise NotFound("agent", key.agent_id)
-        if hot is not None and hot.version != opened.version:
-            memory.hot.drop(key)
-            hot = None
-        ledger = opened.ledger or (hot.ledger if hot is not None else Ledger())
+        ledger = agent.ledger or Ledger()
         if not len(ledger) or ledger.tokenizer_hash != model.tokenizer.hash:
             return Prefetched(0, 0)
-        if hot is not None and hot.table.tokens == len(ledger):
+        if (hot := memory.hot.get(key)) is not None and hot.table.tokens == len(ledger):
             memory.hot.touch(key)
             return Prefetched(len(ledger), 0)
         sequence = np.append(ledger.token_ids, np.uint32(_NEXT))
         lookup = await self.threads.plan(lambda: kv_lookup(key.namespace, model, ledger, len(ledger), sequence))
-        incompatible = opened.is_incompatible(model.fingerprint)
+        incompatible = agent.is_incompatible(model.fingerprint)
         found = await self.restorer.probe(key, model, lookup, incompatible=incompatible, ahead=True)
         held = hot.table.tokens if (hot := memory.hot.get(key)) is not None else 0
         if found.tokens <= held:  # No other agent is evicted for what is not there.
@@ -78,7 +74,7 @@ class Prefetcher:
         ) as given:
             if given is None:
                 return Prefetched(held, 0)
-            return await self._load(key, model, opened.version, ledger, lookup, given)
+            return await self._load(key, model, agent.version, ledger, lookup, given)
 
     async def _load(
         self,

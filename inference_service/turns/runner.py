@@ -16,7 +16,6 @@ from functools import partial
 from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Cancelled, Internal, ResourceExhausted, Unavailable
 from agentmem.kv.hints import TurnHints
-from agentmem.kv.ledger import NO_VERSION, Ledger
 from agentmem.process.shielding import release_frames
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
@@ -28,10 +27,11 @@ from inference_service.memory.checkpoints import captures_by_worth
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.serving import Models
 from inference_service.pool.admission import MemoryRequest
-from inference_service.storage.client import Opened, StoreClient
+from inference_service.storage.client import NOTHING, StoreClient
 from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import Committer
 from inference_service.turns.decoding import check_input, check_tool_calls
+from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.pool_writer import PoolWriter
@@ -152,17 +152,17 @@ class TurnRunner:
         """Do the whole turn; call it under the agent's lock."""
         request, timing = turn.request, turn.timing
         timing.enter("match")
-        opened, known = await self._open(request, model)
-        if opened.turn is not None:
-            self.committer.replay(turn, model, opened.turn)
+        agent = NOTHING if request.anonymous else await opened(self.store, model, request.key, request.request_id)
+        if agent.turn is not None:
+            self.committer.replay(turn, model, agent.turn)
             self.turn_log.replayed(turn)
             return
-        await self.planner.plan(turn, model, opened, known)
+        await self.planner.plan(turn, model, agent)
         if turn.wants_note:
             timing.enter("summary")
             model.engine.gathering.came(turn)  # The note's prompt does not wait for its own turn.
-            note = await self.summarizer.note(turn, model, opened)
-            await self.planner.plan(turn, model, opened, known, note)
+            note = await self.summarizer.note(turn, model, agent)
+            await self.planner.plan(turn, model, agent, note)
         timing.enter("queue", waits_for="memory")
         captures = len(_captures(turn, model))
         captures += captures > 0  # And the latest, of a prompt that may be cancelled.
@@ -197,17 +197,6 @@ class TurnRunner:
                 raise
             finally:
                 sharing.close()
-
-    async def _open(self, request: TurnRequest, model: LoadedModel) -> tuple[Opened, Ledger | None]:
-        """Return what the store has, and the ledger where it did not send that again. Drop hot state that is old."""
-        if request.anonymous:
-            return Opened(NO_VERSION, Ledger()), None
-        hot = model.memory.hot.get(request.key)
-        opened = await self.store.open(request.key, hot.version if hot else NO_VERSION, request.request_id)
-        if hot is not None and hot.version != opened.version and opened.turn is None:
-            model.memory.hot.drop(request.key)
-            hot = None
-        return opened, hot.ledger if hot is not None else None
 
     @staticmethod
     def _reuses(turn: Turn) -> bool:

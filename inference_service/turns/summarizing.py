@@ -53,7 +53,7 @@ class Summarizer:
     async def _written(self, turn: Turn, model: LoadedModel, opened: Opened) -> Note:
         request, stream = await self.threads.plan(lambda: _request(turn, model)), turn.stream
         asking = Turn(request)
-        await self.planner.plan(asking, model, opened, turn.ledger)
+        await self.planner.plan(asking, model, opened)
         said: list[TokenEvent] = []
         memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens)
         async with self.reservations.reserve(model, memory) as asking.reservation:

@@ -168,7 +168,7 @@ class Conversation:
         chat = MessagesInput((*self.messages, *messages), self.tools, arguments, history or types_pb2.HISTORY_MEMORY)
         calls = bool(self.tools) and self.model.call_syntax is not None
         turn = Turn(TurnRequest(KEY, chat, b"", tool_calls=calls, template_time=template_time))
-        await self._planner.plan(turn, self.model, Opened(self.memory.version, self.memory.ledger), None)
+        await self._planner.plan(turn, self.model, Opened(self.memory.version, self.memory.ledger))
         return turn
 
     async def turn(self, written: str, *messages: dict[str, Any], **options: Any) -> tuple[Turn, AnswerDelta]:

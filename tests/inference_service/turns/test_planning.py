@@ -83,7 +83,7 @@ async def test_one_token_of_the_context_is_left_for_the_answer() -> None:
 
     async def plan(context_length: int, *, generates: bool = True) -> None:
         request = TurnRequest(AgentKey("n", "a", "m"), TextInput(text), b"", generates=generates)
-        await planner.plan(Turn(request), text_model(context_length), Opened(Version("u", 1), Ledger()), None)
+        await planner.plan(Turn(request), text_model(context_length), Opened(Version("u", 1), Ledger()))
 
     await plan(tokens + 1)
     await plan(tokens, generates=False)
@@ -117,7 +117,7 @@ async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
     request = TurnRequest(AgentKey("n", "a", "m"), AppendInput(TextInput(" And now?")), b"")
     opened = Opened(Version("u", 1), ledger, kv_fingerprint=kv_fingerprint)
     turn = Turn(request)
-    await planner.plan(turn, model, opened, None)
+    await planner.plan(turn, model, opened)
     assert turn.plan.keep_tokens == len(ids)
     assert (turn.incompatible, turn.retokenized) == (incompatible, made_by != tokenizer.hash)
     assert turn.keep_tokens == (0 if turn.retokenized else len(ids))

@@ -123,11 +123,11 @@ async def test_only_what_is_lost_is_said_to_be(
     caplog.set_level("INFO", "inference_service")
     planner = TurnPlanner(cast(Any, NoSnapshots()), WorkerThreads(), MatchLimits(), 16)
     first = TurnRequest(key=AgentKey("ns", "a", "tiny"), input=TextInput(TEXT), digest=b"")
-    await planner.plan(new := Turn(first), MODEL, Opened(NO_VERSION, None), None)
+    await planner.plan(new := Turn(first), MODEL, Opened(NO_VERSION, None))
     ids = new.plan.sequence.tolist()
     ledger = Ledger().followed_by(ids, TOKENIZER.pieces(ids), tokenizer_hash)
     turn = Turn(replace(first, input=said))
-    await planner.plan(turn, MODEL, Opened(Version("u", 1), ledger), None)
+    await planner.plan(turn, MODEL, Opened(Version("u", 1), ledger))
     turn.restored, turn.generated = Restored(MODEL), Generated(reason=types_pb2.FINISH_REASON_STOP)
     TurnLog(WorkerMetrics(CollectorRegistry()), 1).completed(turn)
     assert caplog.messages == [*logged, "turn finished"]

@@ -1,0 +1,26 @@
+"""An agent opened: the store's answer, with the ledger that memory has where the store does not send it again."""
+
+from dataclasses import replace
+
+from agentmem.validation import AgentKey
+from inference_service.models.loaded import LoadedModel
+from inference_service.storage.client import Opened, StoreClient
+
+
+async def opened(
+    store: StoreClient, model: LoadedModel, key: AgentKey, request_id: str = "", *, peek: bool = False
+) -> Opened:
+    """Return what the store has of an agent. Hot state of another version is dropped, unless this only peeks.
+
+    Nor is it dropped where the request was committed before: that turn is replayed. Event loop; under the agent's lock,
+    unless it peeks.
+    """
+    hot = model.memory.hot.get(key)
+    if hot is None:
+        return await store.open(key, request_id=request_id, peek=peek)
+    found = await store.open(key, hot.version, request_id, peek=peek)
+    if found.version == hot.version:
+        return replace(found, ledger=hot.ledger)
+    if not peek and found.turn is None:
+        model.memory.hot.drop(key)
+    return found
