@@ -1,8 +1,7 @@
-"""Models that serve: requests enter them and wait for them, which makes them come and go (`swapping`).
+"""Models as requests use them; waiting for one makes it come (`swapping`).
 
-A request for a model that is not loaded waits on the model's slot, and all that wait for it enter together; requests
-for a model that is leaving wait on its slot in turn. A request that has waited too long is refused with a time to
-retry; the swap goes on meanwhile.
+All that wait on a model's slot enter together. A request that has waited too long is refused with a time to retry; the
+swap goes on meanwhile.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ _RETRY_SECONDS = 2.0
 
 
 class Models(Swapper):
-    """The registered models, as requests use them. Event loop only."""
+    """The registered models. Event loop only."""
 
     async def start(self) -> LoadedModel:
         """Begin to serve, and load the default model. Raises what loading raises; the others are served even so."""
@@ -27,19 +26,18 @@ class Models(Swapper):
         return await self._load_and_leave(self.slots[self.default])
 
     def slot(self, model_id: str) -> ModelSlot:
-        """A model's slot. Raises NotFound for an unregistered model."""
+        """Raise NotFound for an unregistered model."""
         try:
             return self.slots[model_id]
         except KeyError:
             raise NotFound("model", model_id, f"registered are {', '.join(self.slots)}") from None
 
     def loaded(self, model_id: str) -> LoadedModel | None:
-        """The model, if it is in memory at this moment."""
         slot = self.slots.get(model_id)
         return slot.loaded if slot else None
 
     async def info(self, model_id: str) -> ModelInfo:
-        """What is known of a model without loading it. Raises FailedPrecondition where its files do not say it."""
+        """Return what is known without a load. Raises FailedPrecondition where its files do not say it."""
         slot = self.slot(model_id)
         if slot.info is None:
             slot.info = await self._loader.info(slot.registered)
@@ -47,7 +45,7 @@ class Models(Swapper):
 
     @asynccontextmanager
     async def use(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        """The model, which stays loaded as long as the context lasts; waits for it where it is not.
+        """Yield the model, which stays loaded meanwhile; wait for it first.
 
         Raises NotFound for an unregistered one, Unavailable where it is not loaded in time, and what loading raises.
         """
@@ -60,7 +58,7 @@ class Models(Swapper):
 
     @asynccontextmanager
     async def hold(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        """The model, if it serves now. Raises FailedPrecondition where it does not: what asks is not worth a swap."""
+        """Yield the model if it serves now. Raises FailedPrecondition: what asks is not worth a swap."""
         slot = self.slot(model_id)
         if not slot.open:
             raise FailedPrecondition(
@@ -85,7 +83,7 @@ class Models(Swapper):
             await asyncio.wait([loading])
 
     async def unload(self, model_id: str) -> int:
-        """Wait for the model's running requests, and unload it; bytes freed. Cancelled, it leaves the model loaded."""
+        """Unload the model after its requests; return the bytes freed. Cancelled, it leaves the model loaded."""
         return await self._unload(self.slot(model_id), "request", lambda: True)
 
     # Waiting.
@@ -109,7 +107,6 @@ class Models(Swapper):
             ) from None
 
     async def _wait(self, slot: ModelSlot) -> LoadedModel:
-        """Wait until the model is loaded and entered."""
         waiter: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
         slot.waiters.append(waiter)
         self._want(slot)

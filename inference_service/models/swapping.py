@@ -1,14 +1,9 @@
-"""Models that come and go: what is wanted is loaded, one model after the other, and what must go for it is unloaded.
+"""Models that come and go: wanted ones are loaded one after the other, and others are unloaded to make room.
 
     wanted → opened (fetched, checked, named) → its turn → victims drain, are written, leave → loaded → serves
 
-Wanted models are opened at once and in parallel, and queue in the order in which that is done, so a download delays no
-other model. One model after the other then gets its turn: the victims that make room for it take no new requests, end
-the running ones, have their agents' KV written, and release their memory. A model is in the queue once, however many
-requests wait for it. A model stays loaded for a minimum of time, so that two alternating clients do not keep the worker
-swapping.
-
-No running request is ended for a swap. If all requests for the model have been cancelled, its swap is called off.
+Models are opened in parallel and queue as they are done, so a download delays no other. A swap ends no running request,
+and is called off when nobody waits for it. A minimum of time loaded keeps two alternating clients from swapping always.
 """
 
 import asyncio
@@ -41,34 +36,32 @@ from inference_service.pool.kv import Closed
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often idle models are checked for their ttl."""
 _WRITE_SECONDS = 60.0
-"""How long the agents' KV of a leaving model may take to be written; the rest is computed again when it is needed."""
+"""For a leaving model's KV; the rest is computed again when needed."""
 
 _RELIEVE_SECONDS = 5.0
-"""How long the engine waits for the event loop, which answers within milliseconds."""
 
 
 class ModelListener(Protocol):
-    """Learns when a model comes or goes. Event loop."""
+    """Event loop."""
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:
-        """The model serves from now on; loading took `seconds`."""
+        """Note that the model serves; loading took `seconds`."""
 
     async def leaving(self, model: LoadedModel, seconds: float) -> None:
-        """The model has no users any more: write its agents' KV, within so many seconds, and forget it."""
+        """Write the KV of its agents, within so many seconds, and forget the model, which has no users any more."""
 
     def left(self, model: LoadedModel, reason: str) -> None:
-        """The model is out of memory, because of a "swap", a "request" or its "ttl"."""
+        """Note that it is out of memory, for a "swap", a "request" or its "ttl"."""
 
     def failed(self, model_id: str) -> None:
-        """The model could not be loaded."""
+        """Note that it could not be loaded."""
 
 
 class Swapper:
-    """Loads the models that are wanted, and unloads those that must go. Event loop only.
+    """Loads and unloads. Event loop only.
 
-    `swap_wait` is how many seconds a request waits for its model, `min_residency` how many a model stays at least.
+    `swap_wait`: seconds that a request waits for its model; `min_residency`: seconds that a model stays at least.
     """
 
     def __init__(
@@ -95,7 +88,6 @@ class Swapper:
         self._stopped = False
 
     def _begin(self) -> None:
-        """Begin to load what is wanted, and to unload what is idle for too long."""
         self._spawn(self._load_queued())
         self._spawn(self._unload_idle())
 
@@ -121,15 +113,12 @@ class Swapper:
             self._spawn(self._open(slot))
 
     def _notify(self) -> None:
-        """Have all tasks that wait for a change look again: a user left a model, or the last who waited for one."""
+        """Have all tasks that wait for a change look again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def _unload(self, slot: ModelSlot, reason: str, wanted: Callable[[], bool]) -> int:
-        """Unload a model when its turn has come; bytes freed. 0 if it does not serve, or is not `wanted` to go then.
-
-        `reason` is for `ModelListener.left`.
-        """
+        """Unload a model when its turn has come, if that is `wanted` then; return the bytes freed."""
         async with self._moving:
             if slot.loaded is None or not slot.open or not wanted():
                 return 0
@@ -138,7 +127,7 @@ class Swapper:
             return freed
 
     def _waits_for(self, slot: ModelSlot) -> str:
-        """What a model that is not loaded waits for, in words."""
+        """Return what delays a model, in words."""
         if slot.progress.stage != WAIT:
             return f"{slot.progress.stage}, {slot.progress.share:.0%}"
         draining = [each for each in self.slots.values() if each.state == State.MODEL_STATE_DRAINING]
@@ -203,7 +192,6 @@ class Swapper:
         return [slot.resident() for slot in self.slots.values() if slot.loaded is not None]
 
     def _residency_left(self, slots: Sequence[ModelSlot]) -> float:
-        """Seconds until all of these have been loaded for the minimum of time."""
         now = time.monotonic()
         return max((slot.loaded_at + self._min_residency - now for slot in slots), default=0.0)
 
@@ -247,7 +235,7 @@ class Swapper:
     # Going.
 
     async def _drain_and_release(self, slots: Sequence[ModelSlot], reason: str, wanted: Callable[[], bool]) -> bool:
-        """Wait for the last users of these models and release them; False if it is not `wanted` any more meanwhile."""
+        """Release these models after their last users; return False if that is not `wanted` any more meanwhile."""
         for slot in slots:
             slot.drain()
         try:
@@ -302,7 +290,7 @@ class Swapper:
 
 
 def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: KVStore, nbytes: int) -> None:
-    """Have a pool give back so many bytes, as far as it can, at once. Engine thread, which waits for the event loop."""
+    """Have a pool give back so many bytes, as far as it can. Engine thread, which waits for the event loop."""
     asked = Task(partial(growth.give_up, nbytes), Future())
     loop.call_soon_threadsafe(asked.run)
     try:

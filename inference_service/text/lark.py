@@ -1,8 +1,4 @@
-"""What an answer is held to, as a grammar in llguidance's dialect of Lark. Pure.
-
-An answer is reasoning, then JSON, text or tool calls: those are in the model's own syntax around the JSON Schemas of
-their arguments.
-"""
+"""Grammars of answers (reasoning, then JSON, text or tool calls) in llguidance's dialect of Lark. Pure."""
 
 import json
 import re
@@ -17,11 +13,10 @@ from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
 MAX_INDENT = 32
-"""Spaces and tabs with which a line may begin between JSON's words."""
+"""Spaces and tabs of a line between JSON's words."""
 
 _WHITESPACE = rf"[ \t]|\r?\n[ \t]{{0,{MAX_INDENT}}}"
-"""What may stand in one place between JSON's words: one space, or a line end and an indentation. A model that has lost
-the thread would go on with white space for ever."""
+"""Limited, as a model that has lost the thread would go on with white space for ever."""
 
 JSON_OPTIONS: dict[str, Any] = {
     "whitespace_pattern": _WHITESPACE,
@@ -34,15 +29,14 @@ JSON_OPTIONS: dict[str, Any] = {
 
 _HEAD = "%llguidance {}"
 _PARTS = re.compile(r'("NAME"|NAME|NUMBER|ARGUMENTS|START|END|<\|\w+\|>| )')
-"""Of what a `CallForm` spells."""
+"""Of a `CallForm`."""
 
 
 @dataclass(frozen=True)
 class ReasoningRules:
-    """The rules of the reasoning before one answer. `opening` is the tag that begins it.
+    """Rules of the reasoning before an answer. `closing` are those of `thoughts`, up to the end of the closing tag.
 
-    It is empty where the prompt has opened the reasoning: then it comes first, and otherwise the model may leave it
-    out. `closing` are the rules of `thoughts`: everything up to the end of the tag that closes it.
+    `opening` is the tag with which the model may begin it; "" where the prompt has.
     """
 
     opening: str
@@ -55,7 +49,7 @@ class ReasoningRules:
         return [start, thinking, r"SPACE: /[ \t\r\n]{1,8}/", *self.closing]
 
     def before_text(self, answer: str) -> list[str]:
-        """Return those for an answer that begins with free text, of which optional reasoning is a part."""
+        """Return the same for an answer that begins with free text, of which optional reasoning is a part."""
         return [f"start: {answer}"] if self.opening else [f"start: thoughts ({answer})", *self.closing]
 
 
@@ -84,14 +78,13 @@ def reasoning_rules(reasoning: ReasoningFormat, state: str, tokenizer: Tokenizer
 
 
 def schema_grammar(schema: str, reasoning: ReasoningRules) -> str:
-    """Return the grammar of JSON that fits a schema, behind reasoning."""
     return "\n".join([_HEAD, *reasoning.before("json"), f"json: {_json(schema)}", ""])
 
 
 def answer_grammar(
     answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer, reasoning: ReasoningRules | None = None
 ) -> str:
-    """Return the grammar of an answer that may call tools, behind reasoning. `syntax` has a form."""
+    """Return the grammar of an answer that may call tools. `syntax` has a form."""
     start, form = syntax.start.decode(), syntax.form
     assert form is not None
     last = answer.single or not form.apart  # Nothing follows the calls of one marker, or the end of the turn.
@@ -133,7 +126,6 @@ def _call(form: CallForm, answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tok
 
 
 def _json(schema: str) -> str:
-    """Return a JSON Schema as a symbol, with how it is to be compiled."""
     return f"%json {json.dumps({**json.loads(schema), 'x-guidance': JSON_OPTIONS}, ensure_ascii=False)}"
 
 
@@ -142,7 +134,7 @@ def _literal(text: str) -> str:
 
 
 def _marker(text: str, tokenizer: Tokenizer) -> str:
-    """Return a marker as templates write it: where a special token is spelled so, that token."""
+    """Return the special token of this spelling, if there is one, else the text."""
     return f"<[{tokenizer.special_id(text)}]>" if tokenizer.is_special(text.encode()) else _literal(text)
 
 
@@ -154,7 +146,7 @@ def _other_specials(start: str, tokenizer: Tokenizer) -> str:
 
 
 def _token_ranges(token_ids: Iterable[int]) -> str:
-    """Return any one of these tokens, special ones too; there is one at least."""
+    """Return any one of these tokens, of which there is one at least."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(token_ids):
         if ranges and ranges[-1][1] == number - 1:

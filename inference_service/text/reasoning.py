@@ -1,7 +1,7 @@
-"""Separates a model's reasoning from its answer by the markers of its format, across tokens.
+"""Separates reasoning from the answer by the markers of a model's format, across tokens.
 
-A format is a table of states. In each state some markers lead to another one, and what stands between markers is the
-answer (CONTENT), reasoning (REASONING), or nothing that is meant to be read (any other state: headers of messages).
+A format is a table of states, between which markers lead: the answer (CONTENT), reasoning (REASONING), and others, of
+headers that nobody is meant to read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,17 +15,16 @@ from inference_service.text.tokenizer import Tokenizer
 CONTENT: Final = "content"
 REASONING: Final = "reasoning"
 BEGINNING: Final = "beginning"
-"""Nothing but white space came yet: a marker that comes first counts, and whatever else comes is content."""
+"""Nothing but white space came yet; what is no marker then is content."""
 
 _TOKENS_OF_A_GENERATION_PROMPT: Final = 64
-"""More than a prompt's last markers have, whatever the tokenizer."""
 _SPACE: Final = LAYOUT.encode()
 _CONTROL: Final = b"\xfe"
 """Stands for the first byte of a special token, so that its spelling as ordinary text is no marker. Never in UTF-8."""
 
 
 class Transition(NamedTuple):
-    """A marker and the state behind it. One that is not `consumed` belongs to what follows it."""
+    """A marker and the state after it. One that is not `consumed` belongs to what follows it."""
 
     marker: bytes
     state: str
@@ -44,8 +43,8 @@ class Segment(NamedTuple):
 class ReasoningFormat:
     """How one model marks its reasoning. Pure; any thread.
 
-    `initial` is the state that an answer begins in, unless the prompt ends with one of `openings` (Qwen 3's thinking
-    models and DeepSeek R1, whose templates open the reasoning): then it begins in the state named with that.
+    An answer begins in the state `initial`, or in that of one of `openings` if the prompt ends with it: the templates
+    of Qwen 3's thinking models and DeepSeek R1 open the reasoning.
     """
 
     transitions: Mapping[str, Sequence[Transition]]
@@ -58,22 +57,21 @@ class ReasoningFormat:
         return next((state for opening, state in self.openings if prompt.endswith(opening)), self.initial)
 
     def state_after_tokens(self, prompt: TokenIds, tokenizer: Tokenizer) -> str:
-        """Return `state_after` of a prompt's tokens."""
         end = prompt[-_TOKENS_OF_A_GENERATION_PROMPT:]
         special = map(tokenizer.special_ids.__contains__, end)
         return self.state_after(controlled(zip(tokenizer.pieces(end), special, strict=True)))
 
 
 def controlled(pieces: Iterable[tuple[bytes, bool]]) -> bytes:
-    """Return the bytes of tokens, given those of each and whether it is special, with special tokens marked as such."""
+    """Return the bytes of tokens, each with whether it is special, with special tokens marked as such."""
     return b"".join(_CONTROL + data[1:] if special and data else data for data, special in pieces)
 
 
 def tagged(start: str, end: str, tokenizer: Tokenizer, structure: Iterable[str] = ()) -> ReasoningFormat:
     """Return a format of reasoning between two tags at the beginning of the answer.
 
-    A start tag with a special token in it counts anywhere, because only the model can write it; other tags may be what
-    an answer is about. `structure` are markers in the answer that are no part of it.
+    A start tag with a special token counts anywhere: only the model can write it. `structure` are markers in the answer
+    that are no part of it.
     """
     opening = (start, REASONING)
     anywhere = [opening] if tokenizer.has_special(start) else []
@@ -103,8 +101,8 @@ def by_states(
 class ReasoningSplit:
     """Separates the tokens of one answer as they come. One per turn; not thread-safe.
 
-    What might begin a marker is held back until it is decided. An answer that has no marker where the format begins
-    with a header is content: the model does not write the format.
+    What might begin a marker is held back until that is decided. An answer without the header that should begin it is
+    content: the model does not write the format.
     """
 
     def __init__(self, of: ReasoningFormat, state: str) -> None:
@@ -118,17 +116,15 @@ class ReasoningSplit:
         self._opens = True
         self._tokens = 0
         self.reasoning_tokens = 0
-        """Tokens so far that hold nothing of the answer: reasoning, and the markers and headers around it."""
+        """Tokens of reasoning, markers and headers so far."""
         self.in_reasoning = False
-        """Whether the last token was one of them."""
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether what comes next is reasoning, unless a marker says otherwise."""
         return self._state == REASONING
 
     def feed(self, data: bytes, *, visible: bool) -> list[Segment]:
-        """Take one token's bytes (those of special tokens are not visible) and return what is decided now."""
+        """Take one token's bytes (special tokens are not visible) and return what is decided now."""
         before = self._state
         self._pending.add(Piece(self._tokens, data, visible), controlled([(data, not visible)]))
         self._tokens += 1

@@ -1,4 +1,4 @@
-"""How a model writes tool calls, and what the text between their markers calls: parsed and checked."""
+"""How a model writes tool calls, and their parsing."""
 
 import json
 import secrets
@@ -22,7 +22,7 @@ _PARSER_ERRORS = (
     RecursionError,
     MemoryError,
 )
-"""What parsers raise for text that is no call: most of them take it apart without a check."""
+"""Raised by parsers for text that is no call, which most take apart without a check."""
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -31,9 +31,9 @@ Tools = Sequence[Mapping[str, Any]]
 class CallSyntax:
     """How one model writes calls: `start`, what `parse` understands, `end`. Pure; any thread.
 
-    Without an `end`, a call goes to the end of the turn. `parse` gets the text between the markers and the definitions
-    of the tools, or None where there are none; it returns a call or a list of calls, objects with a name, arguments
-    and perhaps an id, and raises where it finds none. Without a `form`, calls cannot be held to a grammar.
+    Without an `end`, a call goes to the end of the turn; without a `form`, it cannot be held to a grammar. `parse` gets
+    the text between the markers and the definitions of tools or None; it returns a call or a list, objects with name,
+    arguments and perhaps id, and raises where there is none.
     """
 
     name: str
@@ -49,9 +49,8 @@ class CallSyntax:
     def calls(self, text: bytes, tools: Tools = (), taken_ids: Collection[str] = ()) -> list[ToolCall]:
         """Return the calls that `text`, from between the markers, spells; none unless all of it makes sense.
 
-        A call keeps the id that the model gave it, which its template then writes again, unless it is one of
-        `taken_ids`. Some parsers take time that grows with the square of a text that repeats the beginning of a call
-        (mlx-lm's for Gemma 4: seconds for 16 KB).
+        A call keeps the model's id for it, unless that is one of `taken_ids`. Some parsers take quadratic time for a
+        text that repeats the beginning of a call (mlx-lm's for Gemma 4: seconds for 16 KB).
         """
         try:
             parsed = self.parse(text.decode(errors="replace"), [dict(tool) for tool in tools] or None)
@@ -63,7 +62,7 @@ class CallSyntax:
         return found
 
     def _checked(self, call: Mapping[str, Any], taken_ids: Collection[str]) -> ToolCall:
-        """Raises one of _PARSER_ERRORS, or InvalidArgument."""
+        """Raise one of _PARSER_ERRORS, or InvalidArgument."""
         name, given = call["name"], call.get("id")
         arguments = jsontext.object_or_text(call.get("arguments") or {})
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
@@ -74,7 +73,6 @@ class CallSyntax:
         return ToolCall(str(given) if usable else self.new_id(), name, text)
 
     def new_id(self) -> str:
-        """Return an id for a call to which the model gave none."""
         if self.name in SHORT_IDS:
             return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
