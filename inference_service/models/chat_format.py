@@ -1,7 +1,4 @@
-"""How a model's chats are written: its template, its reasoning and its calls of tools.
-
-By mlx-lm's tables, and by `families.chats` for what they lack.
-"""
+"""A model's template, reasoning and calls of tools, by mlx-lm's tables and by `families.chats` for what they lack."""
 
 from typing import Any
 

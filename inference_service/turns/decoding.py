@@ -1,4 +1,4 @@
-"""How a turn's answer is generated and held: limits, grammar, reasoning, calls; and what of that a model cannot do."""
+"""How a turn's answer is generated and held, and refusals of what a model cannot do."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -21,7 +21,7 @@ from inference_service.threads import WorkerThreads
 def check_input(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[int] = ()) -> None:
     """Refuse token ids that the model does not have: the backend would read and write out of bounds.
 
-    And more of them, or of messages, which are a token at least each, than are counted (ContextExceeded).
+    Refuse, with ContextExceeded, more of them, or of messages, than are counted.
     """
     content = turn_input.content if isinstance(turn_input, AppendInput) else turn_input
     token_ids = content.token_ids if isinstance(content, TokensInput) else np.empty(0, np.uint32)

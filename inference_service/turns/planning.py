@@ -1,4 +1,4 @@
-"""What a turn is, in tokens: its input against the ledger, within the context, and the KV that would serve.
+"""Plans a turn in tokens: its input against the ledger, within the context, and the KV that would serve.
 
 Where a memory and what is appended to it outgrow the context, its oldest turns go; see `memory.trimming`.
 """
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class TurnPlanner:
-    """Plans turns, and raises the contract's errors, before any side effect. Event loop; text on other threads."""
+    """Plans turns and raises the contract's errors, before any side effect. Event loop; text on other threads."""
 
     store: StoreClient
     threads: WorkerThreads

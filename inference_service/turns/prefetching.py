@@ -1,4 +1,4 @@
-"""Bringing an agent's KV into the pool ahead of its turn, so that its next prompt finds it there."""
+"""Brings an agent's KV into the pool ahead of its turn."""
 
 import time
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ from inference_service.turns.reserving import Reservations
 from inference_service.turns.restoring import Restorer, kv_lookup
 
 _NEXT = 0
-"""What stands for the prompt's new token, whatever it will be: all of the ledger can be reused before it."""
+"""Stands for the prompt's new token: all of the ledger can be reused before it."""
 
 
 class Prefetched(NamedTuple):
-    """Tokens of the agent that are in the pool now, and the bytes that were read for it."""
+    """The agent's tokens in the pool now, and the bytes that were read for them."""
 
     tokens: int
     load_bytes: int
@@ -36,7 +36,7 @@ class Prefetched(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Prefetcher:
-    """Prefetches. Event loop only; call it under the agent's lock."""
+    """Event loop only; call it under the agent's lock."""
 
     engine: EngineThread
     threads: WorkerThreads
