@@ -160,7 +160,7 @@ async def test_several_stay_loaded_and_the_least_recently_used_goes(directories:
 @pytest.mark.slow
 async def test_a_pinned_model_stays(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data, options={"a": {"pinned": True}}) as world:
-        with pytest.raises(FailedPrecondition, match="'a' is pinned"):
+        with pytest.raises(FailedPrecondition, match="unpin one of 'a'"):
             await world.once("b")
         assert await world.once("a") == "a"
     async with serving(directories, data, models=2, options={"a": {"pinned": True}}) as world:
