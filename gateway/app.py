@@ -255,9 +255,9 @@ class _Uvicorn(uvicorn.Server):
 def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connection_type(
-            settings.max_connections, settings.stall_limit, settings.max_header_bytes, tls.context if tls else None
-        ),
+        http=connection_type(settings.max_connections, settings.stall_limit),
+        h11_max_incomplete_event_size=settings.max_header_bytes,
+        ssl_context_factory=(lambda *_: tls.context) if tls else None,
         ws="none",
         lifespan="off",
         log_config=None,

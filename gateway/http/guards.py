@@ -50,14 +50,13 @@ class KnownHosts:
 
 
 class RequestLimits:
-    """ASGI middleware: refuses what is too large, and cuts off bodies that come too slowly.
+    """ASGI middleware: refuses connections that are too many, and cuts off bodies that come too slowly.
 
     A body may keep its reader waiting for `body_timeout` seconds, and for one more with each 16 KiB that came.
     """
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
         self._app = app
-        self._max_header_bytes = settings.max_header_bytes
         self._body_timeout = settings.body_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,11 +67,6 @@ class RequestLimits:
                     scope, receive, send
                 )
                 return
-        # The server's own limit is for headers that are incomplete when it looks; these may have come at once.
-        size = len(scope["raw_path"]) + len(scope["query_string"])
-        size += sum(len(name) + len(value) for name, value in scope["headers"])
-        if size > self._max_header_bytes:
-            raise HTTPException(431, f"the headers are larger than {self._max_header_bytes} bytes", _CLOSE)
         await self._app(scope, _timed(receive, self._body_timeout), send)
 
 

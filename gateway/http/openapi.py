@@ -31,10 +31,7 @@ TEXT: Final = "text/plain"
 HTML: Final = "text/html"
 FILE: Final = "application/octet-stream"
 
-_LARGE_HEADERS: Final = 431
-"""The one refusal that even a probe may get."""
-
-GUARD_ERRORS: Final = (401, 403, 421, 429, _LARGE_HEADERS, 503)
+GUARD_ERRORS: Final = (401, 403, 421, 429, 503)
 """What is answered before the endpoint."""
 
 READ_ERRORS: Final = (*GUARD_ERRORS, 400, 404, 422, 499, 500, 504)
@@ -91,7 +88,7 @@ _TURN: Final = Operation(
 
 _ANTHROPIC: Final[Any] = {"tag": "Anthropic", "dialect": "anthropic", "errors": (*WRITE_ERRORS, 529)}
 _TEXT: Final = {"type": "string"}
-_PAGE_ERRORS: Final = (421, _LARGE_HEADERS, 503)
+_PAGE_ERRORS: Final = (421, 503)
 _CHAT: Final = {"model": "demo", "messages": [{"role": "user", "content": "The colour of the boat is green."}]}
 
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
@@ -148,15 +145,13 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         "Operations",
         {JSON: answer_schemas.CLUSTER},
     ),
-    ("GET", ALIVE): Operation(
-        "Whether the gateway lives", "Operations", {JSON: answer_schemas.STATUS}, errors=(_LARGE_HEADERS,)
-    ),
+    ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: answer_schemas.STATUS}, errors=()),
     **{
         ("GET", path): Operation(
             "Whether a turn could run",
             "Operations",
             {JSON: answer_schemas.STATUS},
-            errors=(_LARGE_HEADERS,),
+            errors=(),
             further={503: answer_schemas.UNREADY},
         )
         for path in (READY, HEALTH)

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -146,29 +145,6 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
         after = await shown()
         assert after[0] == after[1] != before[0]
         assert await listed(gateway, ClientTls(files.ca_file.read_bytes()))
-
-
-async def test_handshakes_are_connections(worker: ScriptedWorker, run_dir: Path, files: Files) -> None:
-    async with running(run_dir, **files.settings, max_connections=8) as gateway, AsyncExitStack() as open_ones:
-        host, _, port = gateway.addresses["http"].rpartition(":")
-        strangers = []
-        for _ in range(30):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            open_ones.callback(writer.close)
-            strangers.append(reader)
-        assert await alive(gateway, client_context(files))
-        async with asyncio.timeout(8):  # not by the handshake's own limit
-            assert [await reader.read() for reader in strangers[:20]] == [b""] * 20
-
-
-async def test_a_handshake_that_does_not_come(run_dir: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http.connections.HEADER_SECONDS", 0.2)
-    async with running(run_dir, **files.settings) as gateway:
-        host, _, port = gateway.addresses["http"].rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        async with asyncio.timeout(20):
-            assert await reader.read() == b""
-        writer.close()
 
 
 async def test_a_request_that_comes_with_the_end_of_the_handshake(run_dir: Path, files: Files) -> None:

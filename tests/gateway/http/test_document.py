@@ -38,9 +38,7 @@ def test_every_route_is_in_it_and_nothing_else() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"), [({"host": "evil.example"}, 421), ({"x-much": "a" * 100_000}, 431)], ids=["421", "431"]
-)
+@pytest.mark.parametrize(("headers", "status"), [({"host": "evil.example"}, 421)], ids=["421"])
 async def test_the_doors_own_refusals_are_in_it(http: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
     for path, operations in document()["paths"].items():
         for method, operation in operations.items():
