@@ -100,7 +100,7 @@ class HttpServer:
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
                 Route("/v1/completions", TurnEndpoint(turns, CompletionRequest, completion_exchange), methods=["POST"]),
                 Route("/v1/responses", TurnEndpoint(turns, ResponseRequest, response_exchange), methods=["POST"]),
-                Route("/v1/responses/{id:path}", ResponseEndpoint(kept), methods=["GET", "POST", "DELETE"]),
+                Route("/v1/responses/{id:path}", ResponseEndpoint(kept), methods=["GET", "DELETE"]),
                 Route("/v1/messages", TurnEndpoint(turns, MessagesRequest, messages_exchange), methods=["POST"]),
                 Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
                 Route("/v1/models", models.list),

@@ -46,7 +46,7 @@ def endpoints() -> Iterator[Endpoint]:
             content = operation.get("requestBody", {}).get("content", {})
             if "application/json" in content:
                 query = "&".join(f"{one['name']}=demo" for one in operation["parameters"] if one["in"] == "query")
-                error = operation["responses"]["400"]["content"]["application/json"]["schema"]["$ref"]
+                error = operation["responses"]["default"]["content"]["application/json"]["schema"]["$ref"]
                 url = re.sub(r"{\w+}", "a", path) + f"?{query}"
                 schema = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
                 fields = sorted(described["components"]["schemas"][schema].get("properties", {}))
