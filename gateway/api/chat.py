@@ -36,14 +36,14 @@ from gateway.api.openai import ResponseFormat, SampledRequest, choices, refuse_i
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
 from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, held_calls
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, Json, JsonObject, KeyPart, Limit, Text, limit
+from gateway.api.validation import Forgiving, Json, JsonObject, KeyPart, Limit, Many, limit
 
 
 class TextPart(Forgiving):
     """One part of a message's content."""
 
     type: Literal["text"]
-    text: Text
+    text: str
 
 
 Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
@@ -52,14 +52,14 @@ Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
 class FunctionCall(Forgiving):
     """The function that a tool call calls; `arguments` is JSON text, or the object itself."""
 
-    name: Text
-    arguments: Text | JsonObject | None = None
+    name: str
+    arguments: str | JsonObject | None = None
 
 
 class ToolCall(Forgiving):
     """A call that an assistant made earlier in the chat."""
 
-    id: Text
+    id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
@@ -79,12 +79,12 @@ class Message(Forgiving):
     """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[Part] | None = None
-    refusal: Text | None = None
-    name: Text | None = None
-    tool_call_id: Text | None = None
-    tool_calls: list[ToolCall] | None = None
-    reasoning_content: Text | None = None
+    content: str | Many[Part] | None = None
+    refusal: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: Many[ToolCall] | None = None
+    reasoning_content: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -120,16 +120,16 @@ class Message(Forgiving):
 class ChatRequest(SampledRequest, Thinks):
     """The body of a request."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     prompt_cache_key: KeyPart | None = None
-    tools: list[Tool] | None = None
+    tools: Many[Tool] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Many[Literal["text"]] | None = None
 
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:

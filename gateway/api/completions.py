@@ -16,21 +16,21 @@ from gateway.api.errors import COMPLETIONS
 from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
 from gateway.api.openai import No, SampledRequest, choices, refuse_idle_stream_options
 from gateway.api.openai_answers import CompletionsAnswer
-from gateway.api.validation import UINT32, Json, Text, limit
+from gateway.api.validation import UINT32, Json, Many, limit
 
 MAX_PROMPTS = 64
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for this endpoint alone."""
 _MAX_LOGPROBS = 5
 
-_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=UINT32)]], Field(min_length=1)]
+_TokenIds = Annotated[Many[Annotated[int, Field(ge=0, le=UINT32)]], Field(min_length=1)]
 _Several = Field(min_length=1, max_length=MAX_PROMPTS)
 
 
 class CompletionRequest(SampledRequest):
     """The body of a request."""
 
-    prompt: Text | Annotated[list[Text], _Several] | _TokenIds | Annotated[list[_TokenIds], _Several]
+    prompt: str | Annotated[Many[str], _Several] | _TokenIds | Annotated[Many[_TokenIds], _Several]
     logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
     echo: No | None = None
     best_of: int | None = None

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict
 
-from gateway.api.validation import Forgiving, Text
+from gateway.api.validation import Forgiving
 
 _Image: TypeAlias = Literal["image", "image_url", "input_image", "computer_screenshot"]
 _Audio: TypeAlias = Literal["audio", "audio_url", "input_audio"]
@@ -37,7 +37,7 @@ class Refusal(Forgiving):
     """A refusal of an assistant's, in words."""
 
     type: Literal["refusal"]
-    refusal: Text
+    refusal: str
 
     @property
     def text(self) -> str:

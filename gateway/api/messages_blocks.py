@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from gateway.api.content import MEDIA_KINDS, Media, left_out
-from gateway.api.validation import Forgiving, InPart, JsonObject, Text, ToolName
+from gateway.api.validation import Forgiving, InPart, JsonObject, Many, ToolName
 
 
 class Tool(Forgiving):
@@ -13,7 +13,7 @@ class Tool(Forgiving):
 
     type: Literal["custom"] | None = None
     name: ToolName
-    description: Text | None = None
+    description: str | None = None
     input_schema: JsonObject
     strict: bool | None = None
     defer_loading: bool | None = None
@@ -23,15 +23,15 @@ class TextBlock(Forgiving):
     """Text."""
 
     type: Literal["text"]
-    text: Text
+    text: str
 
 
 class _Source(InPart):
     """Where a document is: here, if it is text."""
 
     type: str
-    data: Text | None = None
-    content: Text | list[TextBlock | Media] | None = None
+    data: str | None = None
+    content: str | Many[TextBlock | Media] | None = None
 
 
 class DocumentBlock(Forgiving):
@@ -39,8 +39,8 @@ class DocumentBlock(Forgiving):
 
     type: Literal["document"]
     source: _Source
-    title: Text | None = None
-    context: Text | None = None
+    title: str | None = None
+    context: str | None = None
 
     @property
     def text(self) -> str:
@@ -58,9 +58,9 @@ class SearchResultBlock(Forgiving):
     """Something that a search found."""
 
     type: Literal["search_result"]
-    source: Text
-    title: Text
-    content: list[TextBlock]
+    source: str
+    title: str
+    content: Many[TextBlock]
 
     @property
     def text(self) -> str:
@@ -87,17 +87,17 @@ class ToolUseBlock(Forgiving):
     """A call that the assistant made."""
 
     type: Literal["tool_use"]
-    id: Text
-    name: Text
-    input: JsonObject | Text | None = None
+    id: str
+    name: str
+    input: JsonObject | str | None = None
 
 
 class ToolResultBlock(Forgiving):
     """The result of a call. The model gets `is_error` in words."""
 
     type: Literal["tool_result"]
-    tool_use_id: Text
-    content: Text | list[Annotated[Said | ToolReferenceBlock, Field(discriminator="type")]] | None = None
+    tool_use_id: str
+    content: str | Many[Annotated[Said | ToolReferenceBlock, Field(discriminator="type")]] | None = None
     is_error: bool | None = None
 
 
@@ -105,7 +105,7 @@ class ThinkingBlock(Forgiving):
     """Reasoning before a text or a call."""
 
     type: Literal["thinking"]
-    thinking: Text
+    thinking: str
 
 
 class OtherBlock(InPart):

@@ -24,8 +24,8 @@ from gateway.api.validation import (
     InPart,
     JsonObject,
     KeyPart,
+    Many,
     StopString,
-    Text,
     ToolName,
     TopK,
     TopP,
@@ -37,7 +37,7 @@ class Message(Forgiving):
     """One message. One of the system's may be there for the turn of the user that it follows, and no later."""
 
     role: Literal["user", "assistant", "system"]
-    content: Text | list[Block]
+    content: str | Many[Block]
     clear_at: Literal["next_user_message", "never"] | None = None
 
     @property
@@ -114,14 +114,14 @@ class ClearToolUses(Forgiving):
     trigger: JsonObject | None = None
     keep: JsonObject | None = None
     clear_at_least: JsonObject | None = None
-    clear_tool_inputs: bool | list[Text] | None = None
-    exclude_tools: list[Text] | None = None
+    clear_tool_inputs: bool | Many[str] | None = None
+    exclude_tools: Many[str] | None = None
 
 
 class ContextManagement(Forgiving):
     """What may be left out of the prompt."""
 
-    edits: list[Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]] | None = None
+    edits: Many[Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]] | None = None
 
 
 class Metadata(InPart):
@@ -134,10 +134,10 @@ class Conversation(Forgiving):
     """What a request to be answered and one to be counted have in common: all that the prompt is made of."""
 
     model: KeyPart | None = None
-    messages: Annotated[list[Message], Field(min_length=1)]
-    system: Text | list[TextBlock] | None = None
+    messages: Annotated[Many[Message], Field(min_length=1)]
+    system: str | Many[TextBlock] | None = None
     tools: (
-        list[Annotated[Annotated[Tool, Tag("own")] | Annotated[OtherTool, Tag("other")], Discriminator(_whose)]] | None
+        Many[Annotated[Annotated[Tool, Tag("own")] | Annotated[OtherTool, Tag("other")], Discriminator(_whose)]] | None
     ) = None
     tool_choice: ToolChoice | None = None
     thinking: Switch | None = None
@@ -158,5 +158,5 @@ class MessagesRequest(Conversation):
     temperature: Annotated[float, within("temperature", high=1)] | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop_sequences: Annotated[Many[StopString], Field(max_length=MAX_STOPS)] | None = None
     metadata: Metadata | None = None

@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
-from gateway.api.validation import Forgiving, InPart, Json, JsonObject, Text, ToolName
+from gateway.api.validation import Forgiving, InPart, Json, JsonObject, Many, ToolName
 
 _HOSTED: Final = (
     "^(web_search|file_search|computer|code_interpreter|image_generation|mcp|local_shell|shell|tool_search|apply_patch"
@@ -21,7 +21,7 @@ class FunctionDefinition(Forgiving):
     """A function that the model may call; `parameters` is a JSON Schema."""
 
     name: ToolName
-    description: Text | None = None
+    description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
 
@@ -60,7 +60,7 @@ class ResponseFunction(Forgiving):
 
 class _Allowed(Forgiving):
     mode: _Mode
-    tools: Annotated[list[ChatFunction], Field(min_length=1)]
+    tools: Annotated[Many[ChatFunction], Field(min_length=1)]
 
 
 class ChatAllowedTools(Forgiving):
@@ -75,7 +75,7 @@ class ResponseAllowedTools(Forgiving):
 
     type: Literal["allowed_tools"]
     mode: _Mode
-    tools: Annotated[list[ResponseFunction], Field(min_length=1)]
+    tools: Annotated[Many[ResponseFunction], Field(min_length=1)]
 
 
 def _kind(value: Any) -> Any:
@@ -135,8 +135,8 @@ class Grammar(Forgiving):
     """How the input of a custom tool is spelled."""
 
     type: Literal["text", "grammar"]
-    syntax: Text | None = None
-    definition: Text | None = None
+    syntax: str | None = None
+    definition: str | None = None
 
 
 class CustomTool(Forgiving):
@@ -144,7 +144,7 @@ class CustomTool(Forgiving):
 
     type: Literal["custom"]
     name: ToolName
-    description: Text | None = None
+    description: str | None = None
     format: Grammar | None = None
 
     def to_function(self) -> Function:
@@ -165,8 +165,8 @@ class NamespaceTool(Forgiving):
 
     type: Literal["namespace"]
     name: ToolName
-    description: Text | None = None
-    tools: list[Annotated[Function | CustomTool, Field(discriminator="type")]]
+    description: str | None = None
+    tools: Many[Annotated[Function | CustomTool, Field(discriminator="type")]]
 
 
 class HostedTool(InPart):

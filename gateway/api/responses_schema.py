@@ -18,21 +18,21 @@ from gateway.api.content import Media, Refusal
 from gateway.api.openai import No, Temperature, TextFormat
 from gateway.api.openai_tools import ResponseTool, ResponseToolChoice
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, InPart, JsonObject, KeyPart, Limit, Text, TopP
+from gateway.api.validation import Forgiving, InPart, JsonObject, KeyPart, Limit, Many, TopP
 
 MAX_METADATA = 16
 
-_NonEmpty = Annotated[Text, Field(min_length=1)]
+_NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class ItemText(Forgiving):
     """One part of what the model is given, or of what it said."""
 
     type: Literal["input_text", "output_text", "text"]
-    text: Text
+    text: str
 
 
-Content: TypeAlias = Text | list[Annotated[ItemText | Refusal | Media, Field(discriminator="type")]]
+Content: TypeAlias = str | Many[Annotated[ItemText | Refusal | Media, Field(discriminator="type")]]
 
 
 class MessageItem(Forgiving):
@@ -49,8 +49,8 @@ class FunctionCallItem(Forgiving):
     type: Literal["function_call"]
     call_id: _NonEmpty
     name: _NonEmpty
-    namespace: Text | None = None
-    arguments: Text | JsonObject | None = None
+    namespace: str | None = None
+    arguments: str | JsonObject | None = None
 
 
 class CustomCallItem(Forgiving):
@@ -59,8 +59,8 @@ class CustomCallItem(Forgiving):
     type: Literal["custom_tool_call"]
     call_id: _NonEmpty
     name: _NonEmpty
-    namespace: Text | None = None
-    input: Text
+    namespace: str | None = None
+    input: str
 
 
 class CallOutputItem(Forgiving):
@@ -69,23 +69,23 @@ class CallOutputItem(Forgiving):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _NonEmpty
     output: Content
-    name: Text | None = None
-    namespace: Text | None = None
+    name: str | None = None
+    namespace: str | None = None
 
 
 class ReasoningText(Forgiving):
     """One part of what the model thought."""
 
     type: Literal["reasoning_text", "summary_text"]
-    text: Text
+    text: str
 
 
 class ReasoningItem(Forgiving):
     """Reasoning of the model. A summary, of another server's model, is not read."""
 
     type: Literal["reasoning"]
-    summary: list[ReasoningText] | None = None
-    content: list[ReasoningText] | None = None
+    summary: Many[ReasoningText] | None = None
+    content: Many[ReasoningText] | None = None
 
 
 class ItemReference(Forgiving):
@@ -111,8 +111,8 @@ _ITEMS: Final = {
     "message": "message",
     "function_call": "function_call",
     "custom_tool_call": "custom_tool_call",
-    "function_call_output": "output",
-    "custom_tool_call_output": "output",
+    "function_call_output": "call_output",
+    "custom_tool_call_output": "call_output",
     "reasoning": "reasoning",
     "item_reference": "item_reference",
 }
@@ -130,7 +130,7 @@ Item: TypeAlias = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[CustomCallItem, Tag("custom_tool_call")]
-    | Annotated[CallOutputItem, Tag("output")]
+    | Annotated[CallOutputItem, Tag("call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ItemReference, Tag("item_reference")]
     | Annotated[OtherItem, Tag("other")],
@@ -152,25 +152,25 @@ class ResponseRequest(Thinks):
     """The body of a request."""
 
     model: KeyPart | None = None
-    input: Text | list[Item]
-    instructions: Text | None = None
+    input: str | Many[Item]
+    instructions: str | None = None
     stream: bool | None = None
     stream_options: JsonObject | None = None
     max_output_tokens: Limit | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
-    previous_response_id: Text | None = None
+    previous_response_id: str | None = None
     store: bool | None = None
     metadata: Annotated[JsonObject, Field(max_length=MAX_METADATA)] | None = None
     prompt_cache_key: KeyPart | None = None
     text: TextConfig | None = None
-    tools: list[ResponseTool] | None = None
+    tools: Many[ResponseTool] | None = None
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    include: list[Text] | None = None
+    include: Many[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    user: Annotated[Text, Field(description="no effect; is in the answer")] | None = None
-    safety_identifier: Annotated[Text, Field(description="no effect; is in the answer")] | None = None
+    user: Annotated[str, Field(description="no effect; is in the answer")] | None = None
+    safety_identifier: Annotated[str, Field(description="no effect; is in the answer")] | None = None
     background: No | None = None
 
     @property

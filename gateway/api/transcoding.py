@@ -32,7 +32,7 @@ from gateway.api.contract_json import (
     map_fields,
     oneof_of,
 )
-from gateway.api.validation import Strict, Text, parse_body
+from gateway.api.validation import Many, Strict, parse_body
 
 _MOST_SECONDS: Final = 315_576_000_000
 _MOST_KEYS: Final = 1024
@@ -124,7 +124,7 @@ def _type(field: FieldDescriptor) -> Any:
         names = {short: name for name, short in enum_names(types_pb2.Tier.DESCRIPTOR).items()}
         tokens = dict[Literal[tuple(names)], _single(TIER_TOKENS.fields_by_name["tokens"])]  # type: ignore[misc, valid-type]
         return Annotated[tokens, PlainSerializer(lambda by: [{"tier": names[t], "tokens": n} for t, n in by.items()])]
-    return list[_single(field)] if field.is_repeated else _single(field)  # type: ignore[misc]
+    return Many[_single(field)] if field.is_repeated else _single(field)  # type: ignore[misc]
 
 
 def _single(field: FieldDescriptor) -> Any:
@@ -141,7 +141,7 @@ def _single(field: FieldDescriptor) -> Any:
         return Annotated[int, Field(ge=least, le=most)]
     return {
         FieldDescriptor.TYPE_BOOL: bool,
-        FieldDescriptor.TYPE_STRING: Text,
+        FieldDescriptor.TYPE_STRING: str,
         FieldDescriptor.TYPE_BYTES: _Base64,
         FieldDescriptor.TYPE_FLOAT: Annotated[float, Field(ge=-LARGEST_FLOAT, le=LARGEST_FLOAT)],
         FieldDescriptor.TYPE_DOUBLE: float,
@@ -150,7 +150,7 @@ def _single(field: FieldDescriptor) -> Any:
 
 def _map_key(field: FieldDescriptor) -> Any:
     if field.type == FieldDescriptor.TYPE_STRING:
-        return Text
+        return str
     most = _INTEGERS[field.type][1]
 
     def check(key: str) -> str:

@@ -65,7 +65,6 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("text", {"format": {"type": "json_schema", "name": "n"}}),
         ("tools", [{"type": "made_up"}]),
         ("tools", [{"type": "namespace", "name": "n", "tools": [{"type": "web_search"}]}]),
-        ("tools", [{**TOOL, "parameters": {"a": float("inf")}}]),
         ("tool_choice", {"type": "web_search"}),
         ("tool_choice", {"type": "function"}),
         ("top_logprobs", 21),
@@ -136,8 +135,6 @@ def test_items(item: dict[str, Any]) -> None:
     [
         ({"role": "tool", "content": "x"}, "input[1].role"),
         ({"role": "user"}, "input[1].content"),
-        ({"role": "user", "content": [{"type": "\ud800"}]}, "input[1].content[0].type"),
-        ({"role": "user", "content": "\ud800"}, "input[1].content"),
         ({"type": "item_reference", "id": ""}, "input[1].id"),
         ({"type": "made_up"}, "input[1].type"),
         ({"type": ["x"]}, "input[1]"),

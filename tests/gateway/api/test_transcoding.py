@@ -144,7 +144,6 @@ def refused() -> Iterator[tuple[dict[str, Any], str]]:
     )
     yield {"token_ids": {"ids": [1, 2**32]}}, "token_ids.ids[1]"
     yield {"token_ids": {"ids": [1.0]}}, "token_ids.ids[0]"
-    yield {"prompt": "\ud800"}, "prompt"
     yield {**prompt, "namespace": "theirs"}, "namespace"
     yield {**prompt, "key": {"namespace": "theirs"}}, "key.namespace"
     yield {**prompt, "if_version": -1}, "if_version"
