@@ -40,7 +40,8 @@ def complaints(error: ValidationError, data: Any) -> list[Complaint]:
     Of a union's complaints the deepest is about the branch that was meant, or one that knows the type at least: those
     on the way to another are left out.
     """
-    found = [_complaint(one, data) for one in error.errors(include_url=False, include_input=False)]
+    told = error.errors(include_url=False, include_input=False)
+    found = [_complaint(one, data) for one in told if "Other" not in one["loc"]] or [_complaint(told[0], data)]
     passed = {one.path[:length] for one in found for length in range(len(one.path))}
     by_place: dict[tuple[str | int, ...], Complaint] = {}
     for one in sorted(found, key=_about_type):

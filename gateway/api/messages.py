@@ -20,7 +20,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api import messages_blocks as blocks
 from gateway.api import messages_schema as schema
 from gateway.api.complaints import shown_name
-from gateway.api.content import Media, counted
+from gateway.api.content import Media, Other, counted, others
 from gateway.api.exchange import (
     Exchange,
     Incoming,
@@ -39,8 +39,8 @@ _WORDS: Final = (blocks.TextBlock, Media, blocks.DocumentBlock, blocks.SearchRes
 """Blocks that have a text."""
 _CHANGES: Final = (blocks.ToolAdditionBlock, blocks.ToolRemovalBlock)
 _SAYS: Final[Mapping[str, tuple[type[blocks.Block], ...]]] = {
-    "user": (*_WORDS, blocks.ToolResultBlock, *_CHANGES, blocks.OtherBlock),
-    "assistant": (blocks.TextBlock, blocks.ToolUseBlock, blocks.ThinkingBlock, blocks.OtherBlock),
+    "user": (*_WORDS, blocks.ToolResultBlock, *_CHANGES, Other),
+    "assistant": (blocks.TextBlock, blocks.ToolUseBlock, blocks.ThinkingBlock, Other),
     "system": (blocks.TextBlock, *_CHANGES),
 }
 _ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
@@ -59,7 +59,7 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
         bool(asked.stream),
         label=label or "",
         left_out=counted([said]),
-        hosted=list(dict.fromkeys(tool.type for tool in asked.tools or () if isinstance(tool, schema.OtherTool))),
+        hosted=others(asked.tools or (), *(message.blocks for message in asked.messages)),
     )
 
 

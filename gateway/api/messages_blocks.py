@@ -1,10 +1,10 @@
 """Blocks that messages of /v1/messages are made of, and a tool of the caller's own, which a block may define."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from gateway.api.content import MEDIA_KINDS, Media, left_out
+from gateway.api.content import Media, OrOther, left_out
 from gateway.api.validation import Forgiving, InPart, JsonObject, Many, ToolName
 
 
@@ -108,18 +108,6 @@ class ThinkingBlock(Forgiving):
     thinking: str
 
 
-class OtherBlock(InPart):
-    """A block of what another server did or thought; models here do not get it."""
-
-    type: Annotated[
-        str,
-        Field(
-            pattern="^(redacted_thinking|server_tool_use|compaction|fallback|advisor|mcp_tool_use|mcp_tool_result"
-            "|(web_search|web_fetch|code_execution|bash_code_execution|text_editor_code_execution|tool_search)_tool_result)"
-        ),
-    ]
-
-
 class Named(Forgiving):
     """A tool by its name."""
 
@@ -148,38 +136,9 @@ class ToolRemovalBlock(Forgiving):
     tool: Named
 
 
-_BLOCKS = {
-    "text": "text",
-    "document": "document",
-    "search_result": "search_result",
-    "tool_use": "tool_use",
-    "tool_result": "tool_result",
-    "thinking": "thinking",
-    "tool_addition": "tool_addition",
-    "tool_removal": "tool_removal",
-    **dict.fromkeys(MEDIA_KINDS, "media"),
-}
-
-
-def _kind(block: Any) -> Any:
-    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
-    return _BLOCKS.get(kind, "other") if isinstance(kind, str) else None
-
-
-Block: TypeAlias = Annotated[
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[Media, Tag("media")]
-    | Annotated[DocumentBlock, Tag("document")]
-    | Annotated[SearchResultBlock, Tag("search_result")]
-    | Annotated[ToolUseBlock, Tag("tool_use")]
-    | Annotated[ToolResultBlock, Tag("tool_result")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[ToolAdditionBlock, Tag("tool_addition")]
-    | Annotated[ToolRemovalBlock, Tag("tool_removal")]
-    | Annotated[OtherBlock, Tag("other")],
-    Discriminator(
-        _kind,
-        custom_error_type="block",
-        custom_error_message="must be text, an image, a document, a tool_use, a tool_result or thinking",
-    ),
+Block: TypeAlias = OrOther[
+    Annotated[
+        Said | ToolUseBlock | ToolResultBlock | ThinkingBlock | ToolAdditionBlock | ToolRemovalBlock,
+        Field(discriminator="type"),
+    ]
 ]

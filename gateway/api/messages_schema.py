@@ -11,11 +11,12 @@ The edits of context_management that leave out old calls and thoughts are never 
 nothing, and an edit in its middle would cost all after it. The answer says that none was applied.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from agentmem.limits import MAX_STOPS
+from gateway.api.content import OrOther
 from gateway.api.messages_blocks import Block, TextBlock, Tool
 from gateway.api.thinking import Effort, Switch
 from gateway.api.validation import (
@@ -44,22 +45,6 @@ class Message(Forgiving):
     def blocks(self) -> list[Block]:
         """The content as blocks."""
         return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
-
-
-class OtherTool(InPart):
-    """A tool that another server would run, or whose definition only its models know; models here do not get it."""
-
-    type: Annotated[
-        str,
-        Field(
-            pattern="^(web_search|web_fetch|code_execution|bash|text_editor|computer|memory|tool_search|mcp|advisor|agent)"
-        ),
-    ]
-
-
-def _whose(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return "own" if kind in (None, "custom") else "other"
 
 
 class NoTool(Forgiving):
@@ -136,9 +121,7 @@ class Conversation(Forgiving):
     model: KeyPart | None = None
     messages: Annotated[Many[Message], Field(min_length=1)]
     system: str | Many[TextBlock] | None = None
-    tools: (
-        Many[Annotated[Annotated[Tool, Tag("own")] | Annotated[OtherTool, Tag("other")], Discriminator(_whose)]] | None
-    ) = None
+    tools: Many[OrOther[Tool]] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Switch | None = None
     output_config: OutputConfig | None = None

@@ -21,10 +21,10 @@ from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.content import counted
+from gateway.api.content import counted, others
 from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text
 from gateway.api.openai import refuse_idle_stream_options, schema_of
-from gateway.api.openai_tools import CUSTOM_INPUT, HostedTool, flat_name, functions_of, held_calls
+from gateway.api.openai_tools import CUSTOM_INPUT, flat_name, functions_of, held_calls
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
     CallOutputItem,
@@ -33,7 +33,6 @@ from gateway.api.responses_schema import (
     Item,
     ItemReference,
     MessageItem,
-    OtherItem,
     ReasoningItem,
     ResponseRequest,
 )
@@ -138,20 +137,13 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         label=request.prompt_cache_key or "",
         previous=request.previous_response_id or "",
         left_out=_media(request.input),
-        hosted=_hosted(request),
+        hosted=others(request.tools or (), () if isinstance(request.input, str) else request.input),
     )
 
 
 def _media(given: str | Iterable[Item]) -> list[str]:
     said = [] if isinstance(given, str) else [i for i in given if isinstance(i, MessageItem) and i.role == "user"]
     return counted(item.content for item in said)
-
-
-def _hosted(request: ResponseRequest) -> list[str]:
-    """Return the types of tools and items that are left out, each once."""
-    items = () if isinstance(request.input, str) else request.input
-    tools = (tool.type for tool in request.tools or () if isinstance(tool, HostedTool))
-    return list(dict.fromkeys([*tools, *(item.type for item in items if isinstance(item, OtherItem))]))
 
 
 def _arguments(request: ResponseRequest) -> str:

@@ -9,16 +9,16 @@ the model writes calls as JSON. A tool is strict if it says so. Tools of a names
 tools are functions of one text, and tools that another server would run are left out, as are items that tell of them.
 """
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field
 
 from agentmem.validation import MAX_TOP_LOGPROBS
-from gateway.api.content import Media, Refusal
+from gateway.api.content import Media, OrOther, Refusal
 from gateway.api.openai import No, Temperature, TextFormat
 from gateway.api.openai_tools import ResponseTool, ResponseToolChoice
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, InPart, JsonObject, KeyPart, Limit, Many, TopP
+from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Many, TopP
 
 MAX_METADATA = 16
 
@@ -95,50 +95,21 @@ class ItemReference(Forgiving):
     id: _NonEmpty
 
 
-class OtherItem(InPart):
-    """An item that tells of what another server did; models here do not get it."""
-
-    type: Annotated[
-        str,
-        Field(
-            pattern="^(web_search|file_search|computer|code_interpreter|image_generation|mcp|local_shell|shell|tool_search"
-            "|apply_patch|program|compaction|configuration)"
-        ),
-    ]
-
-
-_ITEMS: Final = {
-    "message": "message",
-    "function_call": "function_call",
-    "custom_tool_call": "custom_tool_call",
-    "function_call_output": "call_output",
-    "custom_tool_call_output": "call_output",
-    "reasoning": "reasoning",
-    "item_reference": "item_reference",
-}
-
-
-def _kind(item: Any) -> Any:
-    if not isinstance(item, dict):
-        return _ITEMS.get(getattr(item, "type", ""), "other")
-    if (kind := item.get("type")) is None:
-        return "item_reference" if item.keys() == {"id"} else "message"
-    return _ITEMS.get(kind, "other") if isinstance(kind, str) else None
+def _typed(item: Any) -> Any:
+    """Return an item with the type that it leaves out."""
+    if isinstance(item, dict) and item.get("type") is None:
+        return {**item, "type": "item_reference" if item.keys() == {"id"} else "message"}
+    return item
 
 
 Item: TypeAlias = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[CustomCallItem, Tag("custom_tool_call")]
-    | Annotated[CallOutputItem, Tag("call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[ItemReference, Tag("item_reference")]
-    | Annotated[OtherItem, Tag("other")],
-    Discriminator(
-        _kind,
-        custom_error_type="item",
-        custom_error_message="must be a message, reasoning, a call, what a call gave, or an item_reference",
-    ),
+    OrOther[
+        Annotated[
+            MessageItem | FunctionCallItem | CustomCallItem | CallOutputItem | ReasoningItem | ItemReference,
+            Field(discriminator="type"),
+        ]
+    ],
+    BeforeValidator(_typed),
 ]
 
 
