@@ -1,6 +1,6 @@
 """/v1/chat/completions: what a request may hold, its turns, and their events as an answer, whole or in chunks.
 
-Everything else is refused by name, but for what `gateway.api.fields` lists; a null counts as not given.
+Other fields have no effect, but for those that `gateway.api.fields` refuses; a null counts as not given.
 prompt_cache_key only narrows the search for the conversation; chat_template_kwargs are vLLM's: further arguments of the
 chat template, as reasoning_effort is one.
 
@@ -36,7 +36,7 @@ from gateway.api.openai import ResponseFormat, SampledRequest, choices, refuse_i
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
 from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, held_calls
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, Json, JsonObject, KeyPart, Limit, Many, limit
+from gateway.api.validation import Advised, Forgiving, Json, JsonObject, KeyPart, Limit, Many, limit
 
 
 class TextPart(Forgiving):
@@ -75,7 +75,7 @@ class Tool(Forgiving):
     function: FunctionDefinition
 
 
-class Message(Forgiving):
+class Message(Advised):
     """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -93,7 +93,7 @@ class Message(Forgiving):
         reasoning = data.get("reasoning") if isinstance(data, dict) else None
         if reasoning in (None, []) or data.get("reasoning_content") not in (None, reasoning):
             return data
-        return {name: value for name, value in data.items() if name != "reasoning"} | {"reasoning_content": reasoning}
+        return {**data, "reasoning_content": reasoning}
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:
@@ -144,7 +144,9 @@ def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
         include_usage=chat.include_usage,
     )
     media = counted(message.content for message in chat.messages if message.role == "user")
-    return Exchange(turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "", left_out=media)
+    return Exchange(
+        turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "", left_out=media, others=chat.unread
+    )
 
 
 def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.api.fields import REFUSED
-
 _KEY = "[key]"  # what pydantic's location of a bad key ends with
 _NOT_THERE = frozenset({"missing", "extra_forbidden"})
 _NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
@@ -74,7 +72,9 @@ def _complaint(error: ErrorDetails, data: Any) -> Complaint:
     path = _followed(error["loc"], data, absent=error["type"] in _NOT_THERE)
     if error["type"] in _NO_BRANCH:
         path = [*path, error["ctx"]["discriminator"].strip("'")]
-    of_key = error["type"] == "extra_forbidden" or _KEY in error["loc"]
+    if error["type"] == "refused":
+        path = [*path, error["ctx"]["name"]]
+    of_key = error["type"] in ("extra_forbidden", "refused") or _KEY in error["loc"]
     return Complaint(tuple(path), _message(error), error["type"], of_key)
 
 
@@ -95,8 +95,6 @@ def _followed(loc: tuple[int | str, ...], data: Any, *, absent: bool) -> list[st
 
 
 def _message(error: ErrorDetails) -> str:
-    if error["type"] == "extra_forbidden" and (advice := REFUSED.get(str(error["loc"][-1]))):
-        return f"is not supported: {advice}"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     if error["type"] == "union_tag_invalid":

@@ -70,7 +70,7 @@ def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Excha
         logprobs=request.logprobs is not None,
         include_usage=request.include_usage,
     )
-    return Exchange(turns, answer, bool(request.stream))
+    return Exchange(turns, answer, bool(request.stream), others=request.unread)
 
 
 def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incoming) -> inference_pb2.GenerateRequest:

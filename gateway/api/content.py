@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from gateway.api.validation import Forgiving
 
@@ -25,8 +25,6 @@ MEDIA_KINDS: Final[Mapping[str, str]] = {
 
 class Media(Forgiving):
     """A part of a content that is no text. Nothing of it is read."""
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Literal[_Image, _Audio, _Video, _File]
 
@@ -56,8 +54,6 @@ def _unknown(kind: str) -> str:
 
 class Other(Forgiving):
     """A part, an item or a tool of a type that no model here has: another server's. It is left out."""
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Annotated[str, AfterValidator(_unknown)]
 

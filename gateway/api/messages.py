@@ -59,7 +59,7 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
         bool(asked.stream),
         label=label or "",
         left_out=counted([said]),
-        hosted=others(asked.tools or (), *(message.blocks for message in asked.messages)),
+        others=[*others(asked.tools or (), *(message.blocks for message in asked.messages)), *asked.unread],
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from gateway.api.content import Media, OrOther, left_out
-from gateway.api.validation import Forgiving, InPart, JsonObject, Many, ToolName
+from gateway.api.validation import Forgiving, JsonObject, Many, ToolName
 
 
 class Tool(Forgiving):
@@ -26,7 +26,7 @@ class TextBlock(Forgiving):
     text: str
 
 
-class _Source(InPart):
+class _Source(Forgiving):
     """Where a document is: here, if it is text."""
 
     type: str

@@ -1,4 +1,4 @@
-"""Requests to /v1/messages; what is not here is refused by name, but for `gateway.api.fields`.
+"""Requests to /v1/messages; what is not here has no effect, but for what `gateway.api.fields` refuses.
 
 output_config.effort reaches the model's chat template, as does thinking, if the template can turn it on and off;
 disabled also leaves it out of the answer. metadata.user_id only narrows the search for the conversation.
@@ -20,9 +20,10 @@ from gateway.api.content import OrOther
 from gateway.api.messages_blocks import Block, TextBlock, Tool
 from gateway.api.thinking import Effort, Switch
 from gateway.api.validation import (
+    Advised,
+    Body,
     Count,
     Forgiving,
-    InPart,
     JsonObject,
     KeyPart,
     Many,
@@ -34,7 +35,7 @@ from gateway.api.validation import (
 )
 
 
-class Message(Forgiving):
+class Message(Advised):
     """One message. One of the system's may be there for the turn of the user that it follows, and no later."""
 
     role: Literal["user", "assistant", "system"]
@@ -109,13 +110,13 @@ class ContextManagement(Forgiving):
     edits: Many[Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]] | None = None
 
 
-class Metadata(InPart):
+class Metadata(Forgiving):
     """Notes about the request. Only the user has an effect."""
 
     user_id: KeyPart | None = None
 
 
-class Conversation(Forgiving):
+class Conversation(Body):
     """What a request to be answered and one to be counted have in common: all that the prompt is made of."""
 
     model: KeyPart | None = None

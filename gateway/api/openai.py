@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from agentmem.errors import InvalidArgument
 from agentmem.limits import MAX_LOGIT_BIASES, MAX_STOPS
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Many, StopString, TopK, TopP, within
+from gateway.api.validation import Body, Forgiving, JsonObject, KeyPart, Limit, Many, StopString, TopK, TopP, within
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
@@ -34,7 +34,7 @@ class StreamOptions(Forgiving):
     include_usage: bool | None = None
 
 
-class SampledRequest(Forgiving):
+class SampledRequest(Body):
     """What chat completions and completions have in common; top_k, min_p and repetition_penalty are beyond OpenAI's."""
 
     model: KeyPart | None = None

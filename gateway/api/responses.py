@@ -137,7 +137,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         label=request.prompt_cache_key or "",
         previous=request.previous_response_id or "",
         left_out=_media(request.input),
-        hosted=others(request.tools or (), () if isinstance(request.input, str) else request.input),
+        others=[*others(request.tools or (), () if isinstance(request.input, str) else request.input), *request.unread],
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests to /v1/responses; what is not here is refused by name, but for `gateway.api.fields`.
+"""Requests to /v1/responses; what is not here has no effect, but for what `gateway.api.fields` refuses.
 
 A null counts as not given. metadata is echoed, prompt_cache_key only narrows the search for the conversation, and
 reasoning.effort reaches the model's chat template. include=["reasoning.encrypted_content"] has no effect: reasoning is

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from agentmem.errors import InvalidArgument
-from gateway.api.validation import Forgiving, JsonObject
+from gateway.api.validation import Body, Forgiving, JsonObject
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -48,7 +48,7 @@ class ReasoningConfig(Forgiving):
     max_tokens: Annotated[int, Field(description="no effect: nothing holds the model to it")] | None = None
 
 
-class Thinks(Forgiving):
+class Thinks(Body):
     """Fields of requests in OpenAI's dialects."""
 
     reasoning_effort: Effort | None = None

@@ -1,6 +1,5 @@
 """Bodies of requests as JSON objects, and the kinds of their fields."""
 
-from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -12,7 +11,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import from_json
+from pydantic_core import PydanticCustomError, from_json
 
 from agentmem import jsonsize, jsontext
 from agentmem.errors import InvalidArgument
@@ -20,8 +19,8 @@ from agentmem.jsonsize import MAX_MEMBERS
 from agentmem.jsontext import MAX_DEPTH, shallow
 from agentmem.limits import SAMPLING
 from agentmem.validation import MAX_STOP_BYTES, check_text
-from gateway.api.complaints import complaints, deepest, dotted
-from gateway.api.fields import IDLE
+from gateway.api.complaints import complaints, deepest, dotted, shown_name
+from gateway.api.fields import REFUSED
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -57,33 +56,38 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
-class InPart(Strict):
-    """Base of what is read in part: fields that it does not name are dropped, whatever they say."""
+class Forgiving(Strict):
+    """Base of what the dialects read. Fields that it does not name are left out, whatever they say.
+
+    SDKs learn new ones, and a message goes back with all fields of a response.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
 
-class Forgiving(Strict):
-    """Base of what clients send with more than they mean: a message goes back with all fields of a response.
-
-    Unknown fields are dropped that say nothing, null or an empty list, and those of `fields.IDLE`.
-    """
+class Advised(Forgiving):
+    """Base of what has no fields of REFUSED but its own: bodies and messages. Null or an empty list says nothing."""
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_idle(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.keys() <= (known := _names(cls)):
-            return data
-        return {
-            name: value
-            for name, value in data.items()
-            if name in known or not (name in IDLE or value is None or value == [])
-        }
+    def _advise(cls, data: Any) -> Any:
+        for name in data if isinstance(data, dict) else ():
+            if name in REFUSED and name not in cls.model_fields and data[name] not in (None, []):
+                raise PydanticCustomError(
+                    "refused", "is not supported: {advice}", {"name": name, "advice": REFUSED[name]}
+                )
+        return data
 
 
-@cache
-def _names(model: type[BaseModel]) -> frozenset[str]:
-    return frozenset(field.alias or name for name, field in model.model_fields.items())
+class Body(Advised):
+    """Base of the dialects' bodies."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def unread(self) -> list[str]:
+        """The names of fields that have no effect."""
+        return [shown_name(name) for name, value in (self.model_extra or {}).items() if value not in (None, [])]
 
 
 class BadField(InvalidArgument):

@@ -199,7 +199,7 @@ class _Run:
 
     async def _answer(self, events: Events, headers: dict[str, str]) -> None:
         answer = self.exchange.answer
-        answer.left_out = [*self.exchange.hosted, *self.exchange.left_out]
+        answer.left_out = [*self.exchange.others, *self.exchange.left_out]
         if self.exchange.streamed:
             stream = EventStream(self.send, self.shared.settings.stall_limit)
             await stream.start(headers.items())

@@ -68,7 +68,6 @@ def test_a_model_that_must_not_call_is_not_told_of_tools(fields: dict[str, Any])
         ({"tools": [tool(name="")]}, "tools[0].function.name", ""),
         ({"tools": [tool(name="x" * 129)]}, "tools[0].function.name", ""),
         ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters", ""),
-        ({"tools": [tool(more=1)]}, "tools[0].function.more", "not supported"),
         ({"tools": "x"}, "tools", ""),
         ({"functions": [FUNCTION]}, "functions", "not supported: name them in tools"),
     ],

@@ -88,7 +88,6 @@ def test_lone_surrogates_are_refused(changed: dict[str, Any]) -> None:
         ({"logit_bias": {"1": "x"}}, "logit_bias.1"),
         ({"n": 17}, "n"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"nonsense": 0}, "nonsense"),
     ],
 )
 def test_the_field_is_named(changed: dict[str, Any], field: str) -> None:
@@ -96,9 +95,11 @@ def test_the_field_is_named(changed: dict[str, Any], field: str) -> None:
 
 
 def test_nesting_is_limited_wherever_it_is() -> None:
-    for depth, field in ((MAX_DEPTH, "body"), (MAX_DEPTH - 1, "nothing")):
-        nested = b"[" * depth + b"]" * depth
-        assert refused(json.dumps(GOOD).encode()[:-1] + b', "nothing": ' + nested + b"}").field == field
+    def sent(depth: int) -> bytes:
+        return json.dumps(GOOD).encode()[:-1] + b', "nothing": ' + b"[" * depth + b"]" * depth + b"}"
+
+    assert parse_body(sent(MAX_DEPTH - 1), ChatRequest)
+    assert refused(sent(MAX_DEPTH)).field == "body"
     wide = json.dumps({**GOOD, "stop": ["x"], "messages": GOOD["messages"] * 500}).encode()
     assert len(parse_body(wide, ChatRequest).messages) == 500
 
@@ -135,11 +136,6 @@ def tool_of(parameters: Any) -> dict[str, Any]:
 
 def flat(parameters: Any) -> dict[str, Any]:
     return {"type": "function", "name": "f", "parameters": parameters}
-
-
-def test_names_are_shown_only_if_they_look_like_names() -> None:
-    assert refused_json(best_of=1).field == "best_of"
-    assert refused_json(**{"the key is in the cellar": 1}).field == "(a name)"
 
 
 def test_a_missing_field_is_named() -> None:

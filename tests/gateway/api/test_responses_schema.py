@@ -60,7 +60,6 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("top_p", -0.1),
         ("conversation", "conv_1"),
         ("reasoning", {"effort": "huge"}),
-        ("reasoning", {"made_up": "all"}),
         ("text", {"format": {"type": "grammar"}}),
         ("text", {"format": {"type": "json_schema", "name": "n"}}),
         ("tools", [{"type": "namespace", "name": "n", "tools": [{"type": "web_search"}]}]),

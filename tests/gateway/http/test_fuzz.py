@@ -131,10 +131,12 @@ def test_names_that_are_unknown(client: httpx.Client, endpoint: Endpoint) -> Non
     is_rest = endpoint.url.startswith(
         ("/v1/agents", "/v1/turn-hints", "/v1/generations", "/v1/model-registry", "/v1/workflows")
     )
-    nothing = (None,) if is_rest else ()  # SDKs send back what says nothing
-    for value in (CANARY, *nothing, 1e308, {}, "\ud800"):
+    for value in (CANARY, None, 1e308, {}, "\ud800"):
         answer = send(client, endpoint, json.dumps({**endpoint.body, "unheard_of": value}).encode())
-        assert_refusal(answer, endpoint)
+        if is_rest or value == "\ud800":
+            assert_refusal(answer, endpoint)
+        else:
+            assert answer.status_code == 200
         assert CANARY not in answer.text
 
 
