@@ -94,7 +94,8 @@ class TurnEndpoint(Generic[_Schema]):
             each.template_time = headers.template_time
             if headers.history and each.HasField("messages"):
                 each.messages.history = types_pb2.History.Value(f"HISTORY_{headers.history.upper()}")
-        await answer(self.shared, request, send, exchange, headers.turn, headers.agent, headers.memory_mode)
+        mode = None if exchange.previous else headers.memory_mode
+        await answer(self.shared, request, send, exchange, headers.turn, headers.agent, mode)
 
 
 async def answer(
