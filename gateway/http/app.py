@@ -119,7 +119,7 @@ class HttpServer:
                 *([Middleware(CORSMiddleware, allow_origins=origins, **_CORS)] if origins else []),
                 Middleware(AccessLogMiddleware, metrics=metrics),
                 *([Middleware(KnownHosts, allowed=settings.allowed_host)] if local else []),
-                Middleware(RequestLimits, settings=settings),
+                Middleware(RequestLimits),
                 Middleware(Authentication, authenticator=authenticator, admission=admission),
             ],
             exception_handlers={AgentmemError: error_page, HTTPException: error_page},

@@ -25,6 +25,9 @@ FOR_PROBES: Final = 16
 HEADER_SECONDS: Final = 10.0
 """Seconds in which a connection has to send the whole of a request's headers."""
 
+MAX_HEADER_BYTES: Final = 16 * 1024
+"""Bytes of a request's headers, and of gRPC metadata."""
+
 IDLE_SECONDS: Final = 75
 """Seconds between two requests of a connection: longer than clients' pools keep theirs. Answers say so."""
 

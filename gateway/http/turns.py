@@ -29,7 +29,7 @@ from gateway.http.choices import Events, each_choice, may_append
 from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, parsed_body, read_headers
-from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect
+from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect, until_it_begins
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 from gateway.worker import Worker
@@ -153,7 +153,7 @@ class _Run:
                     if self.exchange.streamed:
                         # A client counts from the last thing it got, and a turn may wait for memory. What begins
                         # before the turn does is refused by its last event, and no other agent is looked for then.
-                        await asyncio.wait({first}, timeout=self.shared.settings.keep_alive)
+                        await until_it_begins(first)
                     try:
                         if first.done() or not self.exchange.streamed:
                             await first
@@ -204,7 +204,7 @@ class _Run:
         if self.exchange.streamed:
             stream = EventStream(self.send, self.shared.settings.stall_limit)
             await stream.start(headers.items())
-            async with stream.kept_alive(self.shared.settings.keep_alive, answer.alive):
+            async with stream.kept_alive(answer.alive):
                 await self._stream(events, stream)
             await stream.end()
         else:

@@ -43,8 +43,11 @@ async def said(gateway: Gateway, *parts: bytes) -> bytes:
             return await reader.read()
 
 
-async def test_a_body_that_does_not_come(worker: ScriptedWorker, run_dir: Path) -> None:
-    async with running(run_dir, body_timeout=0.2) as gateway:
+async def test_a_body_that_does_not_come(
+    worker: ScriptedWorker, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.guards.BODY_SECONDS", 0.2)
+    async with running(run_dir) as gateway:
         answer = await said(gateway, HEAD + b"content-length: 1000\r\n\r\n", b'{"model"')
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"the body came too slowly" in answer
@@ -76,8 +79,9 @@ async def test_headers_that_do_not_come(run_dir: Path, monkeypatch: pytest.Monke
         assert (await said(gateway, refused, b"x")).startswith(b"HTTP/1.1 404 ")
 
 
-async def test_headers_that_are_too_large(run_dir: Path) -> None:
-    async with running(run_dir, max_header_bytes=2048) as gateway:
+async def test_headers_that_are_too_large(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app.MAX_HEADER_BYTES", 2048)
+    async with running(run_dir) as gateway:
         async with httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}") as http:
             assert (await http.get("/healthz", headers={"x": "y" * 1500})).status_code == 200
         endless = await said(gateway, b"GET /healthz HTTP/1.1\r\n" + b"x: y\r\n" * 1000)
