@@ -108,37 +108,6 @@ class ThinkingBlock(Forgiving):
     thinking: str
 
 
-class Named(Forgiving):
-    """A tool by its name."""
-
-    type: Literal["tool_reference"]
-    name: ToolName
-
-
-class Defined(Forgiving):
-    """A tool with its definition."""
-
-    type: Literal["tool_definition"]
-    definition: Tool
-
-
-class ToolAdditionBlock(Forgiving):
-    """A tool that the model may call from now on, by its name or with its definition."""
-
-    type: Literal["tool_addition"]
-    tool: Annotated[Named | Defined, Field(discriminator="type")]
-
-
-class ToolRemovalBlock(Forgiving):
-    """A tool that the model may not call any more."""
-
-    type: Literal["tool_removal"]
-    tool: Named
-
-
 Block: TypeAlias = OrOther[
-    Annotated[
-        Said | ToolUseBlock | ToolResultBlock | ThinkingBlock | ToolAdditionBlock | ToolRemovalBlock,
-        Field(discriminator="type"),
-    ]
+    Annotated[Said | ToolUseBlock | ToolResultBlock | ThinkingBlock, Field(discriminator="type")]
 ]

@@ -4,7 +4,7 @@ output_config.effort reaches the model's chat template, as does thinking, if the
 disabled also leaves it out of the answer. metadata.user_id only narrows the search for the conversation.
 
 Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar, where the model writes
-calls as JSON. A tool with defer_loading is no part of the prompt until a tool_reference or a tool_addition names it;
+calls as JSON. A tool with defer_loading is no part of the prompt until a tool_reference names it;
 tools that another server would run, or whose definition only its models know, are left out.
 
 The edits of context_management that leave out old calls and thoughts are never due here: what a memory has costs
@@ -36,11 +36,10 @@ from gateway.api.validation import (
 
 
 class Message(Advised):
-    """One message. One of the system's may be there for the turn of the user that it follows, and no later."""
+    """One message."""
 
     role: Literal["user", "assistant", "system"]
     content: str | Many[Block]
-    clear_at: Literal["next_user_message", "never"] | None = None
 
     @property
     def blocks(self) -> list[Block]:
@@ -86,30 +85,6 @@ class OutputConfig(Forgiving):
     effort: Effort | None = None
 
 
-class ClearThinking(Forgiving):
-    """Thoughts of old turns may be left out."""
-
-    type: Literal["clear_thinking_20251015"]
-    keep: JsonObject | Literal["all"] | None = None
-
-
-class ClearToolUses(Forgiving):
-    """Old results of tools may be left out, once there are many."""
-
-    type: Literal["clear_tool_uses_20250919"]
-    trigger: JsonObject | None = None
-    keep: JsonObject | None = None
-    clear_at_least: JsonObject | None = None
-    clear_tool_inputs: bool | Many[str] | None = None
-    exclude_tools: Many[str] | None = None
-
-
-class ContextManagement(Forgiving):
-    """What may be left out of the prompt."""
-
-    edits: Many[Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]] | None = None
-
-
 class Metadata(Forgiving):
     """Notes about the request. Only the user has an effect."""
 
@@ -126,7 +101,7 @@ class Conversation(Body):
     tool_choice: ToolChoice | None = None
     thinking: Switch | None = None
     output_config: OutputConfig | None = None
-    context_management: ContextManagement | None = None
+    context_management: JsonObject | None = None
     chat_template_kwargs: JsonObject | None = None
 
 

@@ -90,7 +90,6 @@ def test_supported(fields: dict[str, Any]) -> None:
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"container": "c"}, "container"),
         ({"compaction": {}}, "compaction"),
-        ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0].type"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
         ({"prefill": "I"}, "prefill"),
         ({"stream": "yes"}, "stream"),
@@ -125,9 +124,6 @@ BLOCKS: list[dict[str, Any]] = [
     {"type": "tool_use", "id": "1", "name": "f", "input": None},
     {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image", "source": {}}]},
     {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "look"}]},
-    {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "look"}, **CACHED},
-    {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": TOOL}},
-    {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "look"}},
 ]
 
 
