@@ -178,28 +178,22 @@ class _Message:
 def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
     """Return what the response says of the request."""
     text_format, choice = request.text.format if request.text else None, request.tool_choice
+    same = ("instructions", "max_output_tokens", "previous_response_id", "prompt_cache_key", "safety_identifier")
     return {
+        **request.model_dump(include={*same, "temperature", "top_p", "user"}),
         "id": identifier,
         "object": "response",
         "created_at": created,
         "model": request.model or "",
         "background": False,
-        "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
         "metadata": request.metadata or {},
         "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "previous_response_id": request.previous_response_id,
-        "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {"effort": request.effort, "summary": None},
-        "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": request.store is not False,
-        "temperature": request.temperature,
         "text": {"format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"}},
         "tool_choice": choice.model_dump() if isinstance(choice, BaseModel) else choice or "auto",
         "tools": [tool.model_dump() for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
-        "top_p": request.top_p,
         "truncation": "disabled",
-        "user": request.user,
     }
