@@ -32,7 +32,7 @@ from gateway.api.exchange import (
     joined,
     to_json_text,
 )
-from gateway.api.openai import ResponseFormat, SampledRequest, choices, refuse_idle_stream_options, schema_of
+from gateway.api.openai import ResponseFormat, SampledRequest, choices, schema_of
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
 from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, held_calls
 from gateway.api.thinking import Thinks
@@ -151,7 +151,6 @@ def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
 
 def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
     """Return the turn that `chat` asks for, without an agent. Raises InvalidArgument for contradictions."""
-    refuse_idle_stream_options(chat.stream_options, chat.stream)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]

@@ -14,7 +14,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import finish_reason
 from gateway.api.errors import COMPLETIONS
 from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
-from gateway.api.openai import No, SampledRequest, choices, refuse_idle_stream_options
+from gateway.api.openai import No, SampledRequest, choices
 from gateway.api.openai_answers import CompletionsAnswer
 from gateway.api.validation import UINT32, Json, Many, limit
 
@@ -52,7 +52,6 @@ class CompletionRequest(SampledRequest):
 
 def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Exchange:
     """Return a request as an exchange, prompt by prompt. Raises InvalidArgument for contradictions."""
-    refuse_idle_stream_options(request.stream_options, request.stream)
     prompts, per_prompt = request.prompts, request.n or 1
     if request.best_of not in (None, per_prompt):
         raise InvalidArgument("best_of", "is only supported where it is n: every choice is returned")

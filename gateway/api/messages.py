@@ -120,9 +120,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     """
     arguments = dict(conversation.chat_template_kwargs or {})
     if conversation.thinking is not None:
-        thinks = conversation.thinking.thinks
-        if arguments.setdefault("enable_thinking", thinks) != thinks:
-            raise InvalidArgument("thinking", "contradicts chat_template_kwargs; give one of them")
+        arguments["enable_thinking"] = conversation.thinking.thinks
     effort = conversation.output_config.effort if conversation.output_config else None
     tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else offered(conversation)
     chat = types_pb2.Messages(

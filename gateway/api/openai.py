@@ -84,12 +84,6 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-def refuse_idle_stream_options(stream_options: object | None, stream: bool | None) -> None:
-    """Raise InvalidArgument for stream_options without a stream."""
-    if stream_options is not None and not stream:
-        raise InvalidArgument("stream_options", "is only allowed with stream")
-
-
 def choices(turns: Sequence[inference_pb2.GenerateRequest], number: int) -> tuple[inference_pb2.GenerateRequest, ...]:
     """Return each of `turns` for several choices. Under a seed each has its own, so they differ and can be repeated.
 

@@ -19,7 +19,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.content import counted, others
 from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text
-from gateway.api.openai import refuse_idle_stream_options, schema_of
+from gateway.api.openai import schema_of
 from gateway.api.openai_tools import CUSTOM_INPUT, flat_name, functions_of, held_calls
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
@@ -58,7 +58,6 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     Raises InvalidArgument where parameters contradict each other, or nothing is said, and NotFound for a previous
     response that cannot be.
     """
-    refuse_idle_stream_options(request.stream_options, request.stream)
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     previous = request.previous_response_id

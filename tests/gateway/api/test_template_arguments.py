@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from agentmem.errors import InvalidArgument
 from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 from gateway.api.responses import response_exchange
@@ -30,12 +29,6 @@ INCOMING = Incoming("ns", "", "0f" * 16, 7)
 def test_arguments(effort: Any, given: Any, arguments: Any) -> None:
     made = template_arguments(effort, given)
     assert (None if made is None else json.loads(made)) == arguments
-
-
-def test_contradictions_are_refused() -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        template_arguments("low", {"reasoning_effort": "high"})
-    assert caught.value.field == "reasoning_effort"
 
 
 def test_they_reach_the_turn() -> None:
