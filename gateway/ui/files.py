@@ -4,6 +4,7 @@ Browsers keep the files and ask each time whether they are still these, so that 
 """
 
 import mimetypes
+from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
-from gateway.ui.report import SHELL, STATIC, shell
+STATIC: Final = Path(__file__).parent / "static"
 
 PAGE: Final = "/ui/"
 
@@ -37,7 +38,7 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-_STATIC: Final = StaticFiles(directory=STATIC, html=True)
+_FILES: Final = StaticFiles(directory=STATIC, html=True)
 mimetypes.add_type("text/javascript", ".js")  # the machine's own table may say anything
 
 
@@ -51,9 +52,6 @@ async def _to_page(_: Request) -> Response:
 
 
 async def _file(request: Request) -> Response:
-    file = request.path_params["file"]
-    if file == SHELL:
-        return Response(shell(), media_type="text/html", headers=_HEADERS)
-    response = await _STATIC.get_response(file or ".", request.scope)
+    response = await _FILES.get_response(request.path_params["file"] or ".", request.scope)
     response.headers.update(_HEADERS)
     return response
