@@ -127,7 +127,7 @@ class Exchange:
     """One request, translated. `turns` has one for each choice, without an agent.
 
     The first turn is the agent's, the others keep nothing. `previous` is the request_id of a turn that this one
-    follows; it appends its input then. `label` narrows the search for the agent.
+    follows; its input is an append then. `label` narrows the search for the agent.
     """
 
     turns: tuple[inference_pb2.GenerateRequest, ...]

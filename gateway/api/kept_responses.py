@@ -9,7 +9,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.words import cut_short
 from gateway.api.openai_tools import Called
-from gateway.api.responses import RESPONSE_PREFIX
+from gateway.api.responses import RESPONSE_PREFIX, beginning_of
 from gateway.api.responses_output import call_item, call_item_id, usage_of
 from gateway.api.responses_schema import (
     FunctionCallItem,
@@ -23,14 +23,14 @@ from gateway.api.responses_schema import (
 )
 from gateway.api.validation import Json
 
-_ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{32})_([0-9a-f]{1,8})")
+_ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{48,64})_([0-9a-f]{1,8})")
 """Kind, number of the response, and which one of the kind."""
 
 
 def response_of(item_id: str) -> str:
     """Return the id of the response that an item is of. Raises NotFound for an id that no item of this server has."""
     found = _ITEM.fullmatch(item_id)
-    if found is None:
+    if found is None or beginning_of(f"{RESPONSE_PREFIX}{found[2]}") is None:
         raise not_kept("item", item_id)
     return f"{RESPONSE_PREFIX}{found[2]}"
 

@@ -1,17 +1,21 @@
 """A request for a response as one turn of the contract, and the ids of responses.
 
-`instructions` are the system message in front. A request with previous_response_id appends to the memory that the turn
-of that response made; the worker leaves out what the memory begins with, and other instructions are a later system
-message. store=false keeps a response from being followed by its id; memory is kept all the same, as that of chat
-completions is.
+`instructions` are the system message in front. A request with previous_response_id appends its input to the memory
+that the turn of that response made, which was begun with the instructions, tools and reasoning effort of then: with
+others it is refused. store=false keeps a response from being followed by its id; memory is kept all the same, as that
+of chat completions is.
 
-A response's id is the request_id of its turn, so that a later request finds the turn by it.
+A response's id is the request_id of its turn, so that a later request finds the turn by it. It ends with hashes of the
+instructions, the tools and the reasoning effort that the turn ran under: the ledger begins with them, and a turn that
+appends to it cannot give it another beginning.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel
 
@@ -35,18 +39,48 @@ from gateway.api.responses_schema import (
 from gateway.api.validation import Json, limit
 
 RESPONSE_PREFIX = "resp_"
-_ID = re.compile(RESPONSE_PREFIX + "[0-9a-f]{32}")
+_FORM = re.compile(
+    RESPONSE_PREFIX + r"[0-9a-f]{32}(?P<instructions>[0-9a-f]{8})(?P<tools>[0-9a-f]{8})(?P<reasoning>[0-9a-f]{8})?"
+)
 _NUMBER_BYTES = 16
+_HASH_BYTES = 4
 
 
-def is_response_id(identifier: str) -> bool:
-    """Return whether responses of this server have such ids."""
-    return _ID.fullmatch(identifier) is not None
+class Beginning(NamedTuple):
+    """What a ledger begins with, as hashes of eight hexadecimal digits.
+
+    `reasoning` is of all arguments of the template, the effort among them; without any it is empty.
+    """
+
+    instructions: str
+    tools: str
+    reasoning: str = ""
+
+    @classmethod
+    def of(cls, instructions: str, tools: str, arguments: str = "") -> Self:
+        """Return the hashes. `tools` is canonical JSON, and so are `arguments`; each is empty where there is none."""
+        reasoning = _hash(arguments, b"reasoning") if arguments else ""
+        return cls(_hash(instructions, b"instructions"), _hash(tools, b"tools"), reasoning)
+
+
+def response_id(number: str, beginning: Beginning) -> str:
+    """Return the id of a response; `number` has 32 hexadecimal digits."""
+    return f"{RESPONSE_PREFIX}{number}{''.join(beginning)}"
+
+
+def beginning_of(identifier: str) -> Beginning | None:
+    """Return what the turn of that response began with; None where no response has such an id."""
+    form = _FORM.fullmatch(identifier)
+    return Beginning(**form.groupdict("")) if form else None
 
 
 def number_of_key(key: str) -> str:
     """Return 32 hexadecimal digits that stand for an Idempotency-Key, so that each attempt makes the same id."""
     return hashlib.blake2b(key.encode(), digest_size=_NUMBER_BYTES, person=b"idempotency-key").hexdigest()
+
+
+def _hash(text: str, person: bytes) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES, person=person).hexdigest()
 
 
 _LONGEST_SHOWN = 64
@@ -55,47 +89,54 @@ _LONGEST_SHOWN = 64
 def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     """Return a request as an exchange.
 
-    Raises InvalidArgument where parameters contradict each other, or nothing is said, and NotFound for a previous
-    response that cannot be.
+    Raises InvalidArgument where parameters contradict each other or what the previous response began with, or nothing
+    is said, and NotFound for a previous response that cannot be.
     """
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
-    previous = request.previous_response_id
-    if previous is not None and not is_response_id(previous):
-        advice = "no response of this server has such an id; send the whole conversation"
-        raise NotFound("response", previous[:_LONGEST_SHOWN], advice)
     functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
+    tools = [tool.to_tool() for tool in functions]
+    tools_json = to_json_text("tools", tools)
+    beginning = Beginning.of(
+        request.instructions or "",
+        json.dumps(tools, sort_keys=True) if tools else "",
+        request.template_arguments() or "",
+    )
+    if request.previous_response_id is not None:
+        _refuse_other_beginning(request.previous_response_id, beginning, request)
     number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
-    identifier = f"{RESPONSE_PREFIX}{number}"
+    identifier = response_id(number, beginning)
     stored = identifier if request.store is not False else f"unstored_{number}" if incoming.turn else ""
-    messages = to_messages(request.input)
-    if request.instructions:
-        messages.insert(0, types_pb2.ChatMessage(role="system", content=request.instructions))
-    if not messages:
-        raise InvalidArgument("input", "must say something")
     turn = inference_pb2.GenerateRequest(
         key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
         request_id=stored,
-        messages=types_pb2.Messages(
-            messages=messages,
-            tools_json=to_json_text("tools", [tool.to_tool() for tool in functions]),
-            template_arguments_json=request.template_arguments(),
-        ),
-        memory_mode=inference_pb2.MEMORY_MODE_UNSPECIFIED if previous is None else inference_pb2.MEMORY_MODE_APPEND,
         sampling=types_pb2.Sampling(temperature=request.temperature, top_p=request.top_p),
         max_tokens=limit(request.max_output_tokens),
         top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
         json_schema=schema_of(request.text.format if request.text else None),
-        tool_calls=bool(functions),
+        tool_calls=bool(tools),
         tool_choice=held_calls(request.tool_choice, functions, parallel=request.parallel_tool_calls),
     )
+    chat = types_pb2.Messages(
+        messages=to_messages(request.input),
+        tools_json=tools_json,
+        template_arguments_json=request.template_arguments(),
+    )
+    if request.previous_response_id is not None:
+        turn.append.messages.CopyFrom(chat)
+    else:
+        if request.instructions:
+            turn.messages.messages.add(role="system", content=request.instructions)
+        turn.messages.MergeFrom(chat)
+    if not (chat.messages or turn.messages.messages):
+        raise InvalidArgument("input", "must say something")
     head = _head(request, identifier, incoming.created)
     return Exchange(
         (turn,),
         ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), called, logprobs=request.wants_logprobs),
         bool(request.stream),
         label=request.prompt_cache_key or "",
-        previous=previous or "",
+        previous=request.previous_response_id or "",
         left_out=_media(request.input),
         others=[*others(request.tools or (), () if isinstance(request.input, str) else request.input), *request.unread],
     )
@@ -104,6 +145,20 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
 def _media(given: str | Iterable[Item]) -> list[str]:
     said = [] if isinstance(given, str) else [i for i in given if isinstance(i, MessageItem) and i.role == "user"]
     return counted(item.content for item in said)
+
+
+def _refuse_other_beginning(previous: str, beginning: Beginning, request: ResponseRequest) -> None:
+    before = beginning_of(previous)
+    if before is None:
+        shown = previous if len(previous) <= _LONGEST_SHOWN else f"{previous[:_LONGEST_SHOWN]}…"
+        raise NotFound("response", shown, "no response of this server has such an id; send the whole conversation")
+    for name, then, now in zip(Beginning._fields, before, beginning, strict=True):
+        if then != now:
+            raise InvalidArgument(
+                "chat_template_kwargs" if name == "reasoning" and request.chat_template_kwargs else name,
+                "must be those that previous_response_id ran under, since its memory begins with them; send the same "
+                "ones, or leave previous_response_id out and send the whole conversation as input",
+            )
 
 
 def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:

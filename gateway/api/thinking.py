@@ -23,7 +23,7 @@ def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = 
     arguments: dict[str, Any] = dict(given or {})
     if effort is not None:
         arguments = {**(_WITHOUT_THINKING if effort == "none" else {}), **arguments, "reasoning_effort": effort}
-    return json.dumps(arguments, ensure_ascii=False) if arguments else None
+    return json.dumps(arguments, ensure_ascii=False, sort_keys=True) if arguments else None
 
 
 class Switch(Forgiving):

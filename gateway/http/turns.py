@@ -94,8 +94,7 @@ class TurnEndpoint(Generic[_Schema]):
             each.template_time = headers.template_time
             if headers.history and each.HasField("messages"):
                 each.messages.history = types_pb2.History.Value(f"HISTORY_{headers.history.upper()}")
-        mode = None if exchange.previous else headers.memory_mode
-        await answer(self.shared, request, send, exchange, headers.turn, headers.agent, mode)
+        await answer(self.shared, request, send, exchange, headers.turn, headers.agent, headers.memory_mode)
 
 
 async def answer(

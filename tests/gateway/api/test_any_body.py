@@ -26,7 +26,7 @@ ENDPOINTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 WORDS = [
     *("type", "role", "content", "text", "format", "schema", "name", "arguments", "call_id", "output", "summary"),
     *("function", "parameters", "strict", "user", "assistant", "input_text", "output_text", "message", "json_schema"),
-    *("function_call", "function_call_output", "reasoning", "resp_" + "0" * 32, "\ud800", ""),
+    *("function_call", "function_call_output", "reasoning", "resp_" + "0" * 48, "\ud800", ""),
 ]
 NAMES = st.sampled_from(WORDS) | st.text(max_size=3)
 VALUES = st.recursive(

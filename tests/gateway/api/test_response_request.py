@@ -146,15 +146,32 @@ def test_what_follows_a_response_is_appended(instructions: str, tools: Any) -> N
     first = exchange(**same)
     second = exchange(SECOND, input="and?", previous_response_id=identifier(first), **same)
     assert second.previous == first.turns[0].request_id
-    begun = second.turns[0]
-    assert begun.memory_mode == inference_pb2.MEMORY_MODE_APPEND
-    assert told(begun) == [("system", instructions)] * bool(instructions) + [("user", "and?")]
-    assert begun.messages.tools_json == first.turns[0].messages.tools_json
+    assert not second.turns[0].HasField("messages")
+    assert told(second.turns[0]) == [("user", "and?")], "the instructions are in memory"
+    assert second.turns[0].append.messages.tools_json == first.turns[0].messages.tools_json
     third = exchange(SECOND, previous_response_id=identifier(second), **same)
     assert third.previous == identifier(second)
 
 
-@pytest.mark.parametrize("previous", ["", "resp_1", "chatcmpl-" + "0" * 32, "x" * 10_000])
+@pytest.mark.parametrize(
+    ("then", "now", "field"),
+    [
+        ({"instructions": "be nice"}, {}, "instructions"),
+        ({}, {"instructions": "be nice"}, "instructions"),
+        ({"instructions": "be nice"}, {"instructions": "be nicer"}, "instructions"),
+        ({"tools": [TOOL]}, {}, "tools"),
+        ({"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"}, "tools"),
+        ({"tools": [TOOL]}, {"tools": [{**TOOL, "name": "listen"}]}, "tools"),
+    ],
+)
+def test_another_beginning_is_refused(then: dict[str, Any], now: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        exchange(SECOND, previous_response_id=identifier(exchange(**then)), **now)
+    assert caught.value.field == field
+    assert "send the same ones" in caught.value.message
+
+
+@pytest.mark.parametrize("previous", ["", "resp_1", "chatcmpl-" + "0" * 48, "x" * 10_000])
 def test_what_cannot_be_a_response_is_not_found(previous: str) -> None:
     with pytest.raises(NotFound) as caught:
         exchange(previous_response_id=previous)
