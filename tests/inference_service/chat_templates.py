@@ -87,16 +87,8 @@ APERTUS = Family(
     "<|{{ m.role }}_start|>{{ m.content }}<|{{ m.role }}_end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt and not ns.open %}<|assistant_start|>{% endif %}",
     (
-        "<s>",
-        "</s>",
-        "<|assistant_start|>",
-        "<|assistant_end|>",
-        "<|user_start|>",
-        "<|user_end|>",
-        "<|system_start|>",
-        "<|system_end|>",
-        "<|tools_prefix|>",
-        "<|tools_suffix|>",
+        *("<s>", "</s>", "<|assistant_start|>", "<|assistant_end|>", "<|user_start|>", "<|user_end|>"),
+        *("<|system_start|>", "<|system_end|>", "<|tools_prefix|>", "<|tools_suffix|>"),
     ),
     ("</s>", "<|assistant_end|>", "<|tools_suffix|>"),
 )
@@ -148,18 +140,9 @@ COMMAND = Family(
     "{% else %}<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|><|START_TOOL_RESULT|>{{ m.content | tojson }}"
     "<|END_TOOL_RESULT|><|END_OF_TURN_TOKEN|>{% endif %}{% endfor %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
     (
-        "<BOS_TOKEN>",
-        "<|START_OF_TURN_TOKEN|>",
-        "<|END_OF_TURN_TOKEN|>",
-        "<|SYSTEM_TOKEN|>",
-        "<|USER_TOKEN|>",
-        "<|CHATBOT_TOKEN|>",
-        "<|START_RESPONSE|>",
-        "<|END_RESPONSE|>",
-        "<|START_ACTION|>",
-        "<|END_ACTION|>",
-        "<|START_TOOL_RESULT|>",
-        "<|END_TOOL_RESULT|>",
+        *("<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>"),
+        *("<|CHATBOT_TOKEN|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_ACTION|>", "<|END_ACTION|>"),
+        *("<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>"),
     ),
     ("<|END_OF_TURN_TOKEN|>",),
 )
@@ -178,15 +161,8 @@ MISTRAL = Family(
     "{% else %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('Tool call IDs should have 9 characters') }}"
     "{% endif %}[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]{% endif %}{% endfor %}",
     (
-        "<s>",
-        "</s>",
-        "[INST]",
-        "[/INST]",
-        "[SYSTEM_PROMPT]",
-        "[/SYSTEM_PROMPT]",
-        "[TOOL_CALLS]",
-        "[TOOL_RESULTS]",
-        "[/TOOL_RESULTS]",
+        *("<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]"),
+        *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
     ),
     ("</s>",),
 )

@@ -153,15 +153,3 @@ async def test_forks_and_new_agents_have_their_policies(stack: Stack) -> None:
         await long(client, "fay", 3)
     assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert "context policy" in (error.value.details() or "")
-
-
-@pytest.mark.slow
-async def test_a_chat_that_is_sent_whole_is_refused(stack: Stack) -> None:
-    """A client that keeps its history itself learns that it is too long, and nothing is left out."""
-    said = [{"role": ("user", "assistant")[n % 2], "content": FILLER[n % 3]} for n in range(101)]
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        for headers in ({}, {"X-Agent-ID": "gus"}):
-            refused = await http.post(
-                "/v1/chat/completions", json={"model": "short", "messages": said}, headers=headers
-            )
-            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")

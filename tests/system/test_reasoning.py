@@ -64,15 +64,6 @@ async def test_the_contract_tells_both_and_the_ledger_has_what_was_written(clien
     assert (appended.reasoning, appended.text) == (THOUGHT, SAID)
 
 
-async def test_deltas_tell_reasoning_before_text(client: Client) -> None:
-    call = client.inference.Generate(client.request("", messages=chat(("user", "hi"))), timeout=60)
-    deltas = [event.delta async for event in call if event.HasField("delta")]
-    spoke = False
-    for delta in deltas:
-        assert not (delta.reasoning and spoke)
-        spoke = spoke or bool(delta.text)
-
-
 async def test_max_tokens_inside_the_thinking(client: Client) -> None:
     turn = await client.turn("cut", messages=chat(("user", "hi")), max_tokens=3)
     assert turn.finished.reason == types_pb2.FINISH_REASON_LENGTH

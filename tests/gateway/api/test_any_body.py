@@ -14,6 +14,8 @@ from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.completions import CompletionRequest, completion_exchange
 from gateway.api.errors import dialect_of
 from gateway.api.exchange import Incoming
+from gateway.api.messages import messages_exchange
+from gateway.api.messages_schema import MessagesRequest
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import parse_body
@@ -22,8 +24,14 @@ ENDPOINTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "/v1/chat/completions": (ChatRequest, chat_exchange, {"messages": [{"role": "user", "content": "hi"}]}),
     "/v1/completions": (CompletionRequest, completion_exchange, {"prompt": "hi"}),
     "/v1/responses": (ResponseRequest, response_exchange, {"input": "hi"}),
+    "/v1/messages": (
+        MessagesRequest,
+        messages_exchange,
+        {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
+    ),
 }
 WORDS = [
+    *("tool_use", "tool_result", "thinking", "redacted_thinking", "system", "id", "input", "tool_use_id", "data"),
     *("type", "role", "content", "text", "format", "schema", "name", "arguments", "call_id", "output", "summary"),
     *("function", "parameters", "strict", "user", "assistant", "input_text", "output_text", "message", "json_schema"),
     *("function_call", "function_call_output", "reasoning", "resp_" + "0" * 48, "\ud800", ""),
@@ -34,6 +42,13 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
+BLOCK = st.fixed_dictionaries(
+    {"type": st.sampled_from(WORDS)}, optional={name: VALUES | st.just("x") for name in WORDS if name != "type"}
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system"]), "content": st.lists(BLOCK, max_size=3) | VALUES}
+)
+ANY = VALUES | BLOCK | st.lists(MESSAGE, min_size=1, max_size=3)
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
@@ -41,7 +56,7 @@ VALUES = st.recursive(
 def test_any_body(path: str, data: st.DataObject) -> None:
     schema, translate, body = ENDPOINTS[path]
     fields = st.sampled_from(sorted(schema.model_fields))
-    changed = data.draw(st.dictionaries(fields, VALUES, max_size=3))
+    changed = data.draw(st.dictionaries(fields | st.text(max_size=5), ANY, max_size=3))
     sent = json.dumps({"model": "m", **body, **changed}).encode()
     refusal: AgentmemError | None = None
     try:
@@ -50,6 +65,7 @@ def test_any_body(path: str, data: st.DataObject) -> None:
         refusal = error
     if refusal is None:
         assert exchange.turns
+        assert all(turn.SerializeToString() for turn in exchange.turns)
         json.dumps(exchange.answer.body(), allow_nan=False).encode()
         return
     assert refusal.http_status in (400, 404)

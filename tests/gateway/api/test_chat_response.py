@@ -85,6 +85,11 @@ def test_chunks_tell_the_whole_text(texts: list[str], include_usage: bool) -> No
     stream = answer(include_usage=include_usage)
     events = [started(), *(delta(text) for text in texts), finished(types_pb2.FINISH_REASON_LENGTH)]
     chunks = told([said for event in events for said in stream.events(0, event)] + list(stream.closing())[:-1])
+    whole = answer()
+    for event in events:
+        whole.add(0, event)
+    (choice,) = whole.body()["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("".join(texts), "length")
     with_choices = [chunk for chunk in chunks if chunk["choices"]]
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in with_choices) == "".join(texts)
     assert with_choices[0]["choices"][0]["delta"]["role"] == "assistant"

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from agentmem import errors
@@ -5,141 +7,86 @@ from gateway.api.errors import ANTHROPIC, COMPLETIONS, OPENAI, RESPONSES, REST, 
 
 
 @pytest.mark.parametrize(
-    ("field", "param"),
+    ("field", "openai", "responses", "anthropic"),
     [
-        ("sampling.top_p", "top_p"),
-        ("messages.messages[2].role", "messages[2].role"),
-        ("messages.messages[1].tool_calls_json", "messages[1].tool_calls"),
-        ("messages.tools_json", "tools"),
-        ("messages.tools_json[2]", "tools[2]"),
-        ("messages.template_arguments_json", "chat_template_kwargs"),
-        ("tool_choice", "tool_choice"),
-        ("key.model_id", "model"),
-        ("key.agent_id", "X-Agent-ID"),
-        ("request_id", "Idempotency-Key"),
-        ("stop[3]", "stop[3]"),
-        ("json_schema", "response_format"),
-        ("body", None),
+        ("sampling.top_p", "top_p", "top_p", "top_p"),
+        ("max_tokens", "max_tokens", "max_output_tokens", "max_tokens"),
+        ("stop", "stop", "stop", "stop_sequences"),
+        ("stop[3]", "stop[3]", "stop[3]", "stop_sequences[3]"),
+        ("stop_sequences[1]", "stop_sequences[1]", "stop_sequences[1]", "stop_sequences[1]"),
+        ("messages", "messages", "input", "messages"),
+        ("messages[2].content[0].type", "messages[2].content[0].type", "input", "messages[2].content[0].type"),
+        ("messages.messages[2].role", "messages[2].role", "input", "messages"),
+        ("messages.messages[1].tool_calls_json", "messages[1].tool_calls", "input", "messages"),
+        ("messages.tools_json", "tools", "tools", "tools"),
+        ("messages.tools_json[2]", "tools[2]", "tools[2]", "tools[2]"),
+        ("messages.template_arguments_json", *["chat_template_kwargs"] * 3),
+        ("append.messages.messages[0].content", ..., "input", ...),
+        ("append.messages.tools_json", ..., "tools", ...),
+        ("append.messages.tools_json[1]", ..., "tools[1]", ...),
+        ("append.messages.template_arguments_json", ..., "chat_template_kwargs", ...),
+        ("tool_calls", "tools", "tools", "tools"),
+        ("tool_choice", "tool_choice", "tool_choice", "tool_choice"),
+        ("json_schema", "response_format", "text.format", "output_config.format.schema"),
+        ("label", ..., ..., "metadata.user_id"),
+        ("instructions", ..., "instructions", ...),
+        ("system", ..., ..., "system"),
+        ("key.model_id", "model", "model", "model"),
+        ("key.agent_id", "X-Agent-ID", "X-Agent-ID", "X-Agent-ID"),
+        ("request_id", "Idempotency-Key", "Idempotency-Key", "Idempotency-Key"),
+        ("body", None, None, "body"),
     ],
 )
-def test_fields_have_the_dialects_names(field: str, param: str | None) -> None:
-    error = OPENAI.body(errors.InvalidArgument(field, "is wrong"))["error"]
-    assert error["param"] == param
-    assert error["message"] == f"{param or field}: is wrong"
-    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_argument")
-
-
-@pytest.mark.parametrize(
-    ("field", "param"),
-    [
-        ("messages.messages[2].role", "input"),
-        ("append.messages.messages[0].content", "input"),
-        ("append.messages.tools_json", "tools"),
-        ("append.messages.tools_json[1]", "tools[1]"),
-        ("messages.tools_json[1]", "tools[1]"),
-        ("messages.template_arguments_json", "chat_template_kwargs"),
-        ("append.messages.template_arguments_json", "chat_template_kwargs"),
-        ("max_tokens", "max_output_tokens"),
-        ("json_schema", "text.format"),
-        ("sampling.top_p", "top_p"),
-        ("instructions", "instructions"),
-        ("body", None),
-    ],
-)
-def test_responses_have_names_of_their_own(field: str, param: str | None) -> None:
-    assert RESPONSES.body(errors.InvalidArgument(field, "is wrong"))["error"]["param"] == param
-
-
-@pytest.mark.parametrize("dialect", [OPENAI, REST, ANTHROPIC])
-def test_it_is_said_that_there_are_more_mistakes(dialect: Dialect) -> None:
-    error = errors.InvalidArgument("definition_yaml", "is wrong", [errors.Violation("agents", "are, too")])
-    assert dialect.body(error)["error"]["message"] == "definition_yaml: is wrong (and 1 more)"
+def test_fields_have_the_dialects_names(field: str, openai: Any, responses: Any, anthropic: Any) -> None:
+    """Where the dialect has the field; `...` where it has not."""
+    error = errors.InvalidArgument(field, "is wrong")
+    for dialect, param in ((OPENAI, openai), (RESPONSES, responses)):
+        told = {"message": f"{param or field}: is wrong", "type": "invalid_request_error", "param": param}
+        assert param is ... or dialect.body(error) == {"error": {**told, "code": "invalid_argument"}}
+    told = {"type": "invalid_request_error", "message": f"{anthropic}: is wrong"}
+    assert anthropic is ... or ANTHROPIC.body(error, "req-1") == {"type": "error", "error": told, "request_id": "req-1"}
 
 
 def test_completions_call_their_tokens_the_prompt() -> None:
     assert [COMPLETIONS.name(one) for one in ("token_ids.ids[3]", "prompt", "stop")] == ["prompt", "prompt", "stop"]
 
 
-def test_unknown_response() -> None:
-    error = OPENAI.body(errors.NotFound("response", "resp_1"))["error"]
-    assert (error["param"], error["code"]) == ("previous_response_id", "previous_response_not_found")
-
-
-def test_unknown_model() -> None:
-    error = OPENAI.body(errors.NotFound("model", "gpt-9"))["error"]
-    assert (error["param"], error["code"], error["type"]) == ("model", "model_not_found", "invalid_request_error")
-
-
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("error", "status", "openai", "anthropic"),
     [
-        (errors.Unauthenticated("x"), "authentication_error"),
-        (errors.PermissionDenied("x"), "permission_error"),
-        (errors.Aborted("x"), "conflict_error"),
-        (errors.ResourceExhausted("x"), "rate_limit_error"),
-        (errors.Unavailable("x"), "overloaded_error"),
-        (errors.DeadlineExceeded("x"), "timeout_error"),
-        (errors.Internal("x"), "server_error"),
-        (errors.DataLoss("x"), "invalid_request_error"),
+        (errors.InvalidArgument("x", "y"), 400, "invalid_request_error", "invalid_request_error"),
+        (errors.FailedPrecondition("x"), 400, "invalid_request_error", "invalid_request_error"),
+        (errors.Unauthenticated("x"), 401, "authentication_error", "authentication_error"),
+        (errors.PermissionDenied("x"), 403, "permission_error", "permission_error"),
+        (errors.NotFound("model", "x"), 404, "invalid_request_error", "not_found_error"),
+        (errors.NotFound("response", "x"), 404, "invalid_request_error", "not_found_error"),
+        (errors.Aborted("x"), 409, "conflict_error", "invalid_request_error"),
+        (errors.DataLoss("x"), 422, "invalid_request_error", "invalid_request_error"),
+        (errors.ResourceExhausted("x"), 429, "rate_limit_error", "rate_limit_error"),
+        (errors.Cancelled("x"), 499, "request_cancelled", "invalid_request_error"),
+        (errors.Internal("x"), 500, "server_error", "api_error"),
+        (errors.Unimplemented("x"), 501, "server_error", "api_error"),
+        (errors.Unavailable("x"), 503, "overloaded_error", "overloaded_error"),
+        (errors.DeadlineExceeded("x"), 504, "timeout_error", "timeout_error"),
     ],
+    ids=lambda value: f"{value.code.name} {getattr(value, 'kind', '')}" if isinstance(value, Exception) else "",
 )
-def test_types(error: errors.AgentmemError, kind: str) -> None:
-    body = OPENAI.body(error)["error"]
-    assert body == {"message": "x", "type": kind, "param": None, "code": error.code.name.lower()}
+def test_statuses_and_types(error: errors.AgentmemError, status: int, openai: str, anthropic: str) -> None:
+    assert OPENAI.status(error) == status
+    assert ANTHROPIC.status(error) == (529 if status == 503 else status)
+    said = OPENAI.body(error)["error"]
+    param, code = {
+        "model": ("model", "model_not_found"),
+        "response": ("previous_response_id", "previous_response_not_found"),
+    }.get(getattr(error, "kind", ""), (getattr(error, "field", None), error.code.name.lower()))
+    assert said == {"message": error.message, "type": openai, "param": param, "code": code}
+    assert ANTHROPIC.body(error) == {"type": "error", "error": {"type": anthropic, "message": error.message}}
 
 
-@pytest.mark.parametrize(
-    ("field", "told"),
-    [
-        ("sampling.top_p", "top_p"),
-        ("max_tokens", "max_tokens"),
-        ("stop", "stop_sequences"),
-        ("stop[0]", "stop_sequences[0]"),
-        ("stop_sequences[1]", "stop_sequences[1]"),
-        ("messages", "messages"),
-        ("messages[2].content[0].type", "messages[2].content[0].type"),
-        ("messages.messages[2].role", "messages"),
-        ("messages.tools_json", "tools"),
-        ("tool_calls", "tools"),
-        ("json_schema", "output_config.format.schema"),
-        ("label", "metadata.user_id"),
-        ("key.model_id", "model"),
-        ("key.agent_id", "X-Agent-ID"),
-        ("request_id", "Idempotency-Key"),
-        ("system", "system"),
-        ("body", "body"),
-    ],
-)
-def test_fields_have_anthropics_names(field: str, told: str) -> None:
-    body = ANTHROPIC.body(errors.InvalidArgument(field, "is wrong"), "req-1")
-    assert body == {
-        "type": "error",
-        "error": {"type": "invalid_request_error", "message": f"{told}: is wrong"},
-        "request_id": "req-1",
-    }
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "kind"),
-    [
-        (errors.InvalidArgument("x", "y"), 400, "invalid_request_error"),
-        (errors.FailedPrecondition("x"), 400, "invalid_request_error"),
-        (errors.Unauthenticated("x"), 401, "authentication_error"),
-        (errors.PermissionDenied("x"), 403, "permission_error"),
-        (errors.NotFound("model", "x"), 404, "not_found_error"),
-        (errors.Aborted("x"), 409, "invalid_request_error"),
-        (errors.DataLoss("x"), 422, "invalid_request_error"),
-        (errors.ResourceExhausted("x"), 429, "rate_limit_error"),
-        (errors.Internal("x"), 500, "api_error"),
-        (errors.Unimplemented("x"), 501, "api_error"),
-        (errors.Unavailable("x"), 529, "overloaded_error"),
-        (errors.DeadlineExceeded("x"), 504, "timeout_error"),
-    ],
-)
-def test_anthropics_types(error: errors.AgentmemError, code: int, kind: str) -> None:
-    assert ANTHROPIC.status(error) == code
-    assert ANTHROPIC.body(error)["error"]["type"] == kind
-    assert "request_id" not in ANTHROPIC.body(error)
+@pytest.mark.parametrize("dialect", [OPENAI, REST, ANTHROPIC])
+def test_it_is_said_that_there_are_more_mistakes(dialect: Dialect) -> None:
+    error = errors.InvalidArgument("definition_yaml", "is wrong", [errors.Violation("agents", "are, too")])
+    assert dialect.body(error)["error"]["message"] == "definition_yaml: is wrong (and 1 more)"
 
 
 @pytest.mark.parametrize("dialect", [OPENAI, RESPONSES, REST])

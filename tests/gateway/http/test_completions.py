@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -21,12 +20,6 @@ async def echo(request: inference_pb2.GenerateRequest) -> AsyncIterator[inferenc
     for character in f"{request.prompt}{request.sampling.seed}":
         yield delta(character)
     yield finished()
-
-
-async def broken(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("half an ans")
-    raise errors.Unavailable("the engine died")
 
 
 async def test_completion(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
@@ -62,27 +55,8 @@ async def test_choices_come_prompt_by_prompt(worker: ScriptedWorker, sdk: openai
     assert usage is not None and usage.prompt_tokens == 60
 
 
-async def test_an_agent_takes_one_prompt(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.completions.create(model="demo", prompt=["a", "b"], extra_headers={"X-Agent-ID": "bob"})
-    assert refused.value.param == "prompt"
-    assert worker.requests == []
-
-
 async def test_the_worker_s_fields_have_the_endpoint_s_names(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
     worker.error = errors.InvalidArgument("token_ids.ids[0]", "is not below the vocabulary's 512")
     with pytest.raises(openai.BadRequestError) as refused:
         await sdk.completions.create(model="demo", prompt=[513])
     assert refused.value.param == "prompt"
-
-
-async def test_a_failed_stream_raises(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    worker.script = broken
-    stream = await sdk.completions.create(model="demo", prompt="hi", stream=True)
-    with pytest.raises(openai.APIError, match="the engine died"):
-        [chunk async for chunk in stream]
-
-
-async def test_a_stream_ends_with_done(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/completions", json={"model": "demo", "prompt": "hi", "stream": True})
-    assert answer.text.endswith("data: [DONE]\n\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from gateway.app import Gateway
 from gateway.http.middleware import AccessLogMiddleware
 from gateway.metrics import GatewayMetrics
 
-from ..running import eventually, settings
+from ..running import settings
 from ..scripted import TOLD_VERSION, ScriptedWorker, delta, finished, started
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -37,12 +36,6 @@ async def calling(_: Any) -> AsyncIterator[Any]:
     call = inference_pb2.ToolCall(id="call_1", name="look", arguments_json='{"where": "în cellar"}')
     yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(tool_calls=[call], token_ids=[1, 2]))
     yield finished(types_pb2.FINISH_REASON_TOOL_CALLS)
-
-
-async def endless(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("first")
-    await asyncio.Event().wait()
 
 
 async def broken(_: Any) -> AsyncIterator[Any]:
@@ -86,20 +79,6 @@ async def test_stream(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) 
     assert answer.content[0].to_dict() == whole.content[0].to_dict()
     assert (answer.stop_reason, answer.usage.to_dict()) == (whole.stop_reason, whole.usage.to_dict())
     assert answer.usage.cache_creation_input_tokens == 8, "the conversation is kept without a name"
-
-
-async def test_raw_events(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
-    worker.script = calling
-    stream = await claude.messages.create(**ASKED, tools=[TOOL], stream=True)
-    events = [event async for event in stream]
-    assert [event.type for event in events] == [
-        "message_start",
-        *("content_block_start", "content_block_delta", "content_block_stop") * 2,
-        "message_delta",
-        "message_stop",
-    ]
-    assert events[-2].model_extra is not None
-    assert events[-2].model_extra["agentmem"]["match"] == "extend"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -182,9 +161,6 @@ async def test_what_cannot_be_honoured_is_refused_by_path(
     thought = {"type": "thinking", "thinking": "hm", "signature": ""}
     for changed, said in (
         ({"messages": [*MESSAGES, {"role": "user", "content": [thought]}]}, "messages[1].content[0].type: "),
-        ({"messages": [*MESSAGES, {"role": "assistant", "content": "The "}]}, "messages[1].role: "),
-        ({"thinking": {"type": "between"}}, "thinking.type: "),
-        ({"tool_choice": {"type": "any"}}, "tool_choice: needs tools"),
         ({"extra_body": {"container": "c"}}, "container: is not supported"),
         ({"max_tokens": 0}, "max_tokens: "),
     ):
@@ -200,7 +176,6 @@ async def test_what_cannot_be_honoured_is_refused_by_path(
 
 REFUSALS: list[tuple[Exception, type[anthropic.APIStatusError], str]] = [
     (errors.InvalidArgument("stop[0]", "is too long"), anthropic.BadRequestError, "invalid_request_error"),
-    (errors.FailedPrecondition("the context is full"), anthropic.BadRequestError, "invalid_request_error"),
     (errors.NotFound("model", "demo"), anthropic.NotFoundError, "not_found_error"),
     (errors.PermissionDenied("not yours"), anthropic.PermissionDeniedError, "permission_error"),
     (errors.Aborted("moved on"), anthropic.ConflictError, "invalid_request_error"),
@@ -251,25 +226,6 @@ async def test_a_failed_stream_ends_as_a_failure(worker: ScriptedWorker, claude:
     with pytest.raises(anthropic.APIStatusError, match="the engine died"):
         async with claude.messages.stream(**ASKED) as helper:
             await helper.get_final_message()
-
-
-async def test_nothing_follows_a_failure(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    worker.script = broken
-    answer = await http.post("/v1/messages", json={**ASKED, "stream": True})
-    *_, last, empty = answer.text.split("\n\n")
-    assert empty == ""
-    assert last.startswith("event: error\ndata: ")
-    assert "message_stop" not in answer.text
-    assert "message_delta" not in answer.text
-
-
-async def test_leaving_a_stream_cancels_the_turn(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
-    worker.script = endless
-    async with claude.messages.stream(**ASKED) as stream:
-        await anext(stream.text_stream)
-        assert worker.running == 1
-    await asyncio.wait_for(worker.cancelled.wait(), 20)
-    await eventually(lambda: worker.running == 0)
 
 
 VERSION = {"anthropic-version": "2023-06-01"}

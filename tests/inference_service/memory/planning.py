@@ -77,24 +77,8 @@ def checkpoints_by_hand(of: World, prompt: Rendered, sequence: list[int]) -> tup
 
 words = st.sampled_from(
     [
-        "the",
-        " colour",
-        " of",
-        " boat",
-        "s",
-        "'",
-        "'s",
-        "'ll",
-        " 12",
-        "345",
-        "  ",
-        " ",
-        "\n",
-        "\t",
-        "é",
-        "东",
-        "🙂",
-        "a\u0301",
+        *("the", " colour", " of", " boat", "s", "'", "'s", "'ll", " 12", "345", "  ", " ", "\n", "\t"),
+        *("é", "东", "🙂", "a\u0301"),
     ]
 )
 texts = st.lists(st.one_of(words, st.text(max_size=3)), max_size=10).map("".join)

@@ -113,13 +113,8 @@ def test_resuming_is_what_a_real_cache_can_do(data: st.DataObject) -> None:
         assert restored.seen_at_the_next_token() == list(range(max(0, resume - window + 1), resume + 1))
 
 
-def test_resuming_with_a_window() -> None:
-    assert resume_position(1000, 300, 64, 5000) == 1000
-    assert resume_position(1000, 300, 64, 764) == 764
-    assert resume_position(1000, 300, 64, 763) == 0, "a token that it may see is not stored"
-    assert resume_position(200, 200, 64, 3) == 3, "all is stored"
-    assert resume_position(1000, 63, 64, 1000) == 0, "never was enough"
-    for nonsense in ((1000, 0, 64, 1000), (10, 11, 64, 10), (1000, 300, 64, 0), (0, 0, 64, 9)):
+def test_a_checkpoint_of_nonsense_resumes_nowhere() -> None:
+    for nonsense in ((1000, 63, 64, 1000), (1000, 0, 64, 1000), (10, 11, 64, 10), (1000, 300, 64, 0), (0, 0, 64, 9)):
         assert resume_position(*nonsense) == 0
 
 

@@ -24,89 +24,68 @@ def ledger_of(*pieces: bytes) -> Ledger:
     return Ledger().followed_by(range(len(pieces)), pieces, "h")
 
 
-def match(pieces: list[bytes], prompt: bytes, min_tokens: int = ANY) -> Matched:
-    return match_text(ledger_of(*pieces), [], Rendered(prompt), min_tokens)
+def partial(keep: int) -> Matched:
+    return Matched(MATCH_PARTIAL, keep, MISS_REASON_DIVERGED)
+
+
+ABC, SMILE = [b"ab", b"cd", b"ef"], "🙂".encode()
+HALVES, SILENT = [b"hi", SMILE[:2], SMILE[2:], b"!"], [b"ab", b"", b"cd", b""]
 
 
 @pytest.mark.parametrize(
-    ("prompt", "kind", "keep", "reason"),
+    ("pieces", "prompt", "least", "wanted"),
     [
-        (b"abcdef", MATCH_EXACT, 2, MISS_REASON_UNSPECIFIED),
-        (b"abcdefg", MATCH_EXTEND, 3, MISS_REASON_UNSPECIFIED),
-        (b"abcdxx", MATCH_PARTIAL, 2, MISS_REASON_DIVERGED),
-        (b"abcxef", MATCH_PARTIAL, 1, MISS_REASON_DIVERGED),
-        (b"abcd", MATCH_PARTIAL, 2, MISS_REASON_UNSPECIFIED),
-        (b"abcde", MATCH_PARTIAL, 2, MISS_REASON_UNSPECIFIED),
-        (b"ab", MATCH_PARTIAL, 1, MISS_REASON_UNSPECIFIED),
-        (b"a", MATCH_DIVERGE, 0, MISS_REASON_DIVERGED),
-        (b"axcdef", MATCH_DIVERGE, 0, MISS_REASON_DIVERGED),
-        (b"xbcdef", MATCH_DIVERGE, 0, MISS_REASON_DIVERGED),
+        (ABC, b"abcdef", ANY, Matched(MATCH_EXACT, 2)),
+        (ABC, b"abcdefg", ANY, Matched(MATCH_EXTEND, 3)),
+        (ABC, b"abcdxx", ANY, partial(2)),
+        (ABC, b"abcxef", ANY, partial(1)),
+        (ABC, b"abcd", ANY, Matched(MATCH_PARTIAL, 2)),
+        (ABC, b"abcde", ANY, Matched(MATCH_PARTIAL, 2)),
+        (ABC, b"ab", ANY, Matched(MATCH_PARTIAL, 1)),
+        *((ABC, prompt, ANY, Matched(MATCH_DIVERGE, 0, MISS_REASON_DIVERGED)) for prompt in (b"a", b"axcdef", b"xbc")),
+        (ABC, b"abcdxx", 2, partial(2)),
+        (ABC, b"abcdxx", 3, Matched(MATCH_DIVERGE, 0, MISS_REASON_BELOW_MIN)),
+        ([b"ab"], b"abc", 1000, Matched(MATCH_EXTEND, 1)),  # what goes on is kept however short it is
+        ([b"ab"], b"ab", 1000, Matched(MATCH_EXACT, 0)),
+        ([], b"abc", ANY, Matched(MATCH_NEW, 0, MISS_REASON_ABSENT)),
+        (HALVES, b"hi" + SMILE + b"?", ANY, partial(3)),
+        (HALVES, b"hi" + "🙃".encode(), ANY, partial(2)),  # both begin with these bytes
+        (SILENT, b"abcd", ANY, Matched(MATCH_EXACT, 3)),
+        (SILENT, b"abxx", ANY, partial(2)),
+        ([b"", b""], b"x", ANY, Matched(MATCH_EXTEND, 2)),
     ],
 )
-def test_kinds(prompt: bytes, kind: int, keep: int, reason: int) -> None:
-    assert match([b"ab", b"cd", b"ef"], prompt) == Matched(kind, keep, reason)
+def test_kinds(pieces: list[bytes], prompt: bytes, least: int, wanted: Matched) -> None:
+    assert match_text(ledger_of(*pieces), [], Rendered(prompt), least) == wanted
 
 
-def test_no_ledger_is_new() -> None:
-    assert match([], b"abc") == Matched(MATCH_NEW, 0, MISS_REASON_ABSENT)
-    assert match_tokens(Ledger(), (1,), ANY) == Matched(MATCH_NEW, 0, MISS_REASON_ABSENT)
+TOLD, OPENED, TWICE = [b"hi", b"<e>", b"more"], [b"<b>", b"hi", b"<e>"], (Span(0, 3), Span(3, 6))
 
 
-@pytest.mark.parametrize(("min_tokens", "kind"), [(1, MATCH_PARTIAL), (2, MATCH_PARTIAL), (3, MATCH_DIVERGE)])
-def test_a_short_common_beginning_is_not_worth_keeping(min_tokens: int, kind: int) -> None:
-    matched = match([b"ab", b"cd", b"ef"], b"abcdxx", min_tokens)
-    assert matched.kind == kind
-    assert matched.keep_tokens == (2 if kind == MATCH_PARTIAL else 0)
-    assert matched.reason == (MISS_REASON_DIVERGED if kind == MATCH_PARTIAL else MISS_REASON_BELOW_MIN)
-
-
-def test_a_ledger_that_goes_on_is_kept_however_short_it_is() -> None:
-    assert match([b"ab"], b"abc", 1000) == Matched(MATCH_EXTEND, 1)
-    assert match([b"ab"], b"ab", 1000) == Matched(MATCH_EXACT, 0)
-
-
-def test_special_token_and_its_spelling_are_not_the_same() -> None:
-    ledger = ledger_of(b"hi", b"<e>", b"more")
-    special, spelled = [Span(2, 5)], Rendered(b"hi<e>more!")
-    assert match_text(ledger, special, spelled, ANY) == Matched(MATCH_PARTIAL, 1, MISS_REASON_DIVERGED)
-    assert match_text(ledger, [], Rendered(b"hi<e>more!", (Span(2, 5),)), ANY) == Matched(
-        MATCH_PARTIAL, 1, MISS_REASON_DIVERGED
-    )
-    assert match_text(ledger, special, Rendered(b"hi<e>more!", (Span(2, 5),)), ANY) == Matched(MATCH_EXTEND, 3)
-    assert match_text(ledger, [], spelled, ANY) == Matched(MATCH_EXTEND, 3)
-
-
-def test_specials_behind_the_common_text_do_not_matter() -> None:
-    ledger = ledger_of(b"<b>", b"hi", b"<e>")
-    prompt = Rendered(b"<b>hi", (Span(0, 3),))
-    assert match_text(ledger, [Span(0, 3), Span(5, 8)], prompt, ANY) == Matched(MATCH_PARTIAL, 2)
-    longer = Rendered(b"<b>hi<e>you<e>", (Span(0, 3), Span(5, 8), Span(11, 14)))
-    assert match_text(ledger, [Span(0, 3), Span(5, 8)], longer, ANY) == Matched(MATCH_EXTEND, 3)
-
-
-def test_a_special_token_that_is_cut_off_is_not_common() -> None:
-    ledger = ledger_of(b"hi", b"<e>")
-    assert match_text(ledger, [Span(2, 5)], Rendered(b"hi<e"), ANY) == Matched(MATCH_PARTIAL, 1, MISS_REASON_DIVERGED)
-
-
-def test_one_special_token_and_two_of_the_same_spelling() -> None:
-    ledger = ledger_of(b"<a><a>")
-    prompt = Rendered(b"<a><a>", (Span(0, 3), Span(3, 6)))
-    assert match_text(ledger, [Span(0, 6)], prompt, ANY).kind == MATCH_DIVERGE
-
-
-def test_a_token_that_ends_inside_a_character() -> None:
-    smile = "🙂".encode()
-    pieces = [b"hi", smile[:2], smile[2:], b"!"]
-    assert match(pieces, b"hi" + smile + b"?") == Matched(MATCH_PARTIAL, 3, MISS_REASON_DIVERGED)
-    other = b"hi" + "🙃".encode()
-    assert match(pieces, other) == Matched(MATCH_PARTIAL, 2, MISS_REASON_DIVERGED), "both begin with these bytes"
-
-
-def test_tokens_without_text() -> None:
-    assert match([b"ab", b"", b"cd", b""], b"abcd") == Matched(MATCH_EXACT, 3)
-    assert match([b"ab", b"", b"cd", b""], b"abxx") == Matched(MATCH_PARTIAL, 2, MISS_REASON_DIVERGED)
-    assert match([b"", b""], b"x") == Matched(MATCH_EXTEND, 2)
+@pytest.mark.parametrize(
+    ("pieces", "specials", "prompt", "wanted"),
+    [
+        (TOLD, [Span(2, 5)], Rendered(b"hi<e>more!"), partial(1)),
+        (TOLD, [], Rendered(b"hi<e>more!", (Span(2, 5),)), partial(1)),
+        (TOLD, [Span(2, 5)], Rendered(b"hi<e>more!", (Span(2, 5),)), Matched(MATCH_EXTEND, 3)),
+        (TOLD, [], Rendered(b"hi<e>more!"), Matched(MATCH_EXTEND, 3)),
+        (OPENED, [Span(0, 3), Span(5, 8)], Rendered(b"<b>hi", (Span(0, 3),)), Matched(MATCH_PARTIAL, 2)),
+        (
+            OPENED,
+            [Span(0, 3), Span(5, 8)],
+            Rendered(b"<b>hi<e>you<e>", (Span(0, 3), Span(5, 8), Span(11, 14))),
+            Matched(MATCH_EXTEND, 3),
+        ),
+        ([b"hi", b"<e>"], [Span(2, 5)], Rendered(b"hi<e"), partial(1)),
+        ([b"<a><a>"], [Span(0, 6)], Rendered(b"<a><a>", TWICE), Matched(MATCH_DIVERGE, 0, MISS_REASON_DIVERGED)),
+    ],
+    ids=[
+        *("special and spelled", "spelled and special", "both special", "both spelled", "special after what is common"),
+        *("special in what is common, and after it", "special that is cut off", "one and two of one spelling"),
+    ],
+)
+def test_special_tokens(pieces: list[bytes], specials: list[Span], prompt: Rendered, wanted: Matched) -> None:
+    assert match_text(ledger_of(*pieces), specials, prompt, ANY) == wanted
 
 
 pieces_strategy = st.lists(st.sampled_from([b"a", b"ab", b"b", b"ba", b"", "é".encode(), b"\xc3"]), max_size=10)
@@ -164,5 +143,6 @@ def test_common_length(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     ],
 )
 def test_kinds_of_token_prompts(prompt: list[int], kind: int, keep: int, reason: int) -> None:
+    assert match_tokens(Ledger(), tuple(prompt), 2) == Matched(MATCH_NEW, 0, MISS_REASON_ABSENT)
     ledger = Ledger().followed_by([1, 2, 3], [b"a", b"b", b"c"], "h")
     assert match_tokens(ledger, tuple(prompt), 2) == Matched(kind, keep, reason)

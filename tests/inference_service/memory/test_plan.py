@@ -18,7 +18,9 @@ from agentmem.v1.types_pb2 import (
     MATCH_NEW,
     MATCH_PARTIAL,
     MISS_REASON_ABSENT,
+    MISS_REASON_BELOW_MIN,
     MISS_REASON_DIVERGED,
+    MISS_REASON_UNSPECIFIED,
 )
 from inference_service.domain import MessagesInput
 from inference_service.memory.match import MatchLimits
@@ -229,34 +231,28 @@ def _stand_in(byte: bytes) -> str:
     return next(token for token in spelled if byte_level().token_bytes(backend.token_to_id(token)) == byte)
 
 
-def test_exact_prompt_runs_the_last_token_again() -> None:
-    of = world(byte_level_with_bos)
-    prompt = of.renderer.text("the colour of the boat", parse_special=False)
-    ledger = of.ledger(prompt)
-    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    assert (plan.kind, plan.keep_tokens, plan.sequence.tolist()) == (
-        MATCH_EXACT,
-        len(ledger) - 1,
-        ledger.token_ids.tolist(),
-    )
-
-
-def test_beginning_of_the_ledger_runs_its_last_token_again() -> None:
-    of = world(byte_level_with_bos)
-    ledger = of.ledger(of.renderer.text("the colour of the boat", parse_special=False))
-    plan = of.planner.for_text(ledger, of.renderer.text("the colour of", parse_special=False), heal_extension=True)
-    assert plan.kind == MATCH_PARTIAL
-    assert plan.sequence.tolist() == ledger.token_ids.tolist()[: len(plan.sequence)]
-    assert plan.keep_tokens == len(plan.sequence) - 1
-
-
-def test_new_and_diverged() -> None:
+@pytest.mark.parametrize(
+    ("remembered", "text", "kind", "given_back", "reason"),
+    [
+        ("the colour of the boat", "the colour of the boat", MATCH_EXACT, 1, MISS_REASON_UNSPECIFIED),
+        ("the colour of the boat", "the colour of", MATCH_PARTIAL, 1, MISS_REASON_UNSPECIFIED),
+        ("", "the colour of the boat", MATCH_NEW, None, MISS_REASON_ABSENT),
+        ("what else", "the colour of the boat", MATCH_DIVERGE, None, MISS_REASON_BELOW_MIN),
+    ],
+    ids=["exact", "a beginning", "new", "another"],
+)
+def test_kinds(remembered: str, text: str, kind: int, given_back: int | None, reason: int) -> None:
+    """Of what is kept, the last token is computed again."""
     of = world(byte_level_with_bos, limits=MatchLimits(min_tokens=4))
-    prompt = of.renderer.text("the colour of the boat", parse_special=False)
-    new = of.planner.for_text(Ledger(), prompt, heal_extension=True)
-    assert (new.kind, new.keep_tokens, new.reason) == (MATCH_NEW, 0, MISS_REASON_ABSENT)
-    ledger = of.ledger(of.renderer.text("what else", parse_special=False))
-    assert of.planner.for_text(ledger, prompt, heal_extension=True).kind == MATCH_DIVERGE
+    ledger = of.ledger(of.renderer.text(remembered, parse_special=False)) if remembered else Ledger()
+    prompt = of.renderer.text(text, parse_special=False)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    kept = 0 if given_back is None else len(plan.sequence) - given_back
+    assert (plan.kind, plan.keep_tokens, plan.reason) == (kind, kept, reason)
+    assert plan.sequence.tolist() == of.renderer.encode(prompt)
+    if kind == MATCH_NEW:
+        as_append = of.planner.for_append(ledger, prompt)
+        assert (as_append.kind, as_append.keep_tokens, as_append.reason) == (kind, kept, reason)
 
 
 def test_partial_of_which_nothing_is_left_is_diverged() -> None:
@@ -264,15 +260,6 @@ def test_partial_of_which_nothing_is_left_is_diverged() -> None:
     ledger = of.ledger(of.renderer.text("abcdef", parse_special=False))
     plan = of.planner.for_text(ledger, of.renderer.text("abcxyz", parse_special=False), heal_extension=True)
     assert (plan.kind, plan.keep_tokens, plan.reason) == (MATCH_DIVERGE, 0, MISS_REASON_DIVERGED)
-
-
-def test_tokens_that_no_text_has_are_dropped_where_the_text_is_whole() -> None:
-    of = world(byte_level_with_bos)
-    unknown = of.tokenizer.vocab_size + 1
-    ledger = of.ledger(of.renderer.text("hello", parse_special=False), [unknown, unknown])
-    prompt = of.renderer.text("hello", parse_special=False)
-    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    check(of, ledger, prompt, plan)
 
 
 @given(ids=st.lists(st.integers(0, 400), min_size=1, max_size=8), data=st.data())
@@ -313,12 +300,6 @@ def test_append_that_adds_nothing_runs_the_last_token_again() -> None:
     plan = of.planner.for_append(ledger, Rendered(b""))
     assert plan.sequence.tolist() == ledger.token_ids.tolist()
     assert plan.keep_tokens == len(ledger) - 1
-
-
-def test_append_to_nothing_is_new() -> None:
-    of = world(byte_level_with_bos)
-    plan = of.planner.for_append(Ledger(), of.renderer.text("hello", parse_special=False))
-    assert (plan.kind, plan.keep_tokens, plan.reason) == (MATCH_NEW, 0, MISS_REASON_ABSENT)
 
 
 def test_prompt_without_tokens_is_refused() -> None:

@@ -37,14 +37,8 @@ MB = 1_000_000
         (83 * MB, 0, STEP),
     ],
     ids=[
-        "full attention",
-        "least",
-        "as its blocks",
-        "a byte more",
-        "Qwen3-Next 80B",
-        "Granite 4 Small",
-        "Gemma 3 12B",
-        "Mamba 2 2.7B",
+        *("full attention", "least", "as its blocks", "a byte more", "Qwen3-Next 80B", "Granite 4 Small"),
+        *("Gemma 3 12B", "Mamba 2 2.7B"),
     ],
 )
 def test_the_distance(checkpoint_bytes: int, token_bytes: int, distance: int) -> None:

@@ -164,28 +164,18 @@ async def test_who_waited_in_vain_is_told_when_to_come_back(patience: float) -> 
     memory.check()
 
 
-async def test_one_that_gives_up_makes_way_for_the_next() -> None:
+@pytest.mark.parametrize("patience", [0.01, LONG], ids=["gives up", "is cancelled"])
+async def test_who_no_longer_waits_makes_way_for_the_next(patience: float) -> None:
     memory = Memory(4)
     running = await memory.admission.reserve(blocks(3), 0)
-    first, second = enter(memory, blocks(2), 0.01), enter(memory, blocks(1))
-    with pytest.raises(ResourceExhausted):
+    first, second = enter(memory, blocks(2), patience), enter(memory, blocks(1))
+    await settle()
+    if patience == LONG:
+        first.cancel()
+    with pytest.raises((ResourceExhausted, asyncio.CancelledError)):
         await first
     memory.admission.release(await second)
     memory.admission.release(running)
-    assert memory.admission.idle
-
-
-async def test_a_waiter_that_is_cancelled_leaves_nothing_and_makes_way() -> None:
-    memory = Memory(4)
-    running = await memory.admission.reserve(blocks(3), 0)
-    first, second = enter(memory, blocks(2)), enter(memory, blocks(1))
-    await settle()
-    first.cancel()
-    await settle()
-    assert first.cancelled()
-    assert second.done()
-    memory.admission.release(running)
-    memory.admission.release(second.result())
     assert memory.admission.idle
     memory.check()
 
@@ -225,17 +215,6 @@ async def test_a_window_that_never_fits_is_refused() -> None:
     memory = Memory(4, windows=0)
     with pytest.raises(FailedPrecondition):
         await memory.admission.reserve(blocks(1), LONG)
-
-
-async def test_what_a_turn_starts_from_stays_while_it_runs() -> None:
-    memory = Memory(4, windows=2)
-    memory.idle_agent("a", 1, 2, 3, windows=2)
-    room = await memory.admission.reserve(blocks(3, 1, 2), 0)
-    memory.hot.drop(key("a"))
-    assert memory.pool.full.free == 1, "two blocks that it shares, and one of its own"
-    memory.admission.release(room)
-    memory.check()
-    assert memory.pool.full.free == 4
 
 
 async def test_arrays_are_granted_as_far_as_their_budget_goes() -> None:

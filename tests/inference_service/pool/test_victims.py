@@ -4,20 +4,44 @@ import pytest
 
 from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.hints import HINT_SECONDS
+from inference_service.pool.admission import MemoryRequest
+from inference_service.pool.kv import Table
 
 from .lodging import Memory, blocks, enter, key, names, settle
 
 
-async def test_the_fewest_agents_go_least_recently_used_first() -> None:
-    memory = Memory(8)
-    for number, name in enumerate("abcd"):
-        memory.idle_agent(name, 10 * number, 10 * number + 1)
-    room = await memory.admission.reserve(blocks(3), 0)
-    assert (memory.agents, memory.evicted) == ("cd", [2])
-    assert memory.pool.full.free == 1
+@pytest.mark.parametrize(
+    ("capacity", "agents", "hints", "request_", "left"),
+    [
+        pytest.param(8, "01 23 45 67", {}, blocks(3), "cd", id="the fewest, least recently used first"),
+        pytest.param(8, "01 23 45", {}, blocks(2), "abc", id="nobody where there is room"),
+        pytest.param(6, "12 34", {"a": None}, blocks(4, of="a"), "a", id="its own after all others, whatever the hint"),
+        pytest.param(6, "12 34 56", {}, blocks(4, 1, 2), "ac", id="nobody who would free nothing, as what is shared"),
+        pytest.param(5, "12 13 14", {}, blocks(4), "", id="those who share blocks, together"),
+    ],
+)
+async def test_who_goes(
+    capacity: int, agents: str, hints: dict[str, int | None], request_: MemoryRequest, left: str
+) -> None:
+    """Agents are named in the order of their last use, by the tokens that their blocks hold."""
+    memory = Memory(capacity)
+    for name, ids in zip("abcd", agents.split(), strict=False):
+        memory.idle_agent(name, *map(int, ids))
+    memory.hints.set({key(name): hint for name, hint in hints.items()})
+    before = len(memory.agents)
+    room = await memory.admission.reserve(request_, 0)
+    assert (memory.agents, sum(memory.evicted)) == (left, before - len(left))
+    memory.check(*room.pins, Table(0, tuple(room.blocks)))
     memory.admission.release(room)
-    room = await memory.admission.reserve(blocks(4), 0)
-    assert (memory.agents, memory.evicted) == ("cd", [2]), "nobody goes where there is room"
+    memory.check()
+
+
+async def test_windows_are_room_too() -> None:
+    memory = Memory(20, windows=2)
+    memory.idle_agent("a", 1, windows=2)
+    memory.idle_agent("b", 2, windows=2)
+    room = await memory.admission.reserve(blocks(1), 0)
+    assert (memory.agents, len(room.pieces)) == ("b", 2)
     memory.admission.release(room)
 
 
@@ -35,45 +59,24 @@ async def test_one_order_for_keys_and_tables_even_if_a_hint_ends_between() -> No
     memory.check()
 
 
-async def test_an_agents_own_state_goes_after_all_others() -> None:
-    """What it starts from is worth more to it than a stranger's, however long ago it spoke."""
-    memory = Memory(6)
-    memory.idle_agent("a", 1, 2)
-    memory.idle_agent("b", 3, 4)
-    memory.hints.set({key("a"): None})
-    room = await memory.admission.reserve(blocks(4, of="a"), 0)
-    assert memory.agents == "a"
-    memory.admission.release(room)
-    memory.check()
-
-
-async def test_agents_whose_turns_wait_go_after_those_who_are_idle() -> None:
+@pytest.mark.parametrize(
+    "first",
+    [blocks(5), blocks(7, 1, of="a")],
+    ids=["b was used later, and nobody wants it", "one that waits too, before its own"],
+)
+async def test_who_waits_keeps_its_state_longest(first: MemoryRequest) -> None:
     memory = Memory(8)
     memory.idle_agent("a", 1, 2)
     memory.idle_agent("b", 3, 4)
     running = await memory.admission.reserve(blocks(4), 0)
-    first, second = enter(memory, blocks(5)), enter(memory, blocks(6, 1, 2, of="a"))
+    of, ids = ("b", (3, 4)) if first.key == key("a") else ("a", (1, 2))
+    waiting = [enter(memory, first), enter(memory, blocks(6, *ids, of=of))]
     await settle()
     memory.admission.release(running)
     await settle()
-    assert first.done() and memory.agents == "a", "whose turn is next; b was used later, and nobody wants it"
-    memory.admission.release(await first)
-    memory.admission.release(await second)
-    memory.check()
-
-
-async def test_a_turn_takes_from_those_who_wait_before_it_takes_from_itself() -> None:
-    memory = Memory(8)
-    memory.idle_agent("a", 1, 2)
-    memory.idle_agent("b", 3, 4)
-    running = await memory.admission.reserve(blocks(4), 0)
-    first, second = enter(memory, blocks(7, 1, of="a")), enter(memory, blocks(6, 3, 4, of="b"))
-    await settle()
-    memory.admission.release(running)
-    await settle()
-    assert first.done() and memory.agents == "a"
-    memory.admission.release(await first)
-    memory.admission.release(await second)
+    assert waiting[0].done() and memory.agents == "a"
+    for each in waiting:
+        memory.admission.release(await each)
     memory.check()
 
 
@@ -111,63 +114,6 @@ async def test_at_once_overtakes_nobody_and_gives_up_nothing() -> None:
     memory.check()
 
 
-async def test_what_the_newcomer_shares_is_not_counted_as_freed() -> None:
-    memory = Memory(6)
-    memory.idle_agent("a", 1, 2)
-    memory.idle_agent("b", 3, 4)
-    memory.idle_agent("c", 5, 6)
-    room = await memory.admission.reserve(blocks(4, 1, 2), 0)
-    assert memory.agents == "ac", "the first would free nothing, so the second goes"
-    assert (len(room.blocks), memory.pool.full.free) == (2, 0)
-    memory.admission.release(room)
-    memory.check()
-
-
-async def test_agents_that_share_blocks_free_them_only_together() -> None:
-    memory = Memory(5)
-    memory.idle_agent("a", 1, 2)
-    memory.idle_agent("b", 1, 3)
-    memory.idle_agent("c", 1, 4)
-    room = await memory.admission.reserve(blocks(4), 0)
-    assert (memory.agents, memory.evicted, memory.pool.full.free) == ("", [3], 1)
-    memory.admission.release(room)
-    assert memory.pool.full.free == 5
-
-
-async def test_windows_are_room_too() -> None:
-    memory = Memory(20, windows=2)
-    memory.idle_agent("a", 1, windows=2)
-    memory.idle_agent("b", 2, windows=2)
-    room = await memory.admission.reserve(blocks(1), 0)
-    assert memory.agents == "b"
-    assert len(room.pieces) == 2
-    memory.admission.release(room)
-
-
-async def test_nobody_goes_where_all_would_not_be_enough() -> None:
-    memory = Memory(6)
-    memory.idle_agent("a", 1, 2)
-    running = await memory.admission.reserve(blocks(2), 0)
-    with pytest.raises(ResourceExhausted):
-        await memory.admission.reserve(blocks(5), 0)
-    assert (memory.agents, memory.evicted) == ("a", [])
-    memory.admission.release(running)
-
-
-async def test_what_is_in_flight_is_not_evicted() -> None:
-    memory = Memory(6)
-    memory.idle_agent("a", 1, 2, 3)
-    taken = memory.hot.take(key("a"))
-    assert taken is not None
-    with pytest.raises(ResourceExhausted):
-        await memory.admission.reserve(blocks(4), 0)
-    assert [memory.pool.full.find(name) for name in names(1, 2, 3)] == list(taken.table.blocks)
-    memory.hot.put(key("a"), taken)
-    room = await memory.admission.reserve(blocks(4), 0)
-    assert memory.agents == ""
-    memory.admission.release(room)
-
-
 async def test_what_the_writer_holds_is_not_free_before_it_lets_go() -> None:
     memory = Memory(4)
     table = memory.idle_agent("a", 1, 2).table
@@ -183,16 +129,19 @@ async def test_what_the_writer_holds_is_not_free_before_it_lets_go() -> None:
     memory.check()
 
 
-async def test_who_is_being_written_stays_where_another_makes_room() -> None:
-    """As the one who spoke just now, and by its hint is the farthest."""
+async def test_what_is_in_flight_or_being_written_stays() -> None:
+    """Nobody goes in vain, and of two who are wanted by hint, the one goes that is not being written."""
     memory = Memory(6)
-    table = memory.idle_agent("a", 1, 2).table
-    memory.idle_agent("b", 3, 4)
-    memory.idle_agent("c", 5, 6)
-    memory.pool.acquire(table)
+    for name, ids in (("a", (1, 2)), ("b", (3, 4)), ("c", (5, 6))):
+        memory.idle_agent(name, *ids)
     memory.hints.set({key("a"): 3, key("b"): 2, key("c"): 1})
+    writing, running = memory.hot.get(key("a")), memory.hot.take(key("c"))
+    assert writing is not None and running is not None
+    memory.pool.acquire(writing.table)
+    with pytest.raises(ResourceExhausted):
+        await memory.admission.reserve(blocks(3), 0)
+    assert (memory.agents, memory.evicted) == ("ab", [])
     room = await memory.admission.reserve(blocks(2), 0)
-    assert (memory.agents, memory.evicted) == ("ac", [1])
-    memory.admission.release(room)
-    memory.pool.release(table)
-    memory.check()
+    assert (memory.agents, memory.evicted) == ("a", [1])
+    assert [memory.pool.full.find(name) for name in names(5, 6)] == list(running.table.blocks)
+    memory.check(writing.table, running.table, Table(0, tuple(room.blocks)))

@@ -259,8 +259,6 @@ def test_an_end_of_turn_only_at_the_end() -> None:
 
 # By one template.
 
-FIRST = [("user", "hello"), ("assistant", "hi there")]
-
 
 def remembered(text: str, *, literal: bool = False) -> Rendered:
     spans = [] if literal else TOKENIZER.special_spans(text)
@@ -283,34 +281,28 @@ def test_continuation_is_the_difference(template: str, first: str, content: str,
     assert before + addition.text.decode() == after
 
 
-@pytest.mark.parametrize("missing", [f"{END}\n", "\n", ""])
-def test_missing_end_of_turn_is_added_as_far_as_it_is_missing(missing: str) -> None:
-    whole = plain_rendering(chat(*FIRST), generation_prompt=False)
-    ledger = whole.removesuffix(missing)
-    addition = added(CHATML, remembered(ledger), chat(("user", "next")))
+_SAID = f"{BOS}{START}assistant\nhi"
+
+
+@pytest.mark.parametrize(
+    ("template", "ledger", "missing"),
+    [
+        *((CHATML, remembered(f"{_SAID}{END}\n".removesuffix(lost)), lost) for lost in (f"{END}\n", "\n", "")),
+        *((CHATML, remembered(f"{_SAID}{END[:size]}"), f"{END}\n") for size in range(1, len(END))),
+        *((CHATML, remembered(_SAID) + remembered(tail, literal=True), f"{END}\n") for tail in (END, f"{END}\n")),
+        (CHATML, Rendered(b"hi \xf0\x9f"), f"{END}\n"),
+        (QWEN3_LIKE, remembered(f"{START}assistant\n<think>\n\n</think>\n\nhi"), f"{END}\n"),
+    ],
+    ids=[
+        *("without its end", "without the line's end", "whole"),
+        *(f"{END[:size]} is no part of the end" for size in range(1, len(END))),
+        *("a look-alike", "a look-alike and a line's end", "half a character", "a template that rewrites answers"),
+    ],
+)
+def test_an_end_of_turn_is_added_as_far_as_it_is_missing(template: str, ledger: Rendered, missing: str) -> None:
+    addition = added(template, ledger, chat(("user", "next")))
     assert addition.text.decode() == f"{missing}{START}user\nnext{END}\n{START}assistant\n"
     assert renderer().encode(addition).count(END_ID) == 1 + missing.count(END)
-
-
-@pytest.mark.parametrize("size", range(1, len(END)))
-def test_beginning_of_a_special_token_is_not_a_part_of_it(size: int) -> None:
-    ledger = remembered(f"{BOS}{START}assistant\nhi{END[:size]}")
-    addition = added(CHATML, ledger, chat(("user", "next")), generation_prompt=False)
-    assert addition.text.decode() == f"{END}\n{START}user\nnext{END}\n"
-    assert renderer().encode(addition).count(END_ID) == 2
-
-
-@pytest.mark.parametrize("tail", [END, f"{END}\n"])
-def test_look_alike_at_the_end_of_the_ledger_does_not_end_the_turn(tail: str) -> None:
-    ledger = remembered(f"{BOS}{START}") + remembered(f"assistant\nhi{tail}", literal=True)
-    addition = added(CHATML, ledger, chat(("user", "next")), generation_prompt=False)
-    assert addition.text.decode().startswith(f"{END}\n{START}user")
-
-
-def test_ledger_that_ends_inside_a_character() -> None:
-    ledger = Rendered(b"hi \xf0\x9f")
-    addition = added(CHATML, ledger, chat(("user", "x")), generation_prompt=False)
-    assert addition.text.decode() == f"{END}\n{START}user\nx{END}\n"
 
 
 @given(chat=chats(hostile))
@@ -328,9 +320,3 @@ def test_continuation_of_nothing_is_the_whole_chat() -> None:
     new = chat(("user", "x"))
     whole = renderer().messages(new, generation_prompt=True, parse_special=False)
     assert renderer().continuation(Rendered(b""), new, generation_prompt=True, parse_special=False) == (0, whole)
-
-
-def test_continuation_under_a_template_that_rewrites_what_came_before() -> None:
-    ledger = remembered(f"{START}user\nhello{END}\n{START}assistant\n<think>\n\n</think>\n\nhi")
-    addition = added(QWEN3_LIKE, ledger, chat(("user", "x")))
-    assert addition.text.decode() == f"{END}\n{START}user\nx{END}\n{START}assistant\n"

@@ -145,6 +145,23 @@ def renderer(template: str) -> Renderer:
     return Renderer(tokenizer(), partial(transformers().apply_chat_template, chat_template=template))
 
 
+def after_append(template: str, prompt: str, generated: str, new: list[Message]) -> str:
+    """All that the model sees after an append to a prompt and what was generated; nothing where it was taken in."""
+    ledger = Ledger()
+    for text, count in ((prompt, False), (generated, True)):
+        ids = tokenizer().encode(text, parse_special=True)
+        ledger = ledger.followed_by(ids, tokenizer().pieces(ids), "", len(ids) if count else 0) if text else ledger
+    planner = Planner(tokenizer(), renderer(template), MatchLimits())
+    kept, addition = renderer(template).continuation(
+        Rendered(ledger.text, tuple(planner.specials(ledger))),
+        MessagesInput(tuple(new)),
+        generation_prompt=True,
+        parse_special=False,
+        answered=bool(generated),
+    )
+    return tokenizer().decode(planner.for_append(ledger, addition, kept).sequence).decode()
+
+
 fuzz = settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
@@ -166,23 +183,14 @@ def test_an_append_is_the_whole_chat(
         chat = whole(template, [*before, {"role": "assistant", "content": answer}, *new])
         assume(prompt is not None and chat is not None and chat.startswith(prompt + answer))
         assert prompt is not None
-        ledger = Ledger()
-        for text, generated in ((prompt, False), (answer + stop, True)):
-            ids = tokenizer().encode(text, parse_special=True)
-            ledger = ledger.followed_by(ids, tokenizer().pieces(ids), "", len(ids) if generated else 0)
-        planner = Planner(tokenizer(), renderer(template), MatchLimits())
-        remembered = Rendered(ledger.text, tuple(planner.specials(ledger)))
         try:
-            kept, addition = renderer(template).continuation(
-                remembered, MessagesInput(tuple(new)), generation_prompt=True, parse_special=False
-            )
+            appended = after_append(template, prompt, answer + stop, new)
         except (FailedPrecondition, InvalidArgument):
             event("refused")
             assert not of.simple, "nothing in this template makes an append uncertain"
             return
         event("appended")
-        plan = planner.for_append(ledger, addition, kept)
-        assert tokenizer().decode(plan.sequence).decode() == chat
+        assert appended == chat
 
 
 ALIKE = {
@@ -209,17 +217,7 @@ def test_an_append_to_context_that_was_taken_in_is_the_whole_chat(
     with rendering_at(MONDAY):
         context, chat = whole(template, before, generation_prompt=False), whole(template, [*before, *new])
         assert context is not None
-        ids = tokenizer().encode(context, parse_special=True)
-        ledger = Ledger().followed_by(ids, tokenizer().pieces(ids), "", 0)
-        planner = Planner(tokenizer(), renderer(template), MatchLimits())
-        kept, addition = renderer(template).continuation(
-            Rendered(ledger.text, tuple(planner.specials(ledger))),
-            MessagesInput(tuple(new)),
-            generation_prompt=True,
-            parse_special=False,
-            answered=False,
-        )
-        assert tokenizer().decode(planner.for_append(ledger, addition, kept).sequence).decode() == chat
+        assert after_append(template, context, "", new) == chat
 
 
 @pytest.mark.slow
@@ -259,20 +257,11 @@ def test_what_is_said_is_no_special_token(of: Traits, chat: list[Message], gener
 
 
 BROKEN = [
-    "{% for m in messages %}{{ m.content",
-    "{% for m in messages %}{{ m.content + 1 }}{% endfor %}",
-    "{{ messages[7].content }}",
-    "{{ messages.content.nothing }}",
-    "{{ 1 / 0 }}",
-    "{{ messages | nofilter }}",
-    "{{ ''.__class__.__mro__ }}",
-    "{{ strftime_now(7) }}",
-    "{{ strftime_now('%') }}{{ raise_exception(messages) }}",
-    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "{{ range(10000000000) | list }}",
-    "{{ 'x' * 3 ** 40 }}",
-    "",
-    "{{ none }}",
+    *("{% for m in messages %}{{ m.content", "{% for m in messages %}{{ m.content + 1 }}{% endfor %}"),
+    *("{{ messages[7].content }}", "{{ messages.content.nothing }}", "{{ 1 / 0 }}", "{{ messages | nofilter }}"),
+    *("{{ ''.__class__.__mro__ }}", "{{ strftime_now(7) }}"),
+    *("{{ strftime_now('%') }}{{ raise_exception(messages) }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+    *("{{ range(10000000000) | list }}", "{{ 'x' * 3 ** 40 }}", "", "{{ none }}"),
 ]
 
 

@@ -38,9 +38,14 @@ def written(tokenizer: Tokenizer, token_ids: list[int]) -> str:
     return tokenizer.decode([i for i in token_ids if i not in tokenizer.eos_ids]).decode()
 
 
-def wander(grammar: Grammar, tokenizer: Tokenizer, choice: random.Random, steps: int = 4000) -> list[int]:
-    """Take allowed tokens at random until the end, seldom whitespace; what never may be allowed is looked for."""
-    never = sorted(tokenizer.special_ids - tokenizer.eos_ids)
+def wander(
+    grammar: Grammar, tokenizer: Tokenizer, choice: random.Random, steps: int = 4000, *, free: bool = False
+) -> list[int]:
+    """Take allowed tokens at random until the end, seldom whitespace; what never may be allowed is looked for.
+
+    Where text is `free`, special tokens are allowed, and it ends when it can after a while.
+    """
+    never = [] if free else sorted(tokenizer.special_ids - tokenizer.eos_ids)
     token_ids: list[int] = []
     while not grammar.ended:
         allowed = grammar.allowed()
@@ -49,7 +54,8 @@ def wander(grammar: Grammar, tokenizer: Tokenizer, choice: random.Random, steps:
         assert len({bool(allowed[i]) for i in tokenizer.eos_ids}) == 1
         ids = np.flatnonzero(allowed)
         visible = [i for i in ids if tokenizer.token_bytes(int(i)).strip()]
-        token_ids.append(int(choice.choice(visible if visible and choice.random() < 0.9 else list(ids))))
+        ends = set(ids) & tokenizer.eos_ids if free and len(token_ids) > choice.randrange(150) else ()
+        token_ids.append(int(choice.choice(list(ends) or (visible if choice.random() < 0.9 and visible else ids))))
         grammar.advance(token_ids[-1])
         assert len(token_ids) < steps
     return token_ids

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from inference_service.text.grammar import Grammar, Grammars
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax, form_of
 from tests.inference_service.real_tokenizers import byte_level_backend
+from tests.inference_service.text.test_grammar import wander
 from tests.json_schemas import HOSTILE, Schema, fits
 
 WEATHER: Schema = {
@@ -70,21 +70,6 @@ def compiled(answer: HeldAnswer, name: str = "json_tools", *, special: bool = Tr
     return Grammars(made, made.vocab_size + 7).compile_answer(answer, syntax(name))
 
 
-def wander(grammar: Grammar, made: Tokenizer, choice: random.Random, steps: int = 3000) -> list[int]:
-    """Allowed tokens at random, the end when it can be after a while."""
-    token_ids: list[int] = []
-    while not grammar.ended:
-        allowed = grammar.allowed()
-        assert not allowed[made.vocab_size :].any()
-        ids = np.flatnonzero(allowed)
-        visible = [i for i in ids if made.token_bytes(int(i)).strip()]
-        ends = allowed[END] and len(token_ids) > choice.randrange(150)
-        token_ids.append(END if ends else int(choice.choice(visible if choice.random() < 0.9 and visible else ids)))
-        grammar.advance(token_ids[-1])
-        assert len(token_ids) < steps
-    return token_ids
-
-
 def understood(token_ids: list[int], name: str, made: Tokenizer) -> AnswerDelta:
     stream = AnswerStream((), syntax(name))
     said = [stream.feed(b"" if i == END else made.token_bytes(i), visible=i not in made.special_ids) for i in token_ids]
@@ -111,7 +96,7 @@ def test_what_is_required_is_calls_that_parse_and_fit(
 ) -> None:
     made = tokenizer(special)
     grammar = compiled(held(*names, required=True, single=single), name, special=special)
-    token_ids = wander(grammar, made, random.Random(seed))
+    token_ids = wander(grammar, made, random.Random(seed), free=True)
     said = understood(token_ids, name, made)
     assert said.text == ""
     assert said.calls, made.decode(token_ids)
@@ -133,7 +118,7 @@ def test_text_is_free_and_a_call_that_begins_is_held(
     opening = made.encode(before + how.start.decode(), parse_special=True)
     assert follows(grammar, opening) == len(opening)
     assert not grammar.allowed()[END], "a call that has begun must be made"
-    token_ids = opening + wander(grammar, made, random.Random(seed))
+    token_ids = opening + wander(grammar, made, random.Random(seed), free=True)
     said = understood(token_ids, name, made)
     assert said.calls, made.decode(token_ids)
     assert len(said.calls) == 1 or not single
@@ -177,7 +162,7 @@ def test_calls_as_templates_write_them_are_allowed() -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_beside_a_schema_the_answer_is_json_or_calls(seed: int) -> None:
     made, choice, fact = tokenizer(True), random.Random(seed), {"enum": ["yes", {"no": [1]}]}
-    said = understood(wander(compiled(held(json_schema=json.dumps(fact))), made, choice), "json_tools", made)
+    said = understood(wander(compiled(held(json_schema=json.dumps(fact))), made, choice, free=True), "json_tools", made)
     assert bool(said.calls) != fits(said.text, fact)
 
 

@@ -13,7 +13,8 @@ from inference_service.text.lark import reasoning_rules
 from inference_service.text.reasoning import BEGINNING, CONTENT, REASONING, harmony, tagged
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import byte_level_backend
-from tests.inference_service.text.test_lark import END, follows, syntax, wander
+from tests.inference_service.text.test_grammar import wander
+from tests.inference_service.text.test_lark import END, follows, syntax
 
 SCHEMA = '{"enum": ["yes", "no"]}'
 TOOL = HeldTool("go", '{"type": "object", "properties": {}, "additionalProperties": false}', "tools[0]", strict=True)
@@ -75,7 +76,7 @@ def test_whatever_is_thought_an_answer_comes(seed: int) -> None:
     grammar = held(BEGINNING, made)
     opening = made.encode("<think>so</think>", parse_special=True)
     assert follows(grammar, opening) == len(opening)
-    token_ids = wander(grammar, made, random.Random(seed))
+    token_ids = wander(grammar, made, random.Random(seed), free=True)
     text = made.decode([i for i in token_ids if i != END]).decode()
     assert json.loads(text) in ("yes", "no")
 

@@ -3,10 +3,10 @@
 import json
 import re
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
@@ -116,11 +116,6 @@ def answer(
     )
 
 
-def told(of: ReasoningFormat, text: str, **arguments: Any) -> tuple[str, str]:
-    answered = answer(of, pieces_of(text), **arguments)
-    return answered.reasoning, answered.text
-
-
 ANSWERS = [
     (TAGS, "", "<think>\nI muse.\n\n</think>\n\nHello 🌍!", ("I muse.", "Hello 🌍!")),
     (TAGS, "", "\n<think>I</think>", ("I", "")),
@@ -160,13 +155,12 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("of", "prompt", "text", "expected"), ANSWERS)
-def test_formats(of: ReasoningFormat, prompt: str, text: str, expected: tuple[str, str]) -> None:
-    assert told(of, text, prompt=prompt) == expected
-
-
-@given(case=st.sampled_from(ANSWERS), places=st.lists(st.integers(0, 200), max_size=12))
-def test_any_cut_into_tokens_gives_the_same(case: Any, places: list[int]) -> None:
-    of, prompt, text, expected = case
+@given(places=st.lists(st.integers(0, 200), max_size=12))
+@example(places=list(range(500)))
+@settings(max_examples=20)
+def test_formats_however_tokens_cut_them(
+    of: ReasoningFormat, prompt: str, text: str, expected: tuple[str, str], places: list[int]
+) -> None:
     answered = answer(of, joined(pieces_of(text), places), prompt=prompt)
     assert (answered.reasoning, answered.text) == expected
 

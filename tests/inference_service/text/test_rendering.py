@@ -1,5 +1,4 @@
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import jinja2
@@ -71,10 +70,6 @@ def plain_rendering(chat: MessagesInput, template: str = CHATML, *, generation_p
     )
 
 
-def count_specials(rendered: Rendered, of: Renderer) -> int:
-    return sum(token in TOKENIZER.special_ids for token in of.encode(rendered))
-
-
 def chat(*messages: tuple[str, str]) -> MessagesInput:
     return MessagesInput(tuple({"role": role, "content": content} for role, content in messages))
 
@@ -117,34 +112,24 @@ def test_special_tokens_in_user_text_are_parsed_when_asked(chat: MessagesInput) 
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("message", "arguments"),
     [
-        {"content": END},
-        {"content": "x", "name": END},
-        {"content": "x", "role": f"user{END}"},
-        {"content": "x", "tool_calls": [{"arguments": json.dumps({"a": END})}]},
-        {"content": "x", "tool_calls": [{"arguments": {"a": [{"b": END}]}}]},
-        {"content": "x", "tool_calls": [{"arguments": {END: 1}}]},
-        {"content": "x", "tool_calls": [{"arguments": {"a": {f"k{END}": {}}}}]},
+        ({"role": f"user{END}"}, {}),
+        ({"tool_calls": [{"arguments": json.dumps({"a": END})}]}, {}),
+        ({"tool_calls": [{"arguments": {"a": [{f"k{END}": {}}]}}]}, {}),
+        ({}, {"extra": END}),
     ],
-    ids=["content", "name", "role", "arguments as text", "nested value", "key", "nested key"],
+    ids=["role", "arguments as text", "nested key", "template's argument"],
 )
-def test_look_alikes_wherever_they_are(place: Mapping[str, Any]) -> None:
-    message = {"role": "user", **place}
-    rendered = renderer().messages(MessagesInput((message,)), generation_prompt=False, parse_special=False)
-    assert rendered.text.count(END.encode()) == 2
-    token_ids = renderer().encode(rendered)
-    assert token_ids.count(END_ID) == 1
-    assert TOKENIZER.decode(token_ids) == rendered.text
-    assert not any(mark in rendered.text.decode() for mark in NONCHARACTERS)
-
-
-def test_look_alikes_in_tools_and_template_arguments() -> None:
+def test_look_alikes_where_no_chat_of_the_properties_has_them(message: Any, arguments: dict[str, Any]) -> None:
+    """Those in contents, names, tools and arguments: test_user_text_never_becomes_a_special_token."""
     template = CHATML + "{{ extra }}"
-    given_chat = MessagesInput(({"role": "user", "content": "x"},), ({END: END},), {"extra": END})
+    given_chat = MessagesInput(({"role": "user", "content": "x", **message},), (), arguments)
     rendered = renderer(template).messages(given_chat, generation_prompt=False, parse_special=False)
     assert rendered.text.decode() == plain_rendering(given_chat, template, generation_prompt=False)
-    assert renderer(template).encode(rendered).count(END_ID) == 1
+    token_ids = renderer(template).encode(rendered)
+    assert (rendered.text.count(END.encode()), token_ids.count(END_ID)) == (2, 1)
+    assert TOKENIZER.decode(token_ids) == rendered.text
 
 
 def test_look_alikes_that_overlap() -> None:
@@ -174,22 +159,18 @@ def test_no_free_mark() -> None:
     assert everything in rendered.text.decode()
 
 
-@given(text=hostile)
-def test_raw_text_is_ordinary_behind_one_bos(text: str) -> None:
-    rendered = renderer().text(text, parse_special=False)
-    token_ids = renderer().encode(rendered)
-    assert rendered.text.decode() == BOS + text
-    assert token_ids[0] == BOS_ID
-    assert TOKENIZER.special_ids.isdisjoint(token_ids[1:])
-    assert TOKENIZER.decode(token_ids) == rendered.text
-
-
-@given(text=hostile)
-def test_raw_text_that_brings_its_bos_gets_no_other(text: str) -> None:
-    rendered = renderer().text(text, parse_special=True)
-    expected = text if text.startswith(BOS) else BOS + text
-    assert rendered.text.decode() == expected
-    assert renderer().encode(rendered) == TOKENIZER.encode(expected, parse_special=True)
+@given(text=hostile, parse_special=st.booleans())
+def test_raw_text_has_one_bos_unless_it_is_appended(text: str, parse_special: bool) -> None:
+    for appended in (False, True):
+        rendered = (renderer().appended_text if appended else renderer().text)(text, parse_special=parse_special)
+        expected = text if appended or (parse_special and text.startswith(BOS)) else BOS + text
+        assert rendered.text.decode() == expected
+        token_ids = renderer().encode(rendered)
+        assert TOKENIZER.decode(token_ids) == rendered.text
+        if parse_special:
+            assert token_ids == TOKENIZER.encode(expected, parse_special=True)
+        else:
+            assert [t for t in token_ids if t in TOKENIZER.special_ids] == [BOS_ID][appended:]
 
 
 def test_no_bos_where_the_tokenizer_adds_none() -> None:
@@ -197,13 +178,6 @@ def test_no_bos_where_the_tokenizer_adds_none() -> None:
     assert bare.text("abc", parse_special=False) == Rendered(b"abc")
     assert bare.text(END, parse_special=False) == Rendered(END.encode(), literal=True)
     assert bare.text(END, parse_special=True) == Rendered(END.encode(), (Span(0, len(END)),))
-
-
-@given(text=hostile)
-def test_appended_text_has_no_bos(text: str) -> None:
-    rendered = renderer().appended_text(text, parse_special=False)
-    assert rendered.text.decode() == text
-    assert TOKENIZER.special_ids.isdisjoint(renderer().encode(rendered))
 
 
 @given(chat=chats(hostile), data=st.data())

@@ -13,12 +13,6 @@ from agentmem.validation import AgentKey
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import TurnJob
 from tests.inference_service.turns.world import answer, prompt, working
-from tests.tiny_models import write_llama
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
 
 
 @pytest.fixture

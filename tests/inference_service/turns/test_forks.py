@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from agentmem.kv.blockfile import FileName
@@ -12,23 +11,10 @@ from agentmem.kv.ledger import unordered
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory import restore
-from tests.inference_service.turns.world import Answer, Worker, prompt, working
-from tests.oracle import Oracle
+from tests.inference_service.turns.world import TOLERANCE, Answer, Worker, difference, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
-TOLERANCE = 1e-3
 HOT, WARM = types_pb2.TIER_HOT, types_pb2.TIER_WARM
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
-
-
-def difference(directory: Path, ids: list[int], found: Answer) -> float:
-    """Between the answer's log-probabilities and those of a recomputation."""
-    wanted = Oracle(directory).logprobs_of([*ids, *found.token_ids], len(ids))
-    return float(np.abs(wanted - np.array(found.logprobs)).max())
 
 
 def bits(worker: Worker, agent: str, block: int, tokens: int) -> dict[str, bytes]:

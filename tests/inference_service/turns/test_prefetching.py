@@ -26,11 +26,6 @@ def hot(worker: Worker) -> str:
     return "".join(sorted(each.agent_id for each in worker.model.memory.hot))
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
-
-
 @asynccontextmanager
 async def after_turns(directory: Path, tmp_path: Path, agents: str = "abc") -> AsyncIterator[Worker]:
     """A worker whose pool has blocks for two agents, after a turn of each of these, all written."""

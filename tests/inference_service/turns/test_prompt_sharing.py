@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agentmem.errors import Aborted, Cancelled
@@ -26,36 +25,13 @@ from inference_service.pool.kv import KVPool
 from inference_service.turns.prompt_sharing import PromptSharing
 from inference_service.turns.restored import Restored
 from inference_service.turns.stream import TurnStream
-from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
-from tests.oracle import Oracle
+from tests.inference_service.directories import written_by
+from tests.inference_service.turns.world import TOLERANCE, Worker, answer, difference, prompt, working
 from tests.tiny_hybrids import write_qwen3_next
 from tests.tiny_models import write_gemma3, write_llama
 
-TOLERANCE = 1e-3
-WRITERS: dict[str, Callable[[Path], Path]] = {
-    "full": write_llama,
-    "windows": write_gemma3,
-    "states": write_qwen3_next,
-}
-
-
-@pytest.fixture(scope="module", params=WRITERS)
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return WRITERS[request.param](tmp_path_factory.mktemp(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
-
-
+directory = written_by([write_llama, write_gemma3, write_qwen3_next], ["full", "windows", "states"])
 running = partial(working, blocks=24, pieces=40)
-
-
-def difference(directory: Path, ids: list[int], found: Answer) -> float:
-    """Between the answer's log-probabilities and those of a recomputation."""
-    wanted = Oracle(directory).logprobs_of([*ids, *found.token_ids], len(ids))
-    return float(np.abs(wanted - np.array(found.logprobs)).max())
 
 
 async def cancelled(worker: Worker, agent: str, ids: list[int], chunks: int) -> None:
@@ -265,7 +241,7 @@ async def test_blocks_that_another_has_made_take_none_of_the_turns_own(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("directory", ["full", "windows"], indirect=True)
+@pytest.mark.parametrize("directory", [write_llama, write_gemma3], indirect=True, ids=["full", "windows"])
 async def test_what_was_named_stays_as_it_is_where_its_turn_begins_again(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,7 +335,7 @@ def _shorter(share: Callable[..., list[int]], self: WindowTable, length: int) ->
 
 @pytest.mark.parametrize(
     ("directory", "of", "name", "faulty"),
-    [("full", PromptBlocks, "keep", _early), ("windows", WindowTable, "share", _shorter)],
+    [(write_llama, PromptBlocks, "keep", _early), (write_gemma3, WindowTable, "share", _shorter)],
     ids=["block", "window"],
     indirect=["directory"],
 )

@@ -19,6 +19,11 @@ def held(locks: AgentLocks) -> int:
     return len(locks._locks)
 
 
+async def turn(locks: AgentLocks, log: list[str], name: str) -> None:
+    async with locks.hold(A):
+        log.append(name)
+
+
 async def test_one_at_a_time_in_the_order_of_arrival() -> None:
     locks, log, inside = AgentLocks(), [], 0
 
@@ -43,14 +48,10 @@ async def test_one_at_a_time_in_the_order_of_arrival() -> None:
 async def test_a_late_comer_does_not_overtake_in_the_moment_of_release() -> None:
     locks, log = AgentLocks(), []
 
-    async def turn(name: str) -> None:
-        async with locks.hold(A):
-            log.append(name)
-
     async with locks.hold(A):
-        waiting = asyncio.create_task(turn("waiting"))
+        waiting = asyncio.create_task(turn(locks, log, "waiting"))
         await turns_of_the_loop()
-    late = asyncio.create_task(turn("late"))
+    late = asyncio.create_task(turn(locks, log, "late"))
     await asyncio.gather(waiting, late)
     assert log == ["waiting", "late"]
 
@@ -70,13 +71,9 @@ async def test_agents_do_not_wait_for_each_other() -> None:
 async def test_a_waiter_that_gives_up_leaves_nothing() -> None:
     locks, log = AgentLocks(), []
 
-    async def turn(name: str) -> None:
-        async with locks.hold(A):
-            log.append(name)
-
     async with locks.hold(A):
-        gives_up = asyncio.create_task(turn("gives up"))
-        stays = asyncio.create_task(turn("stays"))
+        gives_up = asyncio.create_task(turn(locks, log, "gives up"))
+        stays = asyncio.create_task(turn(locks, log, "stays"))
         await turns_of_the_loop()
         gives_up.cancel()
         await turns_of_the_loop()
@@ -90,13 +87,9 @@ async def test_a_waiter_that_gives_up_leaves_nothing() -> None:
 async def test_a_waiter_that_is_cancelled_as_it_gets_the_lock() -> None:
     locks, log = AgentLocks(), []
 
-    async def turn(name: str) -> None:
-        async with locks.hold(A):
-            log.append(name)
-
     async with locks.hold(A):
-        woken = asyncio.create_task(turn("woken"))
-        next_one = asyncio.create_task(turn("next"))
+        woken = asyncio.create_task(turn(locks, log, "woken"))
+        next_one = asyncio.create_task(turn(locks, log, "next"))
         await turns_of_the_loop()
     woken.cancel()
     with pytest.raises(asyncio.CancelledError):

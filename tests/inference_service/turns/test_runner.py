@@ -24,16 +24,12 @@ from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.capability import QuantizationSettings
 from inference_service.turns import persisting
 from inference_service.turns.turn import Turn
-from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
+from tests.inference_service.directories import written_by
+from tests.inference_service.turns.world import TOLERANCE, Answer, Worker, answer, difference, prompt, working
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
-TOLERANCE = 1e-3
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
+directory = written_by([write_llama, write_gemma3])
 
 
 @pytest.mark.parametrize("length", [40, 300])
@@ -284,11 +280,8 @@ async def test_bits_of_k_and_v_in_all_tiers(tmp_path: Path, write: Callable[[Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
-async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+async def test_many_agents_in_little_memory(directory: Path, tmp_path: Path) -> None:
     """Turns of all kinds at once, with cancellations and deletions: answers are right, and the pool adds up."""
-    (tmp_path / "m").mkdir()
-    directory = write(tmp_path / "m")
     oracle, dice = Oracle(directory), random.Random(0)
     shared = prompt(BLOCK_TOKENS + 10, 99)
     kinds: list[dict[str, Any]] = [
@@ -332,15 +325,11 @@ async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Pat
     assert evicted
     for ids, found in finished:
         if found.reused and found.token_ids:
-            wanted = oracle.logprobs_of([*ids, *found.token_ids], len(ids))
-            assert np.abs(wanted - np.array(found.logprobs)).max() < TOLERANCE
+            assert difference(oracle, ids, found) < TOLERANCE
 
 
-@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
-async def test_turns_without_memory_for_arrays_end_and_are_kept(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+async def test_turns_without_memory_for_arrays_end_and_are_kept(directory: Path, tmp_path: Path) -> None:
     """K and V of a layer are made of the blocks for each pass; the last token's KV is in a pass of its own."""
-    (tmp_path / "m").mkdir()
-    directory = write(tmp_path / "m")
     oracle = Oracle(directory)
     async with working(directory, tmp_path, blocks=8, pieces=36) as worker:
         worker.model.memory.admission._limit_bytes = 0
@@ -351,6 +340,5 @@ async def test_turns_without_memory_for_arrays_end_and_are_kept(tmp_path: Path, 
             for name, ids, said in zip("ab", prompts, found, strict=True):
                 again = await worker.turn(name, longer := [*ids, *said.token_ids, 7])
                 assert again.reused == len(ids) + 8
-                wanted = oracle.logprobs_of([*longer, *again.token_ids], len(longer))
-                assert np.abs(wanted - np.array(again.logprobs)).max() < TOLERANCE
+                assert difference(oracle, longer, again) < TOLERANCE
             await worker.idle()

@@ -20,6 +20,17 @@ def running(buffer: int = 100) -> TurnStream:
     return TurnStream(buffer)
 
 
+def begun(buffer: int = 100) -> TurnStream:
+    turn = running(buffer)
+    turn.started(STARTED, byte_level())
+    return turn
+
+
+def finish(turn: TurnStream) -> None:
+    turn.send(FINISHED)
+    turn.end()
+
+
 def token(number: int, text: str | None = None) -> TokenEvent:
     return TokenEvent(number, None, (), f"{number} " if text is None else text)
 
@@ -45,8 +56,7 @@ async def test_started_deltas_finished() -> None:
         turn.take(token(number))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     events = await reader
     assert kinds(events) == ["started", "delta", "delta", "delta", "finished"]
     assert events[0].started == STARTED
@@ -74,14 +84,12 @@ async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
 
 
 async def test_tokens_that_were_not_taken_are_joined() -> None:
-    turn = running()
-    turn.started(STARTED, byte_level())
+    turn = begun()
     for number in range(5):
         turn.take(TokenEvent(number, -0.5, ((number, -0.5), (9, -2.0)), f"{number}"))
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(text="the rest"))
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     started, delta, finished = await read(turn)
     assert kinds([started, delta, finished]) == ["started", "delta", "finished"]
     assert delta.delta.text == "01234the rest"
@@ -92,15 +100,13 @@ async def test_tokens_that_were_not_taken_are_joined() -> None:
 
 
 async def test_text_comes_before_the_calls_of_a_delta() -> None:
-    turn = running()
-    turn.started(STARTED, byte_level())
+    turn = begun()
     first, second, third = (ToolCall(name, "f", "{}") for name in "abc")
     for event in (token(0, "x"), TokenEvent(1, None, (), "y", (first, second)), token(2, "z")):
         turn.take(event)
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(text="rest", calls=(third,)))
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     _, *deltas, last = await read(turn)
     assert last == FINISHED
     said = [(d.delta.text, list(d.delta.token_ids), [call.id for call in d.delta.tool_calls]) for d in deltas]
@@ -108,37 +114,31 @@ async def test_text_comes_before_the_calls_of_a_delta() -> None:
 
 
 async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> None:
-    turn = running()
-    turn.started(STARTED, byte_level())
+    turn = begun()
     turn.take(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(calls=(ToolCall("b", "f", "{}"),)))
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     _, *deltas, _ = await read(turn)
     assert [[call.id for call in d.delta.tool_calls] for d in deltas] == [["a"], ["b"]]
 
 
 async def test_rest_without_tokens_is_a_delta_of_its_own() -> None:
-    turn = running()
-    turn.started(STARTED, byte_level())
+    turn = begun()
     reader = asyncio.create_task(read(turn))
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(text="rest"))
     await asyncio.sleep(0)
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     events = await reader
     assert kinds(events) == ["started", "delta", "finished"]
     assert events[1].delta == inference_pb2.Delta(text="rest")
 
 
 async def test_a_replayed_turn_says_its_delta_itself() -> None:
-    turn = running()
-    turn.started(STARTED, byte_level())
+    turn = begun()
     turn.send(Response(delta=inference_pb2.Delta(text="all", token_ids=[1, 2])))
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     assert kinds(await read(turn)) == ["started", "delta", "finished"]
 
 
@@ -178,8 +178,7 @@ async def test_order_and_text_whatever_the_pace(seed: int) -> None:
 
 
 async def test_tokens_may_come_from_another_thread() -> None:
-    turn = running(10_000)
-    turn.started(STARTED, byte_level())
+    turn = begun(10_000)
     reader = asyncio.create_task(read(turn))
 
     def engine() -> None:
@@ -189,15 +188,13 @@ async def test_tokens_may_come_from_another_thread() -> None:
     thread = threading.Thread(target=engine)
     thread.start()
     await asyncio.to_thread(thread.join)
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     events = await reader
     assert [i for event in events for i in event.delta.token_ids] == list(range(1000))
 
 
 async def test_an_error_comes_after_what_was_said() -> None:
-    turn = running()
-    turn.started(STARTED, byte_level())
+    turn = begun()
     turn.take(token(1))
     await asyncio.sleep(0)
     turn.end(Unavailable("the engine died"))
@@ -208,8 +205,7 @@ async def test_an_error_comes_after_what_was_said() -> None:
 
 
 async def test_tokens_that_come_while_the_reader_is_busy_are_not_lost_to_an_error() -> None:
-    turn = running()
-    turn.started(STARTED, byte_level())
+    turn = begun()
     events = turn.events()
     assert (await anext(events)).HasField("started")
     turn.take(token(1))
@@ -240,8 +236,7 @@ async def test_the_first_error_counts() -> None:
 
 
 async def test_a_reader_that_stalls_ends_the_turn() -> None:
-    turn = running(buffer=4)
-    turn.started(STARTED, byte_level())
+    turn = begun(buffer=4)
     for number in range(4):
         turn.take(token(number))
     await asyncio.sleep(0)
@@ -257,16 +252,14 @@ async def test_a_reader_that_stalls_ends_the_turn() -> None:
 
 
 async def test_a_reader_that_keeps_up_may_read_any_number() -> None:
-    turn = running(buffer=4)
-    turn.started(STARTED, byte_level())
+    turn = begun(buffer=4)
     reader = asyncio.create_task(read(turn))
     for number in range(50):
         turn.take(token(number))
         for _ in range(3):
             await asyncio.sleep(0)
     assert not turn.cancelled.is_set()
-    turn.send(FINISHED)
-    turn.end()
+    finish(turn)
     assert kinds(await reader)[-1] == "finished"
 
 

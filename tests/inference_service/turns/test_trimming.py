@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agentmem.errors import Cancelled, FailedPrecondition
@@ -15,12 +14,11 @@ from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, TextInput
 from inference_service.engine import gathering
 from inference_service.turns import restoring, summarizing
-from tests.inference_service.turns.world import Answer, Worker, answer, working
+from tests.inference_service.turns.world import TOLERANCE, Answer, Worker, answer, difference, working
 from tests.oracle import Oracle
 from tests.scripted_model import write_scripted, write_thinking
 from tests.tiny_models import write_gemma3, write_llama
 
-TOLERANCE = 1e-3
 CONTEXT = 600
 KEY = AgentKey("n", "a", "m")
 SYSTEM = {"role": "system", "content": "The boat is green. Nobody knows who told you that, by the sea."}
@@ -61,9 +59,8 @@ def ledger(worker: Worker) -> Ledger:
 
 
 def is_what_the_oracle_says(oracle: Oracle, worker: Worker, said: Answer) -> bool:
-    ids = ledger(worker).token_ids
-    wanted = oracle.logprobs_of(ids, len(ids) - len(said.token_ids))
-    return bool(np.abs(wanted - np.array(said.logprobs)).max() < TOLERANCE)
+    ids = ledger(worker).token_ids.tolist()
+    return difference(oracle, ids[: len(ids) - len(said.token_ids)], said) < TOLERANCE
 
 
 def told(said: Answer) -> types_pb2.ContextTrim | None:
@@ -77,6 +74,15 @@ async def until_trimmed(worker: Worker, first: int = 0, **arguments: Any) -> tup
         if told(said):
             return number, said
     pytest.fail("the memory never outgrew the context")
+
+
+async def filled(worker: Worker, tokens: int) -> Any:
+    """What is stored after turns that make so many tokens."""
+    number = 0
+    while not number or len(ledger(worker)) < tokens:
+        await say(worker, number)
+        number += 1
+    return worker.store.ledgers[KEY]
 
 
 @pytest.mark.slow
@@ -127,11 +133,7 @@ async def test_old_kv_behind_the_cut_is_noticed(llama: Path, tmp_path: Path, mon
 @pytest.mark.slow
 async def test_a_cancelled_turn_drops_nothing(llama: Path, tmp_path: Path) -> None:
     async with working(llama, tmp_path, blocks=12) as worker:
-        number = 0
-        while len(ledger(worker) if number else Ledger()) < CONTEXT - 150:
-            await say(worker, number)
-            number += 1
-        before = worker.store.ledgers[KEY]
+        before = await filled(worker, CONTEXT - 150)
         long = AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 12},)))
         turn = worker.say("a", long, 60)
         with pytest.raises(Cancelled):
@@ -151,8 +153,8 @@ async def test_a_policy_that_refuses(llama: Path, tmp_path: Path) -> None:
         assert len(ledger(worker)) > CONTEXT // 2
 
 
-async def test_whole_chats_are_refused_and_not_shortened(llama: Path, tmp_path: Path) -> None:
-    """A client's own history is its own business."""
+async def test_what_cannot_be_shortened_is_refused(llama: Path, tmp_path: Path) -> None:
+    """A client's own history, and what does not fit after the system prompt."""
     async with working(llama, tmp_path, blocks=12) as worker:
         await say(worker, 0)
         before = worker.store.ledgers[KEY]
@@ -160,19 +162,13 @@ async def test_whole_chats_are_refused_and_not_shortened(llama: Path, tmp_path: 
             SYSTEM,
             *({"role": ("user", "assistant")[n % 2], "content": "The house is red. "} for n in range(99)),
         ]
-        for whole in (MessagesInput(tuple(messages)), TextInput("The house is red. " * 500)):
-            with pytest.raises(FailedPrecondition, match="context holds 600"):
-                await answer(worker.say("a", whole))
-        assert worker.store.ledgers[KEY] == before
-
-
-async def test_what_fits_behind_no_system_prompt_is_refused(llama: Path, tmp_path: Path) -> None:
-    async with working(llama, tmp_path, blocks=12) as worker:
-        await say(worker, 0)
-        before = worker.store.ledgers[KEY]
-        too_long = AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 100},)))
-        with pytest.raises(FailedPrecondition, match="append less"):
-            await answer(worker.say("a", too_long))
+        for given, said in (
+            (MessagesInput(tuple(messages)), "context holds 600"),
+            (TextInput("The house is red. " * 500), "context holds 600"),
+            (AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 100},))), "append less"),
+        ):
+            with pytest.raises(FailedPrecondition, match=said):
+                await answer(worker.say("a", given))
         assert worker.store.ledgers[KEY] == before
 
 
@@ -193,11 +189,7 @@ async def test_context_is_taken_in_past_the_end(llama: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 async def test_a_turn_that_keeps_nothing_drops_nothing(llama: Path, tmp_path: Path) -> None:
     async with working(llama, tmp_path, blocks=12) as worker:
-        number = 0
-        while len(ledger(worker) if number else Ledger()) < CONTEXT - 100:
-            await say(worker, number)
-            number += 1
-        before = worker.store.ledgers[KEY]
+        before = await filled(worker, CONTEXT - 100)
         said = await say(worker, 3, max_tokens=70, cache_policy=inference_pb2.CACHE_POLICY_READ_ONLY)
         trim = told(said)
         assert trim is not None
@@ -276,12 +268,8 @@ async def test_a_turn_is_cancelled_while_the_note_is_written(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(scripted, tmp_path, blocks=12) as worker:
-        number = 0
-        while len(ledger(worker) if number else Ledger()) < 3 * CONTEXT - 100:
-            await say(worker, number)
-            number += 1
+        before, turns = await filled(worker, 3 * CONTEXT - 100), []
         worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
-        before, turns = worker.store.ledgers[KEY], []
         real = summarizing.TurnJob
 
         def cancelling(*arguments: Any, **named: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -45,8 +45,11 @@ from inference_service.turns.runner import TurnRunner
 from inference_service.turns.stream import TurnStream
 from inference_service.turns.summarizing import Summarizer
 from inference_service.turns.turn_log import TurnLog
+from tests.oracle import Oracle
 
 BLOCKS, PIECES = 5, 12
+TOLERANCE = 1e-3
+"""Of log-probabilities."""
 _TO_THE_END = types_pb2.Sampling(ignore_eos=True)
 
 
@@ -250,6 +253,13 @@ async def answer(turn: TurnStream, cancel_after: int | None = None) -> Answer:
         if said == cancel_after:
             turn.cancel()
     return found
+
+
+def difference(oracle: Oracle | Path, ids: Sequence[int], found: Answer) -> float:
+    """Between the answer's log-probabilities and those of a recomputation."""
+    oracle = Oracle(oracle) if isinstance(oracle, Path) else oracle
+    wanted = oracle.logprobs_of([*ids, *found.token_ids], len(ids))
+    return float(np.abs(wanted - np.array(found.logprobs)).max())
 
 
 def prompt(length: int, number: int = 0) -> list[int]:
