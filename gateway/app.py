@@ -28,7 +28,7 @@ from gateway.edge.tls import Tls
 from gateway.grpc.authentication import GrpcAuthentication
 from gateway.grpc.forwarding import Forwarder, callers_own
 from gateway.http.app import HttpServer
-from gateway.http.connections import IDLE_SECONDS, connection_type
+from gateway.http.connections import IDLE_SECONDS, MAX_HEADER_BYTES, connection_type
 from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
 from gateway.running import RunningTurns
@@ -214,8 +214,8 @@ class Gateway:
             {
                 # A chunk of an import fits, however small a body must be.
                 "grpc.max_receive_message_length": max(settings.max_body_bytes, 2 * CHUNK_BYTES),
-                "grpc.max_metadata_size": settings.max_header_bytes,
-                "grpc.absolute_max_metadata_size": settings.max_header_bytes,
+                "grpc.max_metadata_size": MAX_HEADER_BYTES,
+                "grpc.absolute_max_metadata_size": MAX_HEADER_BYTES,
                 "grpc.server_handshake_timeout_ms": round(HANDSHAKE_SECONDS * 1000),
                 "grpc.max_concurrent_streams": _MAX_STREAMS,
                 "grpc.max_allowed_incoming_connections": settings.max_connections,
@@ -255,9 +255,9 @@ class _Uvicorn(uvicorn.Server):
 def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connection_type(
-            settings.max_connections, settings.stall_limit, settings.max_header_bytes, tls.context if tls else None
-        ),
+        http=connection_type(settings.max_connections, settings.stall_limit),
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ssl_context_factory=(lambda *_: tls.context) if tls else None,
         ws="none",
         lifespan="off",
         log_config=None,

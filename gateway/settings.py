@@ -210,21 +210,9 @@ class GatewaySettings(ListenSettings):
         ge=1024,
         description="largest body of an HTTP request, and message over gRPC (there at least 512 KiB)",
     )
-    max_import_bytes: int = Field(
-        64 * 1024**3, ge=1024, description="largest file of an agent that is imported over HTTP"
-    )
-    body_timeout: float = Field(
-        30.0, gt=0, description="seconds to wait for an HTTP request's body; 1 more for each 16 KiB of it"
-    )
-    max_header_bytes: int = Field(16 * 1024, ge=1024, description="largest headers of a request, and gRPC metadata")
     max_connections: int = Field(512, ge=1, description="connections to each server at once")
     max_workflows: int = Field(16, ge=1, description="workflow runs of a namespace that go on at once")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
-    keep_alive: float = Field(
-        15.0,
-        gt=0,
-        description="seconds of silence after which a stream begins, or has an event of its dialect that says nothing",
-    )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
 
     @field_validator("cors_origin")

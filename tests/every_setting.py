@@ -175,13 +175,9 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "max_running": number(3),
         "max_per_minute": number(4),
         "max_body_bytes": number(2048),
-        "max_import_bytes": number(4096),
-        "body_timeout": number(1.5),
-        "max_header_bytes": number(3000),
         "max_connections": number(5),
         "max_workflows": number(7),
         "stall_limit": number(3.5),
-        "keep_alive": number(4.5),
     },
     UpSettings: _COMMON
     | _MODELS

@@ -1,4 +1,4 @@
-"""The tables of request fields: what each dialect's schemas take, what has no effect, what is refused, and why."""
+"""The tables of request fields: what each dialect's schemas take, and what is refused, with advice."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from deploy.docs.tables import code, table
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
-from gateway.api.fields import IDLE, REFUSED
+from gateway.api.fields import REFUSED
 from gateway.api.messages_schema import MessagesRequest
 from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import Json
@@ -27,13 +27,9 @@ def page() -> str:
     for path, model in ENDPOINTS.items():
         schema = model.model_json_schema(by_alias=True)
         parts += [f"### {path}\n", _table(schema, schema.get("$defs", {}))]
-    parts += ["## Accepted without effect\n", "They may stand anywhere, and hold anything.\n", _list(IDLE, "why")]
-    parts += ["## Refused with advice\n", _list(REFUSED, "instead")]
+    refused = ((code(name), advice) for name, advice in sorted(REFUSED.items()))
+    parts += ["## Refused with advice\n", table(("field", "instead"), refused)]
     return "\n".join(parts)
-
-
-def _list(fields: Mapping[str, str], second: str) -> str:
-    return table(("field", second), ((code(name), why) for name, why in sorted(fields.items())))
 
 
 def _table(schema: Json, definitions: Json) -> str:

@@ -17,7 +17,7 @@ def page() -> str:
     by_tag: dict[str, list[str]] = {}
     for path, operations in document()["paths"].items():
         for method, operation in operations.items():
-            tag = operation.get("tags", ["Server"])[0]
+            tag = operation["tags"][0]
             by_tag.setdefault(tag, []).append(_operation(f"{method.upper()} {path}", tag, operation))
     parts = [f"## {tag}\n\n" + "\n".join(sections) for tag, sections in by_tag.items()]
     return "\n".join(["[The document](openapi.json) of this version.\n", *parts])
@@ -40,6 +40,4 @@ def _operation(route: str, tag: str, operation: dict[str, Any]) -> str:
         if each["in"] != "path"
     ]
     parts.append(table(("parameter", "in", "required", "meaning"), parameters))
-    errors = sorted(status for status in operation["responses"] if status >= "4")
-    parts.append(f"Errors: {', '.join(errors)}.\n" if errors else "")
     return "\n".join(filter(None, parts))

@@ -1,6 +1,6 @@
 """/v1/chat/completions: what a request may hold, its turns, and their events as an answer, whole or in chunks.
 
-Everything else is refused by name, but for what `gateway.api.fields` lists; a null counts as not given.
+Other fields have no effect, but for those that `gateway.api.fields` refuses; a null counts as not given.
 prompt_cache_key only narrows the search for the conversation; chat_template_kwargs are vLLM's: further arguments of the
 chat template, as reasoning_effort is one.
 
@@ -32,18 +32,18 @@ from gateway.api.exchange import (
     joined,
     to_json_text,
 )
-from gateway.api.openai import ResponseFormat, SampledRequest, choices, refuse_idle_stream_options, schema_of
+from gateway.api.openai import ResponseFormat, SampledRequest, choices, schema_of
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
 from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, held_calls
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, Json, JsonObject, KeyPart, Limit, Text, limit
+from gateway.api.validation import Advised, Forgiving, Json, JsonObject, KeyPart, Limit, Many, limit
 
 
 class TextPart(Forgiving):
     """One part of a message's content."""
 
     type: Literal["text"]
-    text: Text
+    text: str
 
 
 Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
@@ -52,14 +52,14 @@ Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
 class FunctionCall(Forgiving):
     """The function that a tool call calls; `arguments` is JSON text, or the object itself."""
 
-    name: Text
-    arguments: Text | JsonObject | None = None
+    name: str
+    arguments: str | JsonObject | None = None
 
 
 class ToolCall(Forgiving):
     """A call that an assistant made earlier in the chat."""
 
-    id: Text
+    id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
@@ -75,16 +75,16 @@ class Tool(Forgiving):
     function: FunctionDefinition
 
 
-class Message(Forgiving):
+class Message(Advised):
     """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[Part] | None = None
-    refusal: Text | None = None
-    name: Text | None = None
-    tool_call_id: Text | None = None
-    tool_calls: list[ToolCall] | None = None
-    reasoning_content: Text | None = None
+    content: str | Many[Part] | None = None
+    refusal: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: Many[ToolCall] | None = None
+    reasoning_content: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -93,7 +93,7 @@ class Message(Forgiving):
         reasoning = data.get("reasoning") if isinstance(data, dict) else None
         if reasoning in (None, []) or data.get("reasoning_content") not in (None, reasoning):
             return data
-        return {name: value for name, value in data.items() if name != "reasoning"} | {"reasoning_content": reasoning}
+        return {**data, "reasoning_content": reasoning}
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:
@@ -120,16 +120,16 @@ class Message(Forgiving):
 class ChatRequest(SampledRequest, Thinks):
     """The body of a request."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     prompt_cache_key: KeyPart | None = None
-    tools: list[Tool] | None = None
+    tools: Many[Tool] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Many[Literal["text"]] | None = None
 
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
@@ -144,12 +144,13 @@ def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
         include_usage=chat.include_usage,
     )
     media = counted(message.content for message in chat.messages if message.role == "user")
-    return Exchange(turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "", left_out=media)
+    return Exchange(
+        turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "", left_out=media, others=chat.unread
+    )
 
 
 def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
     """Return the turn that `chat` asks for, without an agent. Raises InvalidArgument for contradictions."""
-    refuse_idle_stream_options(chat.stream_options, chat.stream)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]

@@ -10,17 +10,14 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.api.fields import REFUSED
-
 _KEY = "[key]"  # what pydantic's location of a bad key ends with
-_NOT_THERE = frozenset({"missing", "extra_forbidden"})  # the latter's name may be ill-formed, and not found again
+_NOT_THERE = frozenset({"missing", "extra_forbidden"})
 _NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
 _NAME = re.compile(r"[A-Za-z0-9_.$*-]{1,64}")
 _MESSAGES = {
     "extra_forbidden": "is not supported",
     "missing": "is required",
     "finite_number": "must be a finite number",
-    "string_unicode": "must be well-formed Unicode (it has a lone surrogate)",
     "too_long": "has too many elements",
     "union_tag_not_found": "is required",
 }
@@ -41,7 +38,8 @@ def complaints(error: ValidationError, data: Any) -> list[Complaint]:
     Of a union's complaints the deepest is about the branch that was meant, or one that knows the type at least: those
     on the way to another are left out.
     """
-    found = [_complaint(one, data) for one in error.errors(include_url=False, include_input=False)]
+    told = error.errors(include_url=False, include_input=False)
+    found = [_complaint(one, data) for one in told if "Other" not in one["loc"]] or [_complaint(told[0], data)]
     passed = {one.path[:length] for one in found for length in range(len(one.path))}
     by_place: dict[tuple[str | int, ...], Complaint] = {}
     for one in sorted(found, key=_about_type):
@@ -71,45 +69,32 @@ def _about_type(complaint: Complaint) -> bool:
 
 
 def _complaint(error: ErrorDetails, data: Any) -> Complaint:
-    path = _followed(error["loc"], data, absent=error["type"] in _NOT_THERE).path
+    path = _followed(error["loc"], data, absent=error["type"] in _NOT_THERE)
     if error["type"] in _NO_BRANCH:
         path = [*path, error["ctx"]["discriminator"].strip("'")]
-    of_key = error["type"] == "extra_forbidden" or _KEY in error["loc"]
+    if error["type"] == "refused":
+        path = [*path, error["ctx"]["name"]]
+    of_key = error["type"] in ("extra_forbidden", "refused") or _KEY in error["loc"]
     return Complaint(tuple(path), _message(error), error["type"], of_key)
 
 
-class _Path(NamedTuple):
-    """A way through data that a location may mean. `end`: its last part is there (2), may be absent (1), or neither."""
+def _followed(loc: tuple[int | str, ...], data: Any, *, absent: bool) -> list[str | int]:
+    """Return the parts of `loc` that lead through `data`; the last one may be `absent` there.
 
-    end: int
-    path: list[str | int]
-
-
-def _followed(loc: tuple[int | str, ...], data: Any, *, absent: bool) -> _Path:
-    """Return the parts of `loc` that lead through `data`.
-
-    pydantic's location also names branches of unions, which are dropped. The last part may be `absent` there. A branch
-    can have the name of a field ("text" of {"type": "text", "text": …}), so each part is tried as both, and what leads
-    to the last part counts, or else what leads farthest.
+    pydantic's location also names branches of unions, which are dropped.
     """
-    if not loc:
-        return _Path(2, [])
-    part, rest = loc[0], loc[1:]
-    skipped = _followed(rest, data, absent=absent) if rest else _Path(0, [])
-    if isinstance(data, dict) and part in data:
-        taken = _followed(rest, data[part], absent=absent)
-    elif isinstance(data, dict) and absent and not rest:
-        taken = _Path(1, [])
-    elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-        taken = _followed(rest, data[part], absent=absent)
-    else:
-        return skipped
-    return max(_Path(taken.end, [part, *taken.path]), skipped, key=lambda way: (way.end, len(way.path)))
+    path: list[str | int] = []
+    for left, part in zip(reversed(range(len(loc))), loc, strict=True):
+        is_there = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        if is_there:
+            path.append(part)
+            data = data[part]
+        elif absent and not left and isinstance(data, dict):
+            path.append(part)
+    return path
 
 
 def _message(error: ErrorDetails) -> str:
-    if error["type"] == "extra_forbidden" and (advice := REFUSED.get(str(error["loc"][-1]))):
-        return f"is not supported: {advice}"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     if error["type"] == "union_tag_invalid":

@@ -14,23 +14,23 @@ from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import finish_reason
 from gateway.api.errors import COMPLETIONS
 from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
-from gateway.api.openai import No, SampledRequest, choices, refuse_idle_stream_options
+from gateway.api.openai import No, SampledRequest, choices
 from gateway.api.openai_answers import CompletionsAnswer
-from gateway.api.validation import UINT32, Json, Text, limit
+from gateway.api.validation import UINT32, Json, Many, limit
 
 MAX_PROMPTS = 64
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for this endpoint alone."""
 _MAX_LOGPROBS = 5
 
-_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=UINT32)]], Field(min_length=1)]
+_TokenIds = Annotated[Many[Annotated[int, Field(ge=0, le=UINT32)]], Field(min_length=1)]
 _Several = Field(min_length=1, max_length=MAX_PROMPTS)
 
 
 class CompletionRequest(SampledRequest):
     """The body of a request."""
 
-    prompt: Text | Annotated[list[Text], _Several] | _TokenIds | Annotated[list[_TokenIds], _Several]
+    prompt: str | Annotated[Many[str], _Several] | _TokenIds | Annotated[Many[_TokenIds], _Several]
     logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
     echo: No | None = None
     best_of: int | None = None
@@ -52,7 +52,6 @@ class CompletionRequest(SampledRequest):
 
 def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Exchange:
     """Return a request as an exchange, prompt by prompt. Raises InvalidArgument for contradictions."""
-    refuse_idle_stream_options(request.stream_options, request.stream)
     prompts, per_prompt = request.prompts, request.n or 1
     if request.best_of not in (None, per_prompt):
         raise InvalidArgument("best_of", "is only supported where it is n: every choice is returned")
@@ -70,7 +69,7 @@ def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Excha
         logprobs=request.logprobs is not None,
         include_usage=request.include_usage,
     )
-    return Exchange(turns, answer, bool(request.stream))
+    return Exchange(turns, answer, bool(request.stream), others=request.unread)
 
 
 def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incoming) -> inference_pb2.GenerateRequest:

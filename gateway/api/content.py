@@ -1,11 +1,14 @@
 """Content that is not text, which models here do not read: words stand in its place, and the conversation goes on."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypeAlias, get_args
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, Field
 
-from gateway.api.validation import Forgiving, Text
+from gateway.api.validation import Forgiving
+
+_Known = TypeVar("_Known")
 
 _Image: TypeAlias = Literal["image", "image_url", "input_image", "computer_screenshot"]
 _Audio: TypeAlias = Literal["audio", "audio_url", "input_audio"]
@@ -23,8 +26,6 @@ MEDIA_KINDS: Final[Mapping[str, str]] = {
 class Media(Forgiving):
     """A part of a content that is no text. Nothing of it is read."""
 
-    model_config = ConfigDict(extra="ignore")
-
     type: Literal[_Image, _Audio, _Video, _File]
 
     @property
@@ -33,16 +34,49 @@ class Media(Forgiving):
         return left_out(MEDIA_KINDS[self.type])
 
 
+@cache
+def _known_types() -> frozenset[str]:
+    """Return the types that some model has."""
+    models, known = [Forgiving], set[str]()
+    for model in models:
+        models += model.__subclasses__()
+        if "type" in model.model_fields:
+            said = get_args(model.model_fields["type"].annotation)
+            known.update(word for each in said for word in get_args(each) or (each,))
+    return frozenset(known)
+
+
+def _unknown(kind: str) -> str:
+    if kind in _known_types():
+        raise ValueError("is the type of another model")
+    return kind
+
+
+class Other(Forgiving):
+    """A part, an item or a tool of a type that no model here has: another server's. It is left out."""
+
+    type: Annotated[str, AfterValidator(_unknown)]
+
+
+OrOther = Annotated[_Known | Other, Field(union_mode="left_to_right")]
+"""A model, or models with a discriminator, or what none of them knows. `complaints` tells only of the former."""
+
+
 class Refusal(Forgiving):
     """A refusal of an assistant's, in words."""
 
     type: Literal["refusal"]
-    refusal: Text
+    refusal: str
 
     @property
     def text(self) -> str:
         """The words."""
         return self.refusal
+
+
+def others(*groups: Iterable[Any]) -> list[str]:
+    """Return the types of what is left out in lists of parts, items or tools, each once."""
+    return list(dict.fromkeys(one.type for group in groups for one in group if isinstance(one, Other)))
 
 
 def left_out(kind: str) -> str:

@@ -137,8 +137,8 @@ class Exchange:
     previous: str = ""
     left_out: Sequence[str] = ()
     """Parts of the user's messages that are no text, as "image" or "2 files"."""
-    hosted: Sequence[str] = ()
-    """Tools that the model does not get, and items that tell of such, by their types."""
+    others: Sequence[str] = ()
+    """What has no effect: fields by their names, tools, items and blocks by their types."""
 
 
 def function_call(identifier: str, name: str, arguments: str) -> Json:

@@ -20,7 +20,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api import messages_blocks as blocks
 from gateway.api import messages_schema as schema
 from gateway.api.complaints import shown_name
-from gateway.api.content import Media, counted
+from gateway.api.content import Media, Other, counted, others
 from gateway.api.exchange import (
     Exchange,
     Incoming,
@@ -37,11 +37,10 @@ from gateway.api.validation import Json
 _BETWEEN_MESSAGES: Final = "\n\n"
 _WORDS: Final = (blocks.TextBlock, Media, blocks.DocumentBlock, blocks.SearchResultBlock)
 """Blocks that have a text."""
-_CHANGES: Final = (blocks.ToolAdditionBlock, blocks.ToolRemovalBlock)
 _SAYS: Final[Mapping[str, tuple[type[blocks.Block], ...]]] = {
-    "user": (*_WORDS, blocks.ToolResultBlock, *_CHANGES, blocks.OtherBlock),
-    "assistant": (blocks.TextBlock, blocks.ToolUseBlock, blocks.ThinkingBlock, blocks.OtherBlock),
-    "system": (blocks.TextBlock, *_CHANGES),
+    "user": (*_WORDS, blocks.ToolResultBlock, Other),
+    "assistant": (blocks.TextBlock, blocks.ToolUseBlock, blocks.ThinkingBlock, Other),
+    "system": (blocks.TextBlock,),
 }
 _ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
@@ -59,7 +58,7 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
         bool(asked.stream),
         label=label or "",
         left_out=counted([said]),
-        hosted=list(dict.fromkeys(tool.type for tool in asked.tools or () if isinstance(tool, schema.OtherTool))),
+        others=[*others(asked.tools or (), *(message.blocks for message in asked.messages)), *asked.unread],
     )
 
 
@@ -121,9 +120,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     """
     arguments = dict(conversation.chat_template_kwargs or {})
     if conversation.thinking is not None:
-        thinks = conversation.thinking.thinks
-        if arguments.setdefault("enable_thinking", thinks) != thinks:
-            raise InvalidArgument("thinking", "contradicts chat_template_kwargs; give one of them")
+        arguments["enable_thinking"] = conversation.thinking.thinks
     effort = conversation.output_config.effort if conversation.output_config else None
     tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else offered(conversation)
     chat = types_pb2.Messages(
@@ -132,7 +129,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     )
     if system := _system(conversation.system):
         chat.messages.add(role="system", content=system)
-    for role, turn in groupby(_shown(conversation.messages), key=lambda one: one[1].role):
+    for role, turn in groupby(enumerate(conversation.messages), key=lambda one: one[1].role):
         chat.messages.extend(_turn(role, list(turn)))
     if conversation.messages[-1].role == "assistant":
         raise InvalidArgument(
@@ -142,18 +139,10 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     return chat
 
 
-def _shown(messages: Sequence[schema.Message]) -> Iterator[tuple[int, schema.Message]]:
-    """Yield the messages with their numbers, without those of the system's whose turn is over."""
-    last = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
-    for index, message in enumerate(messages):
-        if message.clear_at != "next_user_message" or message.role != "system" or index > last:
-            yield index, message
-
-
 def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
     """Return the tools that the model gets: those that are not deferred, and after them those that messages name.
 
-    Raises InvalidArgument where two tools have one name, or a message names none of the tools.
+    Raises InvalidArgument where two tools have one name.
     """
     known: dict[str, blocks.Tool] = {}
     for index, tool in enumerate(conversation.tools or ()):
@@ -162,21 +151,10 @@ def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
                 raise InvalidArgument(f"tools[{index}].name", "is the name of an earlier tool, too")
             known[tool.name] = tool
     named = {name: None for name, tool in known.items() if not tool.defer_loading}
-    for index, message in enumerate(conversation.messages):
-        for place, block in enumerate(message.blocks):
-            at = f"messages[{index}].content[{place}]"
-            match block:
-                case blocks.ToolResultBlock(content=list(parts)):
-                    references = (part.tool_name for part in parts if isinstance(part, blocks.ToolReferenceBlock))
-                    named |= dict.fromkeys(name for name in references if name in known)
-                case blocks.ToolAdditionBlock(tool=blocks.Defined(definition=tool)):
-                    known[tool.name], named[tool.name] = tool, None
-                case blocks.ToolAdditionBlock(tool=blocks.Named(name=name)):
-                    if name not in known:
-                        raise InvalidArgument(f"{at}.tool.name", "names a tool that is not among the tools")
-                    named[name] = None
-                case blocks.ToolRemovalBlock(tool=blocks.Named(name=name)):
-                    named.pop(name, None)
+    for block in (each for message in conversation.messages for each in message.blocks):
+        if isinstance(block, blocks.ToolResultBlock) and isinstance(block.content, list):
+            references = (part.tool_name for part in block.content if isinstance(part, blocks.ToolReferenceBlock))
+            named |= dict.fromkeys(name for name in references if name in known)
     return [known[name] for name in named]
 
 

@@ -1,11 +1,11 @@
 """Blocks that messages of /v1/messages are made of, and a tool of the caller's own, which a block may define."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from gateway.api.content import MEDIA_KINDS, Media, left_out
-from gateway.api.validation import Forgiving, InPart, JsonObject, Text, ToolName
+from gateway.api.content import Media, OrOther, left_out
+from gateway.api.validation import Forgiving, JsonObject, Many, ToolName
 
 
 class Tool(Forgiving):
@@ -13,7 +13,7 @@ class Tool(Forgiving):
 
     type: Literal["custom"] | None = None
     name: ToolName
-    description: Text | None = None
+    description: str | None = None
     input_schema: JsonObject
     strict: bool | None = None
     defer_loading: bool | None = None
@@ -23,15 +23,15 @@ class TextBlock(Forgiving):
     """Text."""
 
     type: Literal["text"]
-    text: Text
+    text: str
 
 
-class _Source(InPart):
+class _Source(Forgiving):
     """Where a document is: here, if it is text."""
 
     type: str
-    data: Text | None = None
-    content: Text | list[TextBlock | Media] | None = None
+    data: str | None = None
+    content: str | Many[TextBlock | Media] | None = None
 
 
 class DocumentBlock(Forgiving):
@@ -39,8 +39,8 @@ class DocumentBlock(Forgiving):
 
     type: Literal["document"]
     source: _Source
-    title: Text | None = None
-    context: Text | None = None
+    title: str | None = None
+    context: str | None = None
 
     @property
     def text(self) -> str:
@@ -58,9 +58,9 @@ class SearchResultBlock(Forgiving):
     """Something that a search found."""
 
     type: Literal["search_result"]
-    source: Text
-    title: Text
-    content: list[TextBlock]
+    source: str
+    title: str
+    content: Many[TextBlock]
 
     @property
     def text(self) -> str:
@@ -87,17 +87,17 @@ class ToolUseBlock(Forgiving):
     """A call that the assistant made."""
 
     type: Literal["tool_use"]
-    id: Text
-    name: Text
-    input: JsonObject | Text | None = None
+    id: str
+    name: str
+    input: JsonObject | str | None = None
 
 
 class ToolResultBlock(Forgiving):
     """The result of a call. The model gets `is_error` in words."""
 
     type: Literal["tool_result"]
-    tool_use_id: Text
-    content: Text | list[Annotated[Said | ToolReferenceBlock, Field(discriminator="type")]] | None = None
+    tool_use_id: str
+    content: str | Many[Annotated[Said | ToolReferenceBlock, Field(discriminator="type")]] | None = None
     is_error: bool | None = None
 
 
@@ -105,81 +105,9 @@ class ThinkingBlock(Forgiving):
     """Reasoning before a text or a call."""
 
     type: Literal["thinking"]
-    thinking: Text
+    thinking: str
 
 
-class OtherBlock(InPart):
-    """A block of what another server did or thought; models here do not get it."""
-
-    type: Annotated[
-        str,
-        Field(
-            pattern="^(redacted_thinking|server_tool_use|compaction|fallback|advisor|mcp_tool_use|mcp_tool_result"
-            "|(web_search|web_fetch|code_execution|bash_code_execution|text_editor_code_execution|tool_search)_tool_result)"
-        ),
-    ]
-
-
-class Named(Forgiving):
-    """A tool by its name."""
-
-    type: Literal["tool_reference"]
-    name: ToolName
-
-
-class Defined(Forgiving):
-    """A tool with its definition."""
-
-    type: Literal["tool_definition"]
-    definition: Tool
-
-
-class ToolAdditionBlock(Forgiving):
-    """A tool that the model may call from now on, by its name or with its definition."""
-
-    type: Literal["tool_addition"]
-    tool: Annotated[Named | Defined, Field(discriminator="type")]
-
-
-class ToolRemovalBlock(Forgiving):
-    """A tool that the model may not call any more."""
-
-    type: Literal["tool_removal"]
-    tool: Named
-
-
-_BLOCKS = {
-    "text": "text",
-    "document": "document",
-    "search_result": "search_result",
-    "tool_use": "tool_use",
-    "tool_result": "tool_result",
-    "thinking": "thinking",
-    "tool_addition": "tool_addition",
-    "tool_removal": "tool_removal",
-    **dict.fromkeys(MEDIA_KINDS, "media"),
-}
-
-
-def _kind(block: Any) -> Any:
-    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
-    return _BLOCKS.get(kind, "other") if isinstance(kind, str) else None
-
-
-Block: TypeAlias = Annotated[
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[Media, Tag("media")]
-    | Annotated[DocumentBlock, Tag("document")]
-    | Annotated[SearchResultBlock, Tag("search_result")]
-    | Annotated[ToolUseBlock, Tag("tool_use")]
-    | Annotated[ToolResultBlock, Tag("tool_result")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[ToolAdditionBlock, Tag("tool_addition")]
-    | Annotated[ToolRemovalBlock, Tag("tool_removal")]
-    | Annotated[OtherBlock, Tag("other")],
-    Discriminator(
-        _kind,
-        custom_error_type="block",
-        custom_error_message="must be text, an image, a document, a tool_use, a tool_result or thinking",
-    ),
+Block: TypeAlias = OrOther[
+    Annotated[Said | ToolUseBlock | ToolResultBlock | ThinkingBlock, Field(discriminator="type")]
 ]

@@ -1,31 +1,33 @@
-"""Requests to /v1/messages; what is not here is refused by name, but for `gateway.api.fields`.
+"""Requests to /v1/messages; what is not here has no effect, but for what `gateway.api.fields` refuses.
 
 output_config.effort reaches the model's chat template, as does thinking, if the template can turn it on and off;
 disabled also leaves it out of the answer. metadata.user_id only narrows the search for the conversation.
 
 Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar, where the model writes
-calls as JSON. A tool with defer_loading is no part of the prompt until a tool_reference or a tool_addition names it;
+calls as JSON. A tool with defer_loading is no part of the prompt until a tool_reference names it;
 tools that another server would run, or whose definition only its models know, are left out.
 
 The edits of context_management that leave out old calls and thoughts are never due here: what a memory has costs
 nothing, and an edit in its middle would cost all after it. The answer says that none was applied.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from agentmem.limits import MAX_STOPS
+from gateway.api.content import OrOther
 from gateway.api.messages_blocks import Block, TextBlock, Tool
 from gateway.api.thinking import Effort, Switch
 from gateway.api.validation import (
+    Advised,
+    Body,
     Count,
     Forgiving,
-    InPart,
     JsonObject,
     KeyPart,
+    Many,
     StopString,
-    Text,
     ToolName,
     TopK,
     TopP,
@@ -33,33 +35,16 @@ from gateway.api.validation import (
 )
 
 
-class Message(Forgiving):
-    """One message. One of the system's may be there for the turn of the user that it follows, and no later."""
+class Message(Advised):
+    """One message."""
 
     role: Literal["user", "assistant", "system"]
-    content: Text | list[Block]
-    clear_at: Literal["next_user_message", "never"] | None = None
+    content: str | Many[Block]
 
     @property
     def blocks(self) -> list[Block]:
         """The content as blocks."""
         return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
-
-
-class OtherTool(InPart):
-    """A tool that another server would run, or whose definition only its models know; models here do not get it."""
-
-    type: Annotated[
-        str,
-        Field(
-            pattern="^(web_search|web_fetch|code_execution|bash|text_editor|computer|memory|tool_search|mcp|advisor|agent)"
-        ),
-    ]
-
-
-def _whose(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return "own" if kind in (None, "custom") else "other"
 
 
 class NoTool(Forgiving):
@@ -100,49 +85,23 @@ class OutputConfig(Forgiving):
     effort: Effort | None = None
 
 
-class ClearThinking(Forgiving):
-    """Thoughts of old turns may be left out."""
-
-    type: Literal["clear_thinking_20251015"]
-    keep: JsonObject | Literal["all"] | None = None
-
-
-class ClearToolUses(Forgiving):
-    """Old results of tools may be left out, once there are many."""
-
-    type: Literal["clear_tool_uses_20250919"]
-    trigger: JsonObject | None = None
-    keep: JsonObject | None = None
-    clear_at_least: JsonObject | None = None
-    clear_tool_inputs: bool | list[Text] | None = None
-    exclude_tools: list[Text] | None = None
-
-
-class ContextManagement(Forgiving):
-    """What may be left out of the prompt."""
-
-    edits: list[Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]] | None = None
-
-
-class Metadata(InPart):
+class Metadata(Forgiving):
     """Notes about the request. Only the user has an effect."""
 
     user_id: KeyPart | None = None
 
 
-class Conversation(Forgiving):
+class Conversation(Body):
     """What a request to be answered and one to be counted have in common: all that the prompt is made of."""
 
     model: KeyPart | None = None
-    messages: Annotated[list[Message], Field(min_length=1)]
-    system: Text | list[TextBlock] | None = None
-    tools: (
-        list[Annotated[Annotated[Tool, Tag("own")] | Annotated[OtherTool, Tag("other")], Discriminator(_whose)]] | None
-    ) = None
+    messages: Annotated[Many[Message], Field(min_length=1)]
+    system: str | Many[TextBlock] | None = None
+    tools: Many[OrOther[Tool]] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Switch | None = None
     output_config: OutputConfig | None = None
-    context_management: ContextManagement | None = None
+    context_management: JsonObject | None = None
     chat_template_kwargs: JsonObject | None = None
 
 
@@ -158,5 +117,5 @@ class MessagesRequest(Conversation):
     temperature: Annotated[float, within("temperature", high=1)] | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop_sequences: Annotated[Many[StopString], Field(max_length=MAX_STOPS)] | None = None
     metadata: Metadata | None = None

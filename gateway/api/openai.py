@@ -9,17 +9,7 @@ from pydantic import AfterValidator, Field
 from agentmem.errors import InvalidArgument
 from agentmem.limits import MAX_LOGIT_BIASES, MAX_STOPS
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.validation import (
-    Forgiving,
-    JsonObject,
-    KeyPart,
-    Limit,
-    StopString,
-    Text,
-    TopK,
-    TopP,
-    within,
-)
+from gateway.api.validation import Body, Forgiving, JsonObject, KeyPart, Limit, Many, StopString, TopK, TopP, within
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
@@ -44,7 +34,7 @@ class StreamOptions(Forgiving):
     include_usage: bool | None = None
 
 
-class SampledRequest(Forgiving):
+class SampledRequest(Body):
     """What chat completions and completions have in common; top_k, min_p and repetition_penalty are beyond OpenAI's."""
 
     model: KeyPart | None = None
@@ -53,7 +43,7 @@ class SampledRequest(Forgiving):
     max_tokens: Limit | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop: StopString | Annotated[Many[StopString], Field(max_length=MAX_STOPS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     logit_bias: (
         Annotated[dict[str, Annotated[float, within("logit_bias")]], Field(max_length=MAX_LOGIT_BIASES)] | None
@@ -94,12 +84,6 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-def refuse_idle_stream_options(stream_options: object | None, stream: bool | None) -> None:
-    """Raise InvalidArgument for stream_options without a stream."""
-    if stream_options is not None and not stream:
-        raise InvalidArgument("stream_options", "is only allowed with stream")
-
-
 def choices(turns: Sequence[inference_pb2.GenerateRequest], number: int) -> tuple[inference_pb2.GenerateRequest, ...]:
     """Return each of `turns` for several choices. Under a seed each has its own, so they differ and can be repeated.
 
@@ -133,8 +117,8 @@ class AnyJsonObject(Forgiving):
 class NamedSchema(Forgiving):
     """A JSON Schema. The text fits it whether `strict` or not; name and description do not reach the model."""
 
-    name: Text | None = None
-    description: Text | None = None
+    name: str | None = None
+    description: str | None = None
     json_schema: Annotated[JsonObject, Field(alias="schema")]
     strict: bool | None = None
 

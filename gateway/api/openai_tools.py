@@ -1,18 +1,15 @@
 """Tools of requests to OpenAI's endpoints, and what calls are held to."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
-from gateway.api.validation import Forgiving, InPart, Json, JsonObject, Text, ToolName
+from gateway.api.content import OrOther, Other
+from gateway.api.validation import Forgiving, Json, JsonObject, Many, ToolName
 
-_HOSTED: Final = (
-    "^(web_search|file_search|computer|code_interpreter|image_generation|mcp|local_shell|shell|tool_search|apply_patch"
-    "|programmatic)"
-)
 CUSTOM_INPUT: Final = "input"
 """The argument of the function that a custom tool is for the model."""
 
@@ -21,7 +18,7 @@ class FunctionDefinition(Forgiving):
     """A function that the model may call; `parameters` is a JSON Schema."""
 
     name: ToolName
-    description: Text | None = None
+    description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
 
@@ -60,7 +57,7 @@ class ResponseFunction(Forgiving):
 
 class _Allowed(Forgiving):
     mode: _Mode
-    tools: Annotated[list[ChatFunction], Field(min_length=1)]
+    tools: Annotated[Many[ChatFunction], Field(min_length=1)]
 
 
 class ChatAllowedTools(Forgiving):
@@ -75,28 +72,12 @@ class ResponseAllowedTools(Forgiving):
 
     type: Literal["allowed_tools"]
     mode: _Mode
-    tools: Annotated[list[ResponseFunction], Field(min_length=1)]
+    tools: Annotated[Many[ResponseFunction], Field(min_length=1)]
 
 
-def _kind(value: Any) -> Any:
-    if isinstance(value, str):
-        return "word"
-    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-
-
-_Word = Annotated[Literal["auto", "none", "required", "any"], Tag("word")]
-_One_of = Discriminator(
-    _kind,
-    custom_error_type="tool_choice",
-    custom_error_message='must be "auto", "none", "required" (or "any"), a function or allowed_tools',
-)
-ChatToolChoice: TypeAlias = Annotated[
-    _Word | Annotated[ChatFunction, Tag("function")] | Annotated[ChatAllowedTools, Tag("allowed_tools")], _One_of
-]
-ResponseToolChoice: TypeAlias = Annotated[
-    _Word | Annotated[ResponseFunction, Tag("function")] | Annotated[ResponseAllowedTools, Tag("allowed_tools")],
-    _One_of,
-]
+_Word = Literal["auto", "none", "required", "any"]
+ChatToolChoice: TypeAlias = _Word | Annotated[ChatFunction | ChatAllowedTools, Field(discriminator="type")]
+ResponseToolChoice: TypeAlias = _Word | Annotated[ResponseFunction | ResponseAllowedTools, Field(discriminator="type")]
 
 
 def held_calls(
@@ -135,8 +116,8 @@ class Grammar(Forgiving):
     """How the input of a custom tool is spelled."""
 
     type: Literal["text", "grammar"]
-    syntax: Text | None = None
-    definition: Text | None = None
+    syntax: str | None = None
+    definition: str | None = None
 
 
 class CustomTool(Forgiving):
@@ -144,7 +125,7 @@ class CustomTool(Forgiving):
 
     type: Literal["custom"]
     name: ToolName
-    description: Text | None = None
+    description: str | None = None
     format: Grammar | None = None
 
     def to_function(self) -> Function:
@@ -165,28 +146,11 @@ class NamespaceTool(Forgiving):
 
     type: Literal["namespace"]
     name: ToolName
-    description: Text | None = None
-    tools: list[Annotated[Function | CustomTool, Field(discriminator="type")]]
+    description: str | None = None
+    tools: Many[Annotated[Function | CustomTool, Field(discriminator="type")]]
 
 
-class HostedTool(InPart):
-    """A tool that another server would run for the model, or find; models here do not get it."""
-
-    type: Annotated[str, Field(pattern=_HOSTED)]
-
-
-def _type(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return kind if kind in ("function", "custom", "namespace") else "hosted"
-
-
-ResponseTool: TypeAlias = Annotated[
-    Annotated[Function, Tag("function")]
-    | Annotated[CustomTool, Tag("custom")]
-    | Annotated[NamespaceTool, Tag("namespace")]
-    | Annotated[HostedTool, Tag("hosted")],
-    Discriminator(_type),
-]
+ResponseTool: TypeAlias = OrOther[Annotated[Function | CustomTool | NamespaceTool, Field(discriminator="type")]]
 
 
 class Called(NamedTuple):
@@ -222,6 +186,6 @@ def functions_of(tools: Sequence[ResponseTool]) -> tuple[list[Function], dict[st
         if isinstance(tool, NamespaceTool):
             for inner, each in enumerate(tool.tools):
                 add(each, tool.name, f"tools[{index}].tools[{inner}]")
-        elif not isinstance(tool, HostedTool):
+        elif not isinstance(tool, Other):
             add(tool, "", f"tools[{index}]")
     return functions, called

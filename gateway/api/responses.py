@@ -21,10 +21,10 @@ from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.content import counted
+from gateway.api.content import counted, others
 from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text
-from gateway.api.openai import refuse_idle_stream_options, schema_of
-from gateway.api.openai_tools import CUSTOM_INPUT, HostedTool, flat_name, functions_of, held_calls
+from gateway.api.openai import schema_of
+from gateway.api.openai_tools import CUSTOM_INPUT, flat_name, functions_of, held_calls
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
     CallOutputItem,
@@ -33,7 +33,6 @@ from gateway.api.responses_schema import (
     Item,
     ItemReference,
     MessageItem,
-    OtherItem,
     ReasoningItem,
     ResponseRequest,
 )
@@ -93,14 +92,15 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     Raises InvalidArgument where parameters contradict each other or what the previous response began with, or nothing
     is said, and NotFound for a previous response that cannot be.
     """
-    refuse_idle_stream_options(request.stream_options, request.stream)
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
     tools = [tool.to_tool() for tool in functions]
     tools_json = to_json_text("tools", tools)
     beginning = Beginning.of(
-        request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "", _arguments(request)
+        request.instructions or "",
+        json.dumps(tools, sort_keys=True) if tools else "",
+        request.template_arguments() or "",
     )
     if request.previous_response_id is not None:
         _refuse_other_beginning(request.previous_response_id, beginning, request)
@@ -138,27 +138,13 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         label=request.prompt_cache_key or "",
         previous=request.previous_response_id or "",
         left_out=_media(request.input),
-        hosted=_hosted(request),
+        others=[*others(request.tools or (), () if isinstance(request.input, str) else request.input), *request.unread],
     )
 
 
 def _media(given: str | Iterable[Item]) -> list[str]:
     said = [] if isinstance(given, str) else [i for i in given if isinstance(i, MessageItem) and i.role == "user"]
     return counted(item.content for item in said)
-
-
-def _hosted(request: ResponseRequest) -> list[str]:
-    """Return the types of tools and items that are left out, each once."""
-    items = () if isinstance(request.input, str) else request.input
-    tools = (tool.type for tool in request.tools or () if isinstance(tool, HostedTool))
-    return list(dict.fromkeys([*tools, *(item.type for item in items if isinstance(item, OtherItem))]))
-
-
-def _arguments(request: ResponseRequest) -> str:
-    """Return the arguments of the template in one spelling. An effort alone is its word, as in ids of 0.1."""
-    if not (arguments := request.arguments):
-        return request.effort or ""
-    return json.dumps([request.effort, arguments], sort_keys=True)
 
 
 def _refuse_other_beginning(previous: str, beginning: Beginning, request: ResponseRequest) -> None:
@@ -169,7 +155,7 @@ def _refuse_other_beginning(previous: str, beginning: Beginning, request: Respon
     for name, then, now in zip(Beginning._fields, before, beginning, strict=True):
         if then != now:
             raise InvalidArgument(
-                "chat_template_kwargs" if name == "reasoning" and request.arguments else name,
+                "chat_template_kwargs" if name == "reasoning" and request.chat_template_kwargs else name,
                 "must be those that previous_response_id ran under, since its memory begins with them; send the same "
                 "ones, or leave previous_response_id out and send the whole conversation as input",
             )
@@ -246,28 +232,22 @@ class _Message:
 def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
     """Return what the response says of the request."""
     text_format, choice = request.text.format if request.text else None, request.tool_choice
+    same = ("instructions", "max_output_tokens", "previous_response_id", "prompt_cache_key", "safety_identifier")
     return {
+        **request.model_dump(include={*same, "temperature", "top_p", "user"}),
         "id": identifier,
         "object": "response",
         "created_at": created,
         "model": request.model or "",
         "background": False,
-        "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
         "metadata": request.metadata or {},
         "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "previous_response_id": request.previous_response_id,
-        "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {"effort": request.effort, "summary": None},
-        "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": request.store is not False,
-        "temperature": request.temperature,
         "text": {"format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"}},
         "tool_choice": choice.model_dump() if isinstance(choice, BaseModel) else choice or "auto",
         "tools": [tool.model_dump() for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
-        "top_p": request.top_p,
         "truncation": "disabled",
-        "user": request.user,
     }

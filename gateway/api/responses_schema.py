@@ -1,4 +1,4 @@
-"""Requests to /v1/responses; what is not here is refused by name, but for `gateway.api.fields`.
+"""Requests to /v1/responses; what is not here has no effect, but for what `gateway.api.fields` refuses.
 
 A null counts as not given. metadata is echoed, prompt_cache_key only narrows the search for the conversation, and
 reasoning.effort reaches the model's chat template. include=["reasoning.encrypted_content"] has no effect: reasoning is
@@ -9,30 +9,30 @@ the model writes calls as JSON. A tool is strict if it says so. Tools of a names
 tools are functions of one text, and tools that another server would run are left out, as are items that tell of them.
 """
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field
 
 from agentmem.validation import MAX_TOP_LOGPROBS
-from gateway.api.content import Media, Refusal
+from gateway.api.content import Media, OrOther, Refusal
 from gateway.api.openai import No, Temperature, TextFormat
 from gateway.api.openai_tools import ResponseTool, ResponseToolChoice
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, InPart, JsonObject, KeyPart, Limit, Text, TopP
+from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Many, TopP
 
 MAX_METADATA = 16
 
-_NonEmpty = Annotated[Text, Field(min_length=1)]
+_NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class ItemText(Forgiving):
     """One part of what the model is given, or of what it said."""
 
     type: Literal["input_text", "output_text", "text"]
-    text: Text
+    text: str
 
 
-Content: TypeAlias = Text | list[Annotated[ItemText | Refusal | Media, Field(discriminator="type")]]
+Content: TypeAlias = str | Many[Annotated[ItemText | Refusal | Media, Field(discriminator="type")]]
 
 
 class MessageItem(Forgiving):
@@ -49,8 +49,8 @@ class FunctionCallItem(Forgiving):
     type: Literal["function_call"]
     call_id: _NonEmpty
     name: _NonEmpty
-    namespace: Text | None = None
-    arguments: Text | JsonObject | None = None
+    namespace: str | None = None
+    arguments: str | JsonObject | None = None
 
 
 class CustomCallItem(Forgiving):
@@ -59,8 +59,8 @@ class CustomCallItem(Forgiving):
     type: Literal["custom_tool_call"]
     call_id: _NonEmpty
     name: _NonEmpty
-    namespace: Text | None = None
-    input: Text
+    namespace: str | None = None
+    input: str
 
 
 class CallOutputItem(Forgiving):
@@ -69,23 +69,23 @@ class CallOutputItem(Forgiving):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _NonEmpty
     output: Content
-    name: Text | None = None
-    namespace: Text | None = None
+    name: str | None = None
+    namespace: str | None = None
 
 
 class ReasoningText(Forgiving):
     """One part of what the model thought."""
 
     type: Literal["reasoning_text", "summary_text"]
-    text: Text
+    text: str
 
 
 class ReasoningItem(Forgiving):
     """Reasoning of the model. A summary, of another server's model, is not read."""
 
     type: Literal["reasoning"]
-    summary: list[ReasoningText] | None = None
-    content: list[ReasoningText] | None = None
+    summary: Many[ReasoningText] | None = None
+    content: Many[ReasoningText] | None = None
 
 
 class ItemReference(Forgiving):
@@ -95,50 +95,21 @@ class ItemReference(Forgiving):
     id: _NonEmpty
 
 
-class OtherItem(InPart):
-    """An item that tells of what another server did; models here do not get it."""
-
-    type: Annotated[
-        str,
-        Field(
-            pattern="^(web_search|file_search|computer|code_interpreter|image_generation|mcp|local_shell|shell|tool_search"
-            "|apply_patch|program|compaction|configuration)"
-        ),
-    ]
-
-
-_ITEMS: Final = {
-    "message": "message",
-    "function_call": "function_call",
-    "custom_tool_call": "custom_tool_call",
-    "function_call_output": "output",
-    "custom_tool_call_output": "output",
-    "reasoning": "reasoning",
-    "item_reference": "item_reference",
-}
-
-
-def _kind(item: Any) -> Any:
-    if not isinstance(item, dict):
-        return _ITEMS.get(getattr(item, "type", ""), "other")
-    if (kind := item.get("type")) is None:
-        return "item_reference" if item.keys() == {"id"} else "message"
-    return _ITEMS.get(kind, "other") if isinstance(kind, str) else None
+def _typed(item: Any) -> Any:
+    """Return an item with the type that it leaves out."""
+    if isinstance(item, dict) and item.get("type") is None:
+        return {**item, "type": "item_reference" if item.keys() == {"id"} else "message"}
+    return item
 
 
 Item: TypeAlias = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[CustomCallItem, Tag("custom_tool_call")]
-    | Annotated[CallOutputItem, Tag("output")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[ItemReference, Tag("item_reference")]
-    | Annotated[OtherItem, Tag("other")],
-    Discriminator(
-        _kind,
-        custom_error_type="item",
-        custom_error_message="must be a message, reasoning, a call, what a call gave, or an item_reference",
-    ),
+    OrOther[
+        Annotated[
+            MessageItem | FunctionCallItem | CustomCallItem | CallOutputItem | ReasoningItem | ItemReference,
+            Field(discriminator="type"),
+        ]
+    ],
+    BeforeValidator(_typed),
 ]
 
 
@@ -152,25 +123,25 @@ class ResponseRequest(Thinks):
     """The body of a request."""
 
     model: KeyPart | None = None
-    input: Text | list[Item]
-    instructions: Text | None = None
+    input: str | Many[Item]
+    instructions: str | None = None
     stream: bool | None = None
     stream_options: JsonObject | None = None
     max_output_tokens: Limit | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
-    previous_response_id: Text | None = None
+    previous_response_id: str | None = None
     store: bool | None = None
     metadata: Annotated[JsonObject, Field(max_length=MAX_METADATA)] | None = None
     prompt_cache_key: KeyPart | None = None
     text: TextConfig | None = None
-    tools: list[ResponseTool] | None = None
+    tools: Many[ResponseTool] | None = None
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    include: list[Text] | None = None
+    include: Many[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    user: Annotated[Text, Field(description="no effect; is in the answer")] | None = None
-    safety_identifier: Annotated[Text, Field(description="no effect; is in the answer")] | None = None
+    user: Annotated[str, Field(description="no effect; is in the answer")] | None = None
+    safety_identifier: Annotated[str, Field(description="no effect; is in the answer")] | None = None
     background: No | None = None
 
     @property

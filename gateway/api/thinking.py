@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from agentmem.errors import InvalidArgument
-from gateway.api.validation import Forgiving, JsonObject
+from gateway.api.validation import Body, Forgiving, JsonObject
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -19,14 +18,12 @@ def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = 
     """Return the chat template's arguments as JSON: the reasoning effort and what the caller gives; None for nothing.
 
     Templates that know `reasoning_effort` put it in words, and those that know `enable_thinking` follow "none"; others
-    ignore both. Raises InvalidArgument where the two contradict each other.
+    ignore both.
     """
     arguments: dict[str, Any] = dict(given or {})
     if effort is not None:
-        if arguments.get("reasoning_effort", effort) != effort:
-            raise InvalidArgument("reasoning_effort", "contradicts chat_template_kwargs; give one of them")
         arguments = {**(_WITHOUT_THINKING if effort == "none" else {}), **arguments, "reasoning_effort": effort}
-    return json.dumps(arguments, ensure_ascii=False) if arguments else None
+    return json.dumps(arguments, ensure_ascii=False, sort_keys=True) if arguments else None
 
 
 class Switch(Forgiving):
@@ -48,7 +45,7 @@ class ReasoningConfig(Forgiving):
     max_tokens: Annotated[int, Field(description="no effect: nothing holds the model to it")] | None = None
 
 
-class Thinks(Forgiving):
+class Thinks(Body):
     """Fields of requests in OpenAI's dialects."""
 
     reasoning_effort: Effort | None = None
@@ -59,26 +56,16 @@ class Thinks(Forgiving):
 
     @property
     def effort(self) -> Effort | None:
-        """How much the model is to think. Raises InvalidArgument where it is said twice, and not alike."""
-        within = self.reasoning.effort if self.reasoning else None
-        if None not in (self.reasoning_effort, within) and self.reasoning_effort != within:
-            raise InvalidArgument("reasoning.effort", "contradicts reasoning_effort; give one of them")
-        return self.reasoning_effort or within
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The chat template's other arguments. Raises InvalidArgument where they contradict each other."""
-        arguments: dict[str, Any] = dict(self.chat_template_kwargs or {})
-        switches = {
-            "enable_thinking": self.enable_thinking,
-            "thinking": self.thinking.thinks if isinstance(self.thinking, Switch) else self.thinking,
-            "reasoning.enabled": self.reasoning.enabled if self.reasoning else None,
-        }
-        for name, thinks in switches.items():
-            if thinks is not None and arguments.setdefault("enable_thinking", thinks) != thinks:
-                raise InvalidArgument(name, "contradicts what else says whether the model thinks; say it once")
-        return arguments
+        """How much the model is to think."""
+        return (self.reasoning and self.reasoning.effort) or self.reasoning_effort
 
     def template_arguments(self) -> str | None:
-        """Return the chat template's arguments as JSON, None for nothing. Raises InvalidArgument as above."""
-        return template_arguments(self.effort, self.arguments)
+        """Return the chat template's arguments as JSON, None for nothing. Of several words for thinking the last wins:
+        chat_template_kwargs, enable_thinking, thinking, reasoning.
+        """
+        arguments: dict[str, Any] = dict(self.chat_template_kwargs or {})
+        thinking = self.thinking.thinks if isinstance(self.thinking, Switch) else self.thinking
+        for thinks in (self.enable_thinking, thinking, self.reasoning and self.reasoning.enabled):
+            if thinks is not None:
+                arguments["enable_thinking"] = thinks
+        return template_arguments(self.effort, arguments)

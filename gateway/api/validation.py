@@ -1,48 +1,46 @@
 """Bodies of requests as JSON objects, and the kinds of their fields."""
 
-import json
-from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    FailFast,
     Field,
-    GetCoreSchemaHandler,
     ValidationError,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import PydanticCustomError, from_json
 
 from agentmem import jsonsize, jsontext
 from agentmem.errors import InvalidArgument
+from agentmem.jsonsize import MAX_MEMBERS
 from agentmem.jsontext import MAX_DEPTH, shallow
 from agentmem.limits import SAMPLING
 from agentmem.validation import MAX_STOP_BYTES, check_text
 from gateway.api.complaints import complaints, deepest, dotted, shown_name
-from gateway.api.fields import IDLE
+from gateway.api.fields import REFUSED
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+_Element = TypeVar("_Element")
+
 Json = dict[str, Any]
+
+
+class _AtFirst(FailFast):
+    __hash__ = object.__hash__  # for unions of types
+
+
+Many = Annotated[list[_Element], _AtFirst()]
+"""A list that is read up to its first bad element: one error is told of a body, and each takes 2 KB to make."""
+
 UINT32 = 2**32 - 1
 MAX_TOOL_NAME = 128
 
 _TOP_1 = 1e-6
 """A top_p in which nothing fits but the most likely token."""
-
-
-def _stop_at_first(schema: Any) -> None:
-    """Have lists fail at their first bad element, wherever they are in a core schema."""
-    if isinstance(schema, dict):
-        if schema.get("type") == "list":
-            schema["fail_fast"] = True
-        for part in schema.values():
-            _stop_at_first(part)
-    elif isinstance(schema, list | tuple):
-        for part in schema:
-            _stop_at_first(part)
 
 
 def within(parameter: str, high: float | None = None) -> Any:
@@ -53,62 +51,47 @@ def within(parameter: str, high: float | None = None) -> Any:
 
 
 class Strict(BaseModel):
-    """Base of all that is read from a request: no conversions, no unknown fields, and nothing of it in errors.
-
-    A list is read up to its first bad element, since one error is told of a body, and each takes 2 KB to make. Where
-    `tells_all`, all are found.
-    """
+    """Base of all that is read from a request: no conversions, no unknown fields, and nothing of it in errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
-    tells_all: ClassVar[bool] = False
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        if not cls.tells_all:
-            _stop_at_first(schema)
-        return schema
 
 
-class InPart(Strict):
-    """Base of what is read in part: fields that it does not name are dropped, whatever they say."""
+class Forgiving(Strict):
+    """Base of what the dialects read. Fields that it does not name are left out, whatever they say.
+
+    SDKs learn new ones, and a message goes back with all fields of a response.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
 
-class Forgiving(Strict):
-    """Base of what clients send with more than they mean: a message goes back with all fields of a response.
-
-    Unknown fields are dropped that say nothing, null or an empty list, and those of `fields.IDLE`.
-    """
+class Advised(Forgiving):
+    """Base of what has no fields of REFUSED but its own: bodies and messages. Null or an empty list says nothing."""
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_idle(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.keys() <= (known := _names(cls)):
-            return data
-        return {
-            name: value
-            for name, value in data.items()
-            if name in known or not (name in IDLE or value is None or value == [])
-        }
+    def _advise(cls, data: Any) -> Any:
+        for name in data if isinstance(data, dict) else ():
+            if name in REFUSED and name not in cls.model_fields and data[name] not in (None, []):
+                raise PydanticCustomError(
+                    "refused", "is not supported: {advice}", {"name": name, "advice": REFUSED[name]}
+                )
+        return data
 
 
-@cache
-def _names(model: type[BaseModel]) -> frozenset[str]:
-    return frozenset(field.alias or name for name, field in model.model_fields.items())
+class Body(Advised):
+    """Base of the dialects' bodies."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def unread(self) -> list[str]:
+        """The names of fields that have no effect."""
+        return [shown_name(name) for name, value in (self.model_extra or {}).items() if value not in (None, [])]
 
 
 class BadField(InvalidArgument):
     """A field of the caller's own body, by its name there."""
-
-
-def _well_formed(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
-    return value
 
 
 def _json_object(value: dict[str, Any]) -> dict[str, Any]:
@@ -143,13 +126,10 @@ def _key_part(value: str) -> str:
         raise ValueError(error.problem) from None
 
 
-Text = Annotated[str, AfterValidator(_well_formed)]
-"""JSON can spell half of a surrogate pair; UTF-8 cannot."""
-
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
 """An object that goes on as JSON text. A body is no deeper than the contract takes it."""
 
-StopString = Annotated[Text, AfterValidator(_stop)]
+StopString = Annotated[str, AfterValidator(_stop)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
 Limit = Annotated[int, Field(ge=-1, le=UINT32, json_schema_extra={"not": {"const": 0}}), AfterValidator(_limit)]
 """A count, or -1 for no limit."""
@@ -160,14 +140,14 @@ TopK = Annotated[int, Field(ge=-1, le=UINT32), AfterValidator(lambda value: max(
 TopP = Annotated[float, Field(ge=0, le=SAMPLING["top_p"].high), AfterValidator(lambda value: max(value, _TOP_1))]
 """0 keeps the most likely token alone, as OpenAI has it."""
 
-ToolName = Annotated[Text, Field(min_length=1, max_length=MAX_TOOL_NAME)]
+ToolName = Annotated[str, Field(min_length=1, max_length=MAX_TOOL_NAME)]
 """MCP has dots and slashes in names."""
 
 KeyPart = Annotated[str, Field(min_length=1), AfterValidator(_key_part)]
 """A part of an agent's key, such as its model, or a label."""
 
 
-_TOO_DEEP = f"must not be nested deeper than {MAX_DEPTH}"
+_SHAPE = f"must not be nested deeper than {MAX_DEPTH}, nor have an object of more than {MAX_MEMBERS} members"
 
 
 def parse_body(body: bytes | bytearray, schema: type[_Model]) -> _Model:
@@ -187,38 +167,11 @@ def checked(data: Json, schema: type[_Model]) -> _Model:
 def _parse(body: bytes | bytearray) -> dict[str, Any]:
     jsonsize.check("body", body, jsonsize.BODY)
     try:
-        data = json.loads(body.decode("utf-8"), object_pairs_hook=_object, parse_int=_integer, parse_float=_fraction)
-    except UnicodeDecodeError as error:
-        raise InvalidArgument("body", f"must be UTF-8; byte {error.start} is not") from None
-    except json.JSONDecodeError as error:
-        raise InvalidArgument("body", f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
-    except RecursionError:
-        raise InvalidArgument("body", _TOO_DEEP) from None
-    except ValueError:
-        raise InvalidArgument("body", "holds a number that is out of range") from None
+        data = from_json(body, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise InvalidArgument("body", f"is not JSON in UTF-8: {error}") from None
     if not isinstance(data, dict):
         raise InvalidArgument("body", "must be a JSON object")
-    if not shallow(data):
-        raise InvalidArgument("body", _TOO_DEEP)
+    if not shallow(data, MAX_MEMBERS):
+        raise InvalidArgument("body", _SHAPE)
     return data
-
-
-def _integer(text: str) -> int:
-    return int(text)  # in a function of Python, between whose calls other threads run: a million take 60 ms
-
-
-def _fraction(text: str) -> float:
-    return float(text)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > jsonsize.MAX_MEMBERS:
-        raise InvalidArgument("body", f"must not have an object of more than {jsonsize.MAX_MEMBERS} members")
-    made = dict(pairs)
-    if len(made) < len(pairs):  # readers differ on which one counts, so what one of them checked another might not see
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise InvalidArgument(shown_name(name), "is given more than once")
-            seen.add(name)
-    return made

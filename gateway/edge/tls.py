@@ -5,7 +5,7 @@ import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import grpc
 
@@ -14,6 +14,9 @@ from agentmem.process.logs import event
 from agentmem.process.settings import SettingsError
 
 log = logging.getLogger(__name__)
+
+_NO_PASSWORD = ""
+"""Without one OpenSSL would ask the terminal for that of an encrypted key."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Tls:
         try:
             _context(self._files)  # a context that was given half of a pair would be broken
             pair = (_bytes("tls_key", self._files.key), _bytes("tls_cert", self._files.cert))
-            self.context.load_cert_chain(self._files.cert, self._files.key, _no_password)
+            self.context.load_cert_chain(self._files.cert, self._files.key, _NO_PASSWORD)
         except (SettingsError, ssl.SSLError, OSError) as error:
             event(log, "the old certificate stays", logging.ERROR, problem=str(error))
             return
@@ -88,9 +91,10 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
         if path is not None:
             _bytes(setting, path)
     try:
-        context.load_cert_chain(files.cert, files.key, _no_password)
-    except (ssl.SSLError, _EncryptedKey) as error:
-        _blame(files, error)
+        context.load_cert_chain(files.cert, files.key, _NO_PASSWORD)
+    except ssl.SSLError as error:
+        problem = f"cannot be used with tls_key {files.key} (both PEM, the key without a passphrase): {error}"
+        raise _error("tls_cert", files.cert, problem) from None
     if files.client_ca is not None:
         try:
             context.load_verify_locations(files.client_ca)
@@ -100,30 +104,8 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _blame(files: TlsFiles, error: Exception) -> NoReturn:
-    """Raise SettingsError for the one of the two files that doesn't work."""
-    if isinstance(error, _EncryptedKey):
-        raise _error("tls_key", files.key, "is encrypted; give the key without a passphrase") from None
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(files.cert)
-    except ssl.SSLError:
-        raise _error("tls_cert", files.cert, "has no certificate in PEM form") from None
-    if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-        raise _error("tls_key", files.key, f"is not the key of the first certificate in {files.cert}") from None
-    raise _error("tls_key", files.key, "has no private key in PEM form") from None
-
-
 def _error(setting: str, path: Path, problem: str) -> SettingsError:
     return SettingsError(Diagnostic(setting, problem).render(path))
-
-
-class _EncryptedKey(Exception):
-    pass
-
-
-def _no_password() -> str:
-    # OpenSSL would ask the terminal.
-    raise _EncryptedKey
 
 
 def _bytes(setting: str, path: Path) -> bytes:

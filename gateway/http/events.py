@@ -11,7 +11,7 @@ from gateway.api.errors import REST
 from gateway.api.exchange import SseEvent
 from gateway.api.rest import event_of
 from gateway.http.middleware import as_our_error, broke_off, whole
-from gateway.http.streaming import EventStream, ReaderStalled
+from gateway.http.streaming import EventStream, ReaderStalled, until_it_begins
 from gateway.settings import GatewaySettings
 
 
@@ -20,18 +20,18 @@ async def send_events(
 ) -> None:
     """Answer with an event for each message, and `error` where the stream fails after it has begun.
 
-    It begins with the first message, or after `settings.keep_alive` seconds without one: what is refused is refused
+    It begins with the first message, or after KEEP_ALIVE_SECONDS without one: what is refused is refused
     before that, and raises AgentmemError with nothing sent. Raises ReaderStalled.
     """
     async with aclosing(messages):
         first = asyncio.ensure_future(anext(messages, None))
         try:
-            await asyncio.wait({first}, timeout=settings.keep_alive)
+            await until_it_begins(first)
             if first.done():
                 first.result()
             stream = EventStream(send, settings.stall_limit)
             await stream.start(())
-            async with stream.kept_alive(settings.keep_alive):
+            async with stream.kept_alive():
                 try:
                     message = await first
                     while message is not None:

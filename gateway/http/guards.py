@@ -20,13 +20,14 @@ from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.connections import SURPLUS
 from gateway.http.middleware import PROBES, ErrorPage, is_keyless, log_fields
-from gateway.settings import GatewaySettings
 
 _REFUSAL: Final = (
     "without keys this gateway answers to localhost and loopback addresses only, and the request's Host header names "
     "another; ask for 127.0.0.1, or start the gateway with that name as --allowed-host, or with --keys"
 )
 _CLOSE: Final = {"connection": "close"}
+BODY_SECONDS: Final = 30.0
+"""Seconds that a body may keep its reader waiting, and one more for each 16 KiB that came."""
 _SLOWEST: Final = 16 * 1024
 """Bytes a second that a long body must have on the average."""
 
@@ -50,15 +51,10 @@ class KnownHosts:
 
 
 class RequestLimits:
-    """ASGI middleware: refuses what is too large, and cuts off bodies that come too slowly.
+    """ASGI middleware: refuses connections that are too many, and cuts off bodies that come too slowly."""
 
-    A body may keep its reader waiting for `body_timeout` seconds, and for one more with each 16 KiB that came.
-    """
-
-    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._max_header_bytes = settings.max_header_bytes
-        self._body_timeout = settings.body_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["state"].get(SURPLUS):
@@ -68,12 +64,7 @@ class RequestLimits:
                     scope, receive, send
                 )
                 return
-        # The server's own limit is for headers that are incomplete when it looks; these may have come at once.
-        size = len(scope["raw_path"]) + len(scope["query_string"])
-        size += sum(len(name) + len(value) for name, value in scope["headers"])
-        if size > self._max_header_bytes:
-            raise HTTPException(431, f"the headers are larger than {self._max_header_bytes} bytes", _CLOSE)
-        await self._app(scope, _timed(receive, self._body_timeout), send)
+        await self._app(scope, _timed(receive, BODY_SECONDS), send)
 
 
 def _closing(send: Send) -> Send:

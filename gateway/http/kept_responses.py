@@ -113,8 +113,6 @@ class ResponseEndpoint:
             case "DELETE", "":
                 await self.kept.delete(identifier)
                 body = {"id": identifier, "object": "response", "deleted": True}
-            case "POST", "cancel":
-                raise HTTPException(400, "no response is in the background; close its connection to cancel it")
             case _:
                 raise HTTPException(404, "of a response there are GET, DELETE and GET …/input_items")
         await JSONResponse(body)(scope, receive, send)

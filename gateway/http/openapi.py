@@ -1,19 +1,18 @@
 """The OpenAPI document: what each route does, with the schemas that requests are checked by.
 
-A new route is one entry here. REST's operations come from `gateway.api.rest`.
+REST's operations come from `gateway.api.rest`, with their answers. Of the dialects' answers and events their vendors'
+own documents say more.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from gateway.api import answer_schemas
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
 from gateway.api.endpoints import Endpoint, Kind
@@ -22,44 +21,26 @@ from gateway.api.responses_schema import ResponseRequest
 from gateway.api.rest import ENDPOINTS, model_of_answer, model_of_body, model_of_query
 from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
-from gateway.http.middleware import ALIVE, HEALTH, METRICS, READY, ROOT, is_keyless
+from gateway.http.middleware import PROBES, is_keyless
 from gateway.http.requests import TurnHeaders, TurnName
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-TEXT: Final = "text/plain"
-HTML: Final = "text/html"
 FILE: Final = "application/octet-stream"
-
-_LARGE_HEADERS: Final = 431
-"""The one refusal that even a probe may get."""
-
-GUARD_ERRORS: Final = (401, 403, 421, 429, _LARGE_HEADERS, 503)
-"""What is answered before the endpoint."""
-
-READ_ERRORS: Final = (*GUARD_ERRORS, 400, 404, 422, 499, 500, 504)
-"""What any call to the worker may end with."""
-
-WRITE_ERRORS: Final = (*READ_ERRORS, 408, 409, 413, 415)
-"""What a call with a body may end with besides."""
 
 
 class Operation(NamedTuple):
     """One route with one method. `answers` are the schemas of status 200 by media type.
 
-    `body` is the model or the media type of what is sent, `example` one of it; `errors` are the statuses of errors, in
-    the shape of `dialect`, but for those that `further` has a schema for.
+    `body` is the model or the media type of the request's body, `example` one of it.
     """
 
     summary: str
     tag: str
-    answers: Mapping[str, Json | type[BaseModel]]
+    answers: Mapping[str, Json | type[BaseModel]] = {JSON: {"type": "object"}}
     body: type[BaseModel] | str | None = None
     example: Json | None = None
     parameters: tuple[Json, ...] = ()
-    errors: tuple[int, ...] = READ_ERRORS
-    dialect: Literal["openai", "anthropic"] = "openai"
-    further: Mapping[int, Json] = {}
 
 
 _NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
@@ -80,99 +61,65 @@ def _parameters(where: str, model: type[BaseModel]) -> tuple[Json, ...]:
     )
 
 
-_TURN: Final = Operation(
-    "",
-    "OpenAI",
-    {JSON: answer_schemas.ANY, EVENTS: answer_schemas.EVENT},
-    parameters=_parameters("header", TurnHeaders),
-    errors=WRITE_ERRORS,
-)
-"""A route that runs turns: JSON, or events where `stream` asks for them."""
+_TEXT: Final[Json] = {"type": "string"}
+_EVENT: Final[Json] = {"type": "object", "properties": {"event": _TEXT, "data": _TEXT}, "required": ["data"]}
 
-_ANTHROPIC: Final[Any] = {"tag": "Anthropic", "dialect": "anthropic", "errors": (*WRITE_ERRORS, 529)}
-_TEXT: Final = {"type": "string"}
-_PAGE_ERRORS: Final = (421, _LARGE_HEADERS, 503)
+
+def _turn(summary: str, tag: str, body: type[BaseModel], example: Json) -> Operation:
+    """Return a route that runs turns: JSON, or events where `stream` asks for them."""
+    answers: Mapping[str, Json] = {JSON: {"type": "object"}, EVENTS: _EVENT}
+    return Operation(summary, tag, answers, body, example, _parameters("header", TurnHeaders))
+
+
 _CHAT: Final = {"model": "demo", "messages": [{"role": "user", "content": "The colour of the boat is green."}]}
 
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
-    ("POST", "/v1/chat/completions"): _TURN._replace(
-        summary="Complete a chat",
-        body=ChatRequest,
-        example=_CHAT,
-        answers={JSON: answer_schemas.CHAT_COMPLETION, EVENTS: answer_schemas.EVENT},
+    ("POST", "/v1/chat/completions"): _turn("Complete a chat", "OpenAI", ChatRequest, _CHAT),
+    ("POST", "/v1/completions"): _turn(
+        "Complete a text", "OpenAI", CompletionRequest, {"model": "demo", "prompt": "The boat is"}
     ),
-    ("POST", "/v1/completions"): _TURN._replace(
-        summary="Complete a text",
-        body=CompletionRequest,
-        example={"model": "demo", "prompt": "The boat is"},
-        answers={JSON: answer_schemas.COMPLETION, EVENTS: answer_schemas.EVENT},
-    ),
-    ("POST", "/v1/responses"): _TURN._replace(
-        summary="Answer", body=ResponseRequest, example={"model": "demo", "input": "Where is the boat?"}
+    ("POST", "/v1/responses"): _turn(
+        "Answer", "OpenAI", ResponseRequest, {"model": "demo", "input": "Where is the boat?"}
     ),
     ("GET", "/v1/responses/{id}"): Operation(
-        "Read a response that is kept; with /input_items after the id, what it brought to the memory",
-        "OpenAI",
-        {JSON: answer_schemas.ANY},
+        "Read a response that is kept; with /input_items after the id, what it brought to the memory", "OpenAI"
     ),
-    ("DELETE", "/v1/responses/{id}"): Operation(
-        "Delete the last response of a conversation", "OpenAI", {JSON: answer_schemas.ANY}
-    ),
-    ("POST", "/v1/responses/{id}"): Operation(
-        "Not served: no response is in the background", "OpenAI", {}, errors=(*GUARD_ERRORS, 400, 404)
-    ),
-    ("POST", "/v1/messages"): _TURN._replace(
-        summary="Answer messages",
-        body=MessagesRequest,
-        example={**_CHAT, "max_tokens": 64},
-        answers={JSON: answer_schemas.MESSAGE, EVENTS: answer_schemas.EVENT},
-        **_ANTHROPIC,
-    ),
+    ("DELETE", "/v1/responses/{id}"): Operation("Delete the last response of a conversation", "OpenAI"),
+    ("POST", "/v1/messages"): _turn("Answer messages", "Anthropic", MessagesRequest, {**_CHAT, "max_tokens": 64}),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "Count the tokens of messages",
-        answers={JSON: answer_schemas.TOKENS},
-        body=CountTokensRequest,
-        example=_CHAT,
-        **_ANTHROPIC,
+        "Count the tokens of messages", "Anthropic", body=CountTokensRequest, example=_CHAT
     ),
-    ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: answer_schemas.MODELS}),
-    ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: answer_schemas.MODEL}),
+    ("GET", "/v1/models"): Operation("List models", "OpenAI"),
+    ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI"),
     ("GET", "/v1/overview"): Operation(
         "What the processes count, for admins: requests, tokens by tier, times, pool, disk, evictions; rates and"
         " percentiles are since the reading before, which is at least a second ago and shared by all who ask",
         "Operations",
-        {JSON: answer_schemas.OVERVIEW},
     ),
     ("GET", "/v1/cluster"): Operation(
-        "List the nodes of the cluster, for admins; 404 on a single machine",
-        "Operations",
-        {JSON: answer_schemas.CLUSTER},
-    ),
-    ("GET", ALIVE): Operation(
-        "Whether the gateway lives", "Operations", {JSON: answer_schemas.STATUS}, errors=(_LARGE_HEADERS,)
+        "List the nodes of the cluster, for admins; 404 on a single machine", "Operations"
     ),
     **{
-        ("GET", path): Operation(
-            "Whether a turn could run",
-            "Operations",
-            {JSON: answer_schemas.STATUS},
-            errors=(_LARGE_HEADERS,),
-            further={503: answer_schemas.UNREADY},
-        )
-        for path in (READY, HEALTH)
+        ("GET", path): Operation("Whether the gateway lives, or could run a turn", "Operations")
+        for path in sorted(PROBES)
     },
-    ("GET", ROOT): Operation(
-        "What this is; a browser is sent to the page", "Operations", {JSON: answer_schemas.ANY}, errors=_PAGE_ERRORS
-    ),
-    ("GET", "/ui"): Operation("The page", "Page", {HTML: _TEXT}, errors=_PAGE_ERRORS),
-    ("GET", "/ui/{file}"): Operation("A file of the page", "Page", {"*/*": {}}, errors=(404, *_PAGE_ERRORS)),
-    ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: _TEXT}, errors=GUARD_ERRORS),
-    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: answer_schemas.ANY}, errors=GUARD_ERRORS),
 }
-"""All routes but REST's; tests compare them with those that are served."""
+"""All routes but REST's, the page's, and those that describe the server."""
 
 
 _REF: Final = "#/components/schemas/{model}"
+
+
+def _error(fields: Json, **around: Json) -> Json:
+    error = {"type": "object", "properties": fields, "required": list(fields)}
+    return {"type": "object", "properties": {**around, "error": error}, "required": [*around, "error"]}
+
+
+_MAYBE: Final[Json] = {"type": ["string", "null"]}
+_ERRORS: Final = {
+    "Error": _error({"message": _TEXT, "type": _TEXT, "param": _MAYBE, "code": _MAYBE}),
+    "AnthropicError": _error({"type": _TEXT, "message": _TEXT}, type=_TEXT),
+}
 
 
 @cache
@@ -180,7 +127,7 @@ def document() -> Json:
     """Return the document. The first time it takes a while."""
     operations = {**OPERATIONS, **{(endpoint.method, endpoint.path): _rest(endpoint) for endpoint in ENDPOINTS}}
     refs, schemas = _schemas(operations.values())
-    schemas |= {"Error": answer_schemas.OPENAI_ERROR, "AnthropicError": answer_schemas.ANTHROPIC_ERROR}
+    schemas |= _ERRORS
     paths: dict[str, Json] = {}
     for (method, path), operation in operations.items():
         paths.setdefault(path, {})[method.lower()] = _written(path, operation, refs)
@@ -212,7 +159,7 @@ def _rest(endpoint: Endpoint) -> Operation:
     answers: Mapping[str, Json | type[BaseModel]] = {JSON: message}
     match endpoint.kind:
         case Kind.TURN:
-            answers = {JSON: model_of_answer(), EVENTS: answer_schemas.NAMED_EVENT}
+            answers = {JSON: model_of_answer(), EVENTS: {**_EVENT, "required": ["event", "data"]}}
         case Kind.EVENTS:
             answers = {EVENTS: message}
         case Kind.FILE:
@@ -225,7 +172,6 @@ def _rest(endpoint: Endpoint) -> Operation:
         body,
         endpoint.example,
         _parameters("query", model_of_query(endpoint)) + (_parameters("header", TurnName) if endpoint.is_named else ()),
-        READ_ERRORS if body is None and endpoint.method == "GET" else WRITE_ERRORS,
     )
 
 
@@ -247,14 +193,19 @@ def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
     content = {}
     for media, answer in operation.answers.items():
         schema = refs[answer, "serialization"] if isinstance(answer, type) else answer
-        is_message = media == EVENTS and isinstance(answer, type)
-        content[media] = {"schema": answer_schemas.event_of(schema) if is_message else schema}
+        if media == EVENTS and isinstance(answer, type):
+            data = {**_TEXT, "contentMediaType": JSON, "contentSchema": schema}
+            schema = {**_EVENT, "properties": {"event": _TEXT, "data": data}}
+        content[media] = {"schema": schema}
+    error = {"$ref": _REF.format(model="AnthropicError" if operation.tag == "Anthropic" else "Error")}
     written: Json = {
         "summary": operation.summary,
         "tags": [operation.tag],
         "parameters": [*in_path, *operation.parameters],
-        "responses": {"200": {"description": "OK", "content": content}, **_failures(operation)},
+        "responses": {"200": {"description": "OK", "content": content}},
     }
+    if path not in PROBES:
+        written["responses"]["default"] = {"description": "An error", "content": {JSON: {"schema": error}}}
     if isinstance(operation.body, str):
         written["requestBody"] = {"required": True, "content": {operation.body: {"schema": {}}}}
     elif operation.body is not None:
@@ -263,21 +214,3 @@ def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
     if is_keyless(path):
         written["security"] = []
     return written
-
-
-_PHRASES: Final = {499: "The turn was aborted", 529: "Overloaded"}
-_RETRY_AFTER: Final = {
-    "Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}
-}
-
-
-def _failures(operation: Operation) -> Json:
-    shape = {"$ref": _REF.format(model="AnthropicError" if operation.dialect == "anthropic" else "Error")}
-    return {
-        str(status): {
-            "description": _PHRASES.get(status) or HTTPStatus(status).phrase,
-            "content": {JSON: {"schema": operation.further.get(status, shape)}},
-            **({"headers": _RETRY_AFTER} if status in (429, 503, 529) else {}),
-        }
-        for status in sorted({*operation.errors, *operation.further})
-    }

@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -25,11 +24,6 @@ WARNING_HEADER = "X-Agent-Warning"
 
 _LONG: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
-
-_LARGE: Final = 1024 * 1024
-"""Bytes of a body that is read while no other of them is: at most 200 MB are taken meanwhile, and not by each."""
-
-_ONE_AT_A_TIME: Final = ThreadPoolExecutor(1, "large bodies")
 
 _T = TypeVar("_T")
 _Headers = TypeVar("_Headers", bound=Strict)
@@ -132,8 +126,6 @@ async def parsed_body(request: Request, limit: int, parse: Callable[[bytearray],
     body = bytearray()
     async for chunk in limited(request, "application/json", limit):
         body += chunk
-    if len(body) > _LARGE:
-        return await asyncio.get_running_loop().run_in_executor(_ONE_AT_A_TIME, parse, body)
     return await asyncio.to_thread(parse, body) if len(body) > _LONG else parse(body)
 
 

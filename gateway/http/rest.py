@@ -63,15 +63,19 @@ async def send_file(
         await response.end()
 
 
+MAX_IMPORT_BYTES: Final = 64 * 1024**3
+"""Bytes of an agent's file that is imported."""
+
+
 async def take_file(
-    worker: Worker, target: agent_pb2.ImportAgentRequest, request: Request, limit: int
+    worker: Worker, target: agent_pb2.ImportAgentRequest, request: Request
 ) -> agent_pb2.ImportAgentResponse:
     """Return the agent that ImportAgent makes of the request's body, whose `target` is known.
 
-    Raises AgentmemError as the worker refuses it, HTTPException for another content type and for more than `limit`
-    bytes, and ClientDisconnect where the caller goes away, which cancels the import.
+    Raises AgentmemError as the worker refuses it, HTTPException for another content type and for more than
+    MAX_IMPORT_BYTES, and ClientDisconnect where the caller goes away, which cancels the import.
     """
-    body = limited(request, FILE_TYPE, limit)
+    body = limited(request, FILE_TYPE, MAX_IMPORT_BYTES)
     pieces = _pieces(body)
     first = await anext(pieces, b"")  # nothing is begun for a body that is refused by its headers
     sent = asyncio.Event()
@@ -208,8 +212,7 @@ class RestResource:
                 work = send_file(service.stream(message), message.key.agent_id, send, shared.settings.stall_limit)
                 await until_disconnect(request.receive, work)
             case Kind.UPLOAD:
-                limit = shared.settings.max_import_bytes
-                await _respond(await take_file(shared.worker, message, request, limit), request, send)
+                await _respond(await take_file(shared.worker, message, request), request, send)
             case Kind.UNARY:
                 with shared.metrics.generation("http") if endpoint.is_turn else nullcontext():
                     made = await until_disconnect(request.receive, service.call(message))

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""Seconds of silence after which a stream begins, or has an event of its dialect that says nothing."""
+
 _SSE_HEADERS: Final = [
     ("content-type", "text/event-stream; charset=utf-8"),
     ("cache-control", "no-cache"),
@@ -26,6 +29,11 @@ _SSE_HEADERS: Final = [
 ]
 _COMMENT: Final = b": keep-alive\n\n"
 """What readers skip, by the standard; proxies do not cut off a stream that says something."""
+
+
+async def until_it_begins(first: "asyncio.Future[Any]") -> None:
+    """Wait for the first event of a stream, or until the stream has to begin without one."""
+    await asyncio.wait({first}, timeout=KEEP_ALIVE_SECONDS)
 
 
 class ReaderStalled(errors.ResourceExhausted):
@@ -91,12 +99,10 @@ class EventStream(StreamedResponse):
             await self.write(b"".join(map(_encoded, events)))
 
     @asynccontextmanager
-    async def kept_alive(
-        self, every: float, alive: Callable[[], Iterable[SseEvent]] = lambda: ()
-    ) -> AsyncIterator[None]:
-        """While the block runs, send what `alive` returns, or a comment, after `every` seconds with nothing sent."""
+    async def kept_alive(self, alive: Callable[[], Iterable[SseEvent]] = lambda: ()) -> AsyncIterator[None]:
+        """While the block runs, send what `alive` returns, or a comment, after KEEP_ALIVE_SECONDS with nothing sent."""
         self._written = time.monotonic()
-        beating = asyncio.create_task(self._beat(every, alive))
+        beating = asyncio.create_task(self._beat(KEEP_ALIVE_SECONDS, alive))
         try:
             yield
         finally:

@@ -29,7 +29,7 @@ from gateway.http.choices import Events, each_choice, may_append
 from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, parsed_body, read_headers
-from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect
+from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect, until_it_begins
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 from gateway.worker import Worker
@@ -152,7 +152,7 @@ class _Run:
                     if self.exchange.streamed:
                         # A client counts from the last thing it got, and a turn may wait for memory. What begins
                         # before the turn does is refused by its last event, and no other agent is looked for then.
-                        await asyncio.wait({first}, timeout=self.shared.settings.keep_alive)
+                        await until_it_begins(first)
                     try:
                         if first.done() or not self.exchange.streamed:
                             await first
@@ -199,11 +199,11 @@ class _Run:
 
     async def _answer(self, events: Events, headers: dict[str, str]) -> None:
         answer = self.exchange.answer
-        answer.left_out = [*self.exchange.hosted, *self.exchange.left_out]
+        answer.left_out = [*self.exchange.others, *self.exchange.left_out]
         if self.exchange.streamed:
             stream = EventStream(self.send, self.shared.settings.stall_limit)
             await stream.start(headers.items())
-            async with stream.kept_alive(self.shared.settings.keep_alive, answer.alive):
+            async with stream.kept_alive(answer.alive):
                 await self._stream(events, stream)
             await stream.end()
         else:

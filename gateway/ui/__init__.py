@@ -5,7 +5,5 @@
     static/views/                one module for each view, and what only they use
     static/vendor/               libraries of others: VENDORED.json has their versions, licences and checksums
 
-`report.py` makes one file of the view of a workflow's run, `static/report.js` with all that it imports, and the run.
-
 Its modules are typed in JSDoc, and checked by tests/gateway/ui. What it shows it asks the gateway for, as any client.
 """

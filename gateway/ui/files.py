@@ -1,20 +1,18 @@
-"""The files of the page, from memory, with headers that let it load and ask nothing but this gateway.
+"""The files of the page, with headers that let it load and ask nothing but this gateway.
 
 Browsers keep the files and ask each time whether they are still these, so that a new version is there at once.
 """
 
-import hashlib
 import mimetypes
-from functools import cache
-from pathlib import PurePosixPath
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
 
-from gateway.ui.report import SHELL, STATIC, shell
+STATIC: Final = Path(__file__).parent / "static"
 
 PAGE: Final = "/ui/"
 
@@ -40,33 +38,8 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-_TYPES: Final = {".js": "text/javascript", ".json": "application/json", ".svg": "image/svg+xml", ".txt": "text/plain"}
-"""Not left to the machine's own table, which may say anything of .js."""
-
-
-class StaticFile(NamedTuple):
-    """One file, and what its headers say of it."""
-
-    content: bytes
-    media_type: str
-    etag: str
-
-
-@cache
-def files() -> dict[str, StaticFile]:
-    """Return all files by their paths below `PAGE`, read once."""
-    contents = {
-        path.relative_to(STATIC).as_posix(): path.read_bytes()
-        for path in sorted(each for each in STATIC.rglob("*") if each.is_file())
-    }
-    contents[SHELL] = shell().encode()
-    return {name: _static(name, content) for name, content in contents.items()}
-
-
-def _static(name: str, content: bytes) -> StaticFile:
-    suffix = PurePosixPath(name).suffix
-    media_type = _TYPES.get(suffix) or mimetypes.types_map.get(suffix, "application/octet-stream")
-    return StaticFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+_FILES: Final = StaticFiles(directory=STATIC, html=True)
+mimetypes.add_type("text/javascript", ".js")  # the machine's own table may say anything
 
 
 def page_routes() -> list[Route]:
@@ -79,10 +52,6 @@ async def _to_page(_: Request) -> Response:
 
 
 async def _file(request: Request) -> Response:
-    found = files().get(request.path_params["file"] or "index.html")
-    if found is None:
-        raise HTTPException(404, f"the page has no such file; it begins at {PAGE}")
-    headers = {**_HEADERS, "etag": found.etag}
-    if found.etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return Response(found.content, media_type=found.media_type, headers=headers)
+    response = await _FILES.get_response(request.path_params["file"] or ".", request.scope)
+    response.headers.update(_HEADERS)
+    return response

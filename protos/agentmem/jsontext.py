@@ -56,10 +56,12 @@ def object_or_text(value: Any) -> Any:
         return value
 
 
-def shallow(value: Any) -> bool:
-    """Whether `value` is nested no deeper than MAX_DEPTH."""
+def shallow(value: Any, members: int | None = None) -> bool:
+    """Return whether `value` is nested no deeper than MAX_DEPTH, and its objects have at most `members`."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
+        if members is not None and any(isinstance(one, dict) and len(one) > members for one in level):
+            return False
         level = [
             inner
             for outer in level

@@ -18,7 +18,7 @@ from agentmem.errors import AgentmemError
 from agentmem.process.settings import load
 from deploy.docs import command_line, contract, fields, http_api, settings
 from deploy.docs.errors import errors
-from gateway.api.fields import IDLE, REFUSED
+from gateway.api.fields import REFUSED
 from tests.deploy.metrics import documented
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_every_proto_is_on_the_page_of_the_contract(site: Path) -> None:
 def test_every_field_of_the_dialects_is_on_the_page_of_fields(site: Path) -> None:
     page = text(site, "reference/fields")
     models = [name for model in fields.ENDPOINTS.values() for name in model.model_json_schema()["properties"]]
-    assert [name for name in (*models, *IDLE, *REFUSED) if f"{name}\n" not in page] == []
+    assert [name for name in (*models, *REFUSED) if f"{name}\n" not in page] == []
 
 
 def test_every_command_and_flag_is_on_the_page_of_commands(site: Path) -> None:

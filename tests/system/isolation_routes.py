@@ -152,7 +152,6 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
         Http(f"/v1/responses/{RESPONSE}/input_items", 404, bobs=True),
     ],
     ("DELETE", "/v1/responses/{id:path}"): [Http(f"/v1/responses/{RESPONSE}", 404)],
-    ("POST", "/v1/responses/{id:path}"): [Http(f"/v1/responses/{RESPONSE}", 404)],
     ("POST", "/v1/responses"): [
         Http(
             "/v1/responses",

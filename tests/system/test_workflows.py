@@ -183,9 +183,9 @@ async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
     runs: Any, dilemma: str, stack: Stack, tmp_path: Path
 ) -> None:
     undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
-    file, report, door = tmp_path / "dilemma.yaml", tmp_path / "report", f"127.0.0.1:{stack.ports['grpc']}"
+    file, door = tmp_path / "dilemma.yaml", f"127.0.0.1:{stack.ports['grpc']}"
     file.write_text(dilemma)
-    command = ["run", str(file), "--gateway", door, "--json", "--report", str(report)]
+    command = ["run", str(file), "--gateway", door, "--json"]
     running = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, main, command))
     async with asyncio.timeout(60):
         while not [run for run in await newest(runs) if run.turns >= 3 and run.state == State.WORKFLOW_STATE_RUNNING]:
@@ -200,9 +200,6 @@ async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
     assert words(said) == words(spoken(undisturbed))
     numbers = [e["sequence"] for e in events if e.keys().isdisjoint(("agent_speaking", "agent_delta"))]
     assert numbers == [*range(1, len(numbers) + 1)]
-    page = (report / "report.html").read_text()
-    assert events[0]["started"]["workflow"]["workflow_id"] in page
-    assert all(json.dumps(text, ensure_ascii=False) in page for _, text in said)
 
 
 @pytest.mark.slow

@@ -2,6 +2,5 @@
 
 run.py      `agentmem run`: the file, the stream of events through lost connections, how it ends
 view.py     events as lines; pure
-report.py   a run as report.html, which is the page's view of it
 runs.py     `agentmem workflows`: the runs that there are and were
 """

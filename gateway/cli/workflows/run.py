@@ -19,7 +19,6 @@ from agentmem.words import printable
 from gateway.api.contract_json import to_json
 from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import needing_servers
-from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.view import Lines, state_name
 
 _INTERRUPTED = 130
@@ -41,7 +40,6 @@ _INTERRUPTED = 130
     help="Names the run: the same again shows it, and starts no other.",
     type=NOT_EMPTY,
 )
-@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.html there.")
 @click.option("--check", is_flag=True, help="Only say what is wrong with FILE. Needs no gateway.")
 @click.option("--schema", is_flag=True, help="Write the JSON Schema of workflow files. Needs no gateway.")
 @client_options
@@ -51,7 +49,6 @@ def run(
     settings: tuple[str, ...],
     workflow_id: str | None,
     request_id: str | None,
-    report: Path | None,
     check: bool,
     schema: bool,
 ) -> None:
@@ -79,24 +76,19 @@ def run(
             return
         name = request_id or f"run-{uuid.uuid4().hex}"
         request = workflow_pb2.RunWorkflowRequest(definition_yaml=text, variables=variables, request_id=name)
-    if report is not None:
-        prepare(report)
-    _follow(client, request, file, report)
+    _follow(client, request, file)
 
 
 class Shown:
-    """Shows the events of a run, and keeps those of its log."""
+    """Shows the events of a run."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.workflow = workflow_pb2.Workflow()
         """As it began, or ended."""
-        self.log: list[workflow_pb2.RunWorkflowResponse] = []
         self._as_json = as_json
         self._lines, self._console = Lines(), console()
 
     def add(self, event: workflow_pb2.RunWorkflowResponse) -> None:
-        if not self.log or event.sequence > self.log[-1].sequence:  # neither growing text nor the end of a failed run
-            self.log.append(event)
         if event.HasField("started") or event.HasField("finished"):
             self.workflow = (event.started if event.HasField("started") else event.finished).workflow
         if self._as_json:
@@ -106,8 +98,8 @@ class Shown:
             self._console.print(line, soft_wrap=isinstance(line, Text))
 
 
-def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path | None, report: Path | None) -> None:
-    """Show the run until it ends, and write its report. Raises ClickException where it did not succeed."""
+def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path | None) -> None:
+    """Show the run until it ends. Raises ClickException where it did not succeed."""
     shown = Shown(as_json=client.as_json)
     try:
         client.ask(partial(_followed, request=request, shown=shown, file=file), _outage)
@@ -115,12 +107,9 @@ def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path
         click.echo(f"\n{_goes_on(shown, file, request)}", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
     except click.ClickException as error:
-        if isinstance(error, Mistake) or not shown.log:
+        if isinstance(error, Mistake) or not shown.workflow.workflow_id:
             raise
         raise click.ClickException(f"{error.message}; {_goes_on(shown, file, request)}") from error
-    if report is not None:
-        path = write_report(report, shown.workflow, shown.log)
-        click.echo(f"wrote {printable(str(path))}", err=client.as_json)
     _end(shown.workflow)
 
 

@@ -29,14 +29,14 @@ have heard it. An outcome is everybody's; it is the one way out of a private cha
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import GenerateJsonSchema
 
 from agentmem.limits import MAX_STOPS
 from agentmem.validation import MAX_SCHEMA_BYTES
-from gateway.api.validation import JsonObject, KeyPart, StopString, Strict, Text, within
+from gateway.api.validation import JsonObject, KeyPart, StopString, Strict, within
 
 MAX_AGENTS: Final = 64
 MAX_PHASES: Final = 64
@@ -50,8 +50,8 @@ MAX_TEXT: Final = 16 * 1024
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 NameOrRest = Annotated[str, Field(pattern=r"^(?:\*|[A-Za-z][A-Za-z0-9_-]{0,63})$")]
 Names = Annotated[list[Name], Field(min_length=1, max_length=MAX_AGENTS)]
-Template = Annotated[Text, Field(max_length=MAX_TEXT)]
-Option = Annotated[Text, Field(min_length=1, max_length=64)]
+Template = Annotated[str, Field(max_length=MAX_TEXT)]
+Option = Annotated[str, Field(min_length=1, max_length=64)]
 Tokens = Annotated[int, Field(ge=1, le=32768)]
 Listening = Literal["silent", "notes"]
 
@@ -70,13 +70,7 @@ def schema_text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, ensure_ascii=False)
 
 
-class _Part(Strict):
-    """Base of a file's parts. All mistakes of a file are told: it has at most 20,000 values."""
-
-    tells_all: ClassVar[bool] = True
-
-
-class Sampling(_Part):
+class Sampling(Strict):
     """How to choose tokens. Without a temperature the likeliest is taken, and the run can be repeated."""
 
     temperature: Annotated[float, within("temperature")] = 0.0
@@ -86,7 +80,7 @@ class Sampling(_Part):
     repetition_penalty: Annotated[float, within("repetition_penalty")] | None = None
 
 
-class Defaults(_Part):
+class Defaults(Strict):
     """What holds where nothing else is said."""
 
     model: KeyPart | None = Field(
@@ -107,7 +101,7 @@ class Defaults(_Part):
     listening: Listening = Field(default="silent", description="whether listeners answer for themselves what they hear")
 
 
-class Agent(_Part):
+class Agent(Strict):
     """Who takes part."""
 
     system: Template = Field(default="", description="the system text of a new agent")
@@ -118,10 +112,10 @@ class Agent(_Part):
     sampling: Sampling | None = None
 
 
-class Until(_Part):
+class Until(Strict):
     """What ends a phase before its rounds are over, looked at after each round. All that is said must hold."""
 
-    said: Annotated[Text, Field(min_length=1)] | None = Field(
+    said: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="a text that is in what agents said in this round; case does not count"
     )
     by: Literal["any", "all"] | Name = Field(
@@ -130,7 +124,7 @@ class Until(_Part):
     unanimous: bool = Field(default=False, description="all votes of the phase's outcome are given, and the same")
 
 
-class Vote(_Part):
+class Vote(Strict):
     """Each votes for one of the options: the last that is named in what it said last in the phase."""
 
     kind: Literal["vote"]
@@ -142,7 +136,7 @@ class Vote(_Part):
     held: bool = Field(default=False, description="hold what voters say to the options, by a JSON Schema")
 
 
-class Choice(_Part):
+class Choice(Strict):
     """Each chooses one of the options, as in a vote, but for itself."""
 
     kind: Literal["choice"]
@@ -151,14 +145,14 @@ class Choice(_Part):
     held: bool = Field(default=False, description="hold what they say to the options, by a JSON Schema")
 
 
-class Number(_Part):
+class Number(Strict):
     """Each names a number: the last in what it said last in the phase."""
 
     kind: Literal["number"]
     agents: Names | None = Field(default=None, description="default: all agents of the phase")
 
 
-class Json(_Part):
+class Json(Strict):
     """One agent answers with a JSON object, and is held to its schema."""
 
     kind: Literal["json"]
@@ -166,7 +160,7 @@ class Json(_Part):
     schema_: Annotated[JsonObject, AfterValidator(_schema)] = Field(alias="schema")
 
 
-class Said(_Part):
+class Said(Strict):
     """The last that one agent said."""
 
     kind: Literal["text"]
@@ -176,7 +170,7 @@ class Said(_Part):
 Outcome = Annotated[Vote | Choice | Number | Json | Said, Field(discriminator="kind")]
 
 
-class Phase(_Part):
+class Phase(Strict):
     """Rounds of speaking."""
 
     name: Name
@@ -211,11 +205,11 @@ class Phase(_Part):
     listening: Listening | None = Field(default=None, description="as in `defaults`, for this phase")
 
 
-class Definition(_Part):
+class Definition(Strict):
     """A workflow file."""
 
     workflow: Name
-    description: Text = ""
+    description: str = ""
     variables: dict[Name, Template] = Field(default={}, description="values for templates, which a run may replace")
     defaults: Defaults = Defaults()
     agents: Annotated[dict[Name, Agent], Field(min_length=1, max_length=MAX_AGENTS, description="who takes part")]

@@ -79,7 +79,6 @@ def test_stops_limits_and_logprobs() -> None:
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"top_logprobs": 3, "logprobs": False}, "top_logprobs"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {"²": 1}}, "logit_bias"),

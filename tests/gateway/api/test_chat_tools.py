@@ -58,7 +58,7 @@ def test_a_model_that_must_not_call_is_not_told_of_tools(fields: dict[str, Any])
     [
         ({"tool_choice": "some"}, "tool_choice", ""),
         ({"tool_choice": 5}, "tool_choice", "required"),
-        ({"tool_choice": {"type": "custom"}}, "tool_choice", "required"),
+        ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "not supported here"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is required"),
         ({"tool_choice": {"type": "function", "function": {"name": ""}}}, "tool_choice.function.name", ""),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "is required"),
@@ -68,9 +68,6 @@ def test_a_model_that_must_not_call_is_not_told_of_tools(fields: dict[str, Any])
         ({"tools": [tool(name="")]}, "tools[0].function.name", ""),
         ({"tools": [tool(name="x" * 129)]}, "tools[0].function.name", ""),
         ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters", ""),
-        ({"tools": [tool(parameters={"a": "\ud800"})]}, "tools[0].function.parameters", "surrogate"),
-        ({"tools": [tool(parameters={"a": float("nan")})]}, "tools[0].function.parameters", "finite"),
-        ({"tools": [tool(more=1)]}, "tools[0].function.more", "not supported"),
         ({"tools": "x"}, "tools", ""),
         ({"functions": [FUNCTION]}, "functions", "not supported: name them in tools"),
     ],

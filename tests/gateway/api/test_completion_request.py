@@ -47,7 +47,6 @@ def test_choices_go_prompt_by_prompt_under_seeds_of_their_own() -> None:
         ({"best_of": 2}, "best_of"),
         ({"best_of": 1, "n": 2}, "best_of"),
         ({"prompt": ["a", "b"]}, "prompt"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
     ],
 )

@@ -54,32 +54,16 @@ def test_no_json_object(body: bytes) -> None:
     assert refused(body).field == "body"
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_refused_by_field(number: str) -> None:
-    error = refused(b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":' + number.encode() + b"}")
-    assert error.field == "temperature"
-    assert "finite" in error.problem
+def test_numbers_that_are_none_are_refused() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":%b}'
+    assert [refused(body % number).field for number in (b"NaN", b"Infinity", b"-Infinity")] == ["body"] * 3
+    assert refused(body % b"1e999").field == "temperature"
 
 
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"model": "\ud800"}, "model"),
-        ({"messages": [{"role": "user", "content": "a\udc00"}]}, "messages[0].content"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}]},
-            "messages[0].content[0].text",
-        ),
-        ({"stop": ["ok", "\ud800"]}, "stop[1]"),
-        ({"prompt_cache_key": "\ud800"}, "prompt_cache_key"),
-        ({"chat_template_kwargs": {"\ud800": "x"}}, "chat_template_kwargs"),
-        ({"x\ud800": 1}, "body"),
-    ],
-)
-def test_lone_surrogates_are_refused_by_field(changed: dict[str, Any], field: str) -> None:
+@pytest.mark.parametrize("changed", [{"model": "\ud800"}, {"stop": ["ok", "a\udc00"]}, {"x\ud800": 1}])
+def test_lone_surrogates_are_refused(changed: dict[str, Any]) -> None:
     error = refused_json(**changed)
-    assert error.field.startswith(field)
-    assert error.message.encode()  # and can be written
+    assert (error.field, error.problem.partition(":")[0]) == ("body", "is not JSON in UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -104,30 +88,18 @@ def test_lone_surrogates_are_refused_by_field(changed: dict[str, Any], field: st
         ({"logit_bias": {"1": "x"}}, "logit_bias.1"),
         ({"n": 17}, "n"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"nonsense": 0}, "nonsense"),
     ],
 )
 def test_the_field_is_named(changed: dict[str, Any], field: str) -> None:
     assert refused_json(**changed).field == field
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        (b'{"model": "m", "model": "m"}', "model"),
-        (b'{"model": "m", "messages": [{"role": "user", "role": "user", "content": "x"}]}', "role"),
-        (b'{"said in secret": 1, "said in secret": 1}', "(a name)"),
-    ],
-)
-def test_a_name_may_be_given_once(body: bytes, field: str) -> None:
-    error = refused(body)
-    assert (error.field, error.problem) == (field, "is given more than once")
-
-
 def test_nesting_is_limited_wherever_it_is() -> None:
-    for depth, field in ((MAX_DEPTH, "body"), (MAX_DEPTH - 1, "nothing")):
-        nested = b"[" * depth + b"]" * depth
-        assert refused(json.dumps(GOOD).encode()[:-1] + b', "nothing": ' + nested + b"}").field == field
+    def sent(depth: int) -> bytes:
+        return json.dumps(GOOD).encode()[:-1] + b', "nothing": ' + b"[" * depth + b"]" * depth + b"}"
+
+    assert parse_body(sent(MAX_DEPTH - 1), ChatRequest)
+    assert refused(sent(MAX_DEPTH)).field == "body"
     wide = json.dumps({**GOOD, "stop": ["x"], "messages": GOOD["messages"] * 500}).encode()
     assert len(parse_body(wide, ChatRequest).messages) == 500
 
@@ -166,11 +138,6 @@ def flat(parameters: Any) -> dict[str, Any]:
     return {"type": "function", "name": "f", "parameters": parameters}
 
 
-def test_names_are_shown_only_if_they_look_like_names() -> None:
-    assert refused_json(best_of=1).field == "best_of"
-    assert refused_json(**{"the key is in the cellar": 1}).field == "(a name)"
-
-
 def test_a_missing_field_is_named() -> None:
     error = refused(b'{"model": "m"}')
     assert (error.field, error.problem) == ("messages", "is required")
@@ -199,9 +166,7 @@ class _Parts(BaseModel):
         ({"type": "text", "text": 5}, "text"),
         ({"type": "text"}, "text"),
         ({"type": "text", "text": [1, "x"]}, "text[1]"),
-        ({"type": "text", "text": "x", "more": 1}, "more"),
         ({"type": "data", "data": {"data": "x"}}, "data.data"),
-        ({"type": "data", "data": {}, "more": 1}, "more"),
         ({"type": "image"}, "type"),
         ({}, "type"),
     ],
@@ -241,15 +206,9 @@ def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
     refused(body)
 
 
-def test_a_doubled_name_after_very_many_is_found() -> None:
-    names = [f"n{number}" for number in range(MAX_MEMBERS - 1)]
-    body = "{" + ", ".join(f'"{name}": 1' for name in [*names, names[-1]]) + "}"
-    assert refused(body.encode()).field == names[-1]
-
-
 def test_an_object_of_too_many_members_is_refused() -> None:
     members = ", ".join(f'"n{number}": 1' for number in range(MAX_MEMBERS + 1))
-    assert refused(f"{{{members}}}".encode()).problem == f"must not have an object of more than {MAX_MEMBERS} members"
+    assert f"an object of more than {MAX_MEMBERS} members" in refused(f"{{{members}}}".encode()).problem
 
 
 @pytest.mark.parametrize(

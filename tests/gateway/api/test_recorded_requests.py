@@ -39,11 +39,11 @@ def translated(name: str) -> Exchange:
     ("name", "roles", "left_out"),
     [
         ("claude-code", ["system", "user", "system", *TURN], []),
-        ("codex", ["system", "system", "user", "user", *TURN], ["web_search"]),
+        ("codex", ["system", "system", "user", "user", *TURN], ["web_search", "client_metadata"]),
         ("qwen-code", ["system", "user", "assistant", "user", *TURN], []),
         ("claude-code-through-litellm", ["system", "user", "system", *TURN], []),
         ("opencode", ["system", "user", *TURN], []),
-        ("pi", ["system", "user", *TURN], []),
+        ("pi", ["system", "user", *TURN], ["store"]),
         ("cline", ["system", "user", *TURN], []),
         ("continue", ["system", "user", *TURN], []),
     ],
@@ -52,7 +52,7 @@ def test_requests_of_coding_clients(name: str, roles: list[str], left_out: list[
     exchange = translated(name)
     (turn,) = exchange.turns
     assert [message.role for message in turn.messages.messages] == roles
-    assert (exchange.streamed, list(exchange.hosted), exchange.left_out) == (True, left_out, [])
+    assert (exchange.streamed, list(exchange.others), exchange.left_out) == (True, left_out, [])
     assert "4711" in turn.messages.messages[-1].content
     assert turn.tool_calls and json.loads(turn.messages.tools_json)
     assert "billing" not in turn.messages.messages[0].content

@@ -92,7 +92,7 @@ def test_what_another_server_would_run_is_left_out_and_told() -> None:
         {"type": "web_search_call", "id": "ws_1", "status": "completed"},
     )
     assert [tool["name"] for tool in offered(made)] == ["spawn"]
-    assert made.hosted == ["web_search", "image_generation", "web_search_call"]
+    assert made.others == ["web_search", "image_generation", "web_search_call"]
     assert len(made.turns[0].messages.messages) == 1
 
 

@@ -32,12 +32,6 @@ def test_arguments(effort: Any, given: Any, arguments: Any) -> None:
     assert (None if made is None else json.loads(made)) == arguments
 
 
-def test_contradictions_are_refused() -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        template_arguments("low", {"reasoning_effort": "high"})
-    assert caught.value.field == "reasoning_effort"
-
-
 def test_they_reach_the_turn() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     chat = ChatRequest.model_validate({**body, "reasoning_effort": "low", "chat_template_kwargs": {"a": 1}})

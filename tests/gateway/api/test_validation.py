@@ -1,4 +1,4 @@
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError
@@ -18,8 +18,6 @@ class Dog(Strict):
 
 
 class Zoo(Strict):
-    tells_all: ClassVar[bool] = True
-
     pets: list[Annotated[Cat | Dog, Field(discriminator="kind")]] = Field(default=[])
     food: Annotated[str, Field(max_length=3)] | dict[Annotated[str, Field(pattern="^[a-z]+$")], str] = ""
     open: bool = True

@@ -28,7 +28,7 @@ def door() -> Iterator[Served]:
         yield running
 
 
-@pytest.mark.slow("POST /v1/completions")
+@pytest.mark.slow
 @SCHEMA.parametrize()
 @settings(max_examples=200 if FULL else 8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_every_operation_does_what_the_document_says(case: schemathesis.Case, door: Served) -> None:

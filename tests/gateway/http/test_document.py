@@ -27,33 +27,15 @@ async def test_it_is_served_and_valid(worker: ScriptedWorker, http: httpx.AsyncC
     validate(answer.json())
 
 
-def test_every_route_is_in_it_and_nothing_else() -> None:
+def test_every_route_of_the_apis_is_in_it_and_nothing_else() -> None:
     described = {(method.upper(), path) for path, operations in document()["paths"].items() for method in operations}
     assert all(isinstance(route, Route) for route in ROUTES), "a mount would hide its routes from the document"
-    assert described == {
+    assert described | {("GET", path) for path in ("/", "/ui", "/ui/{file}", "/metrics", "/openapi.json")} == {
         (method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path))
         for route in ROUTES
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"), [({"host": "evil.example"}, 421), ({"x-much": "a" * 100_000}, 431)], ids=["421", "431"]
-)
-async def test_the_doors_own_refusals_are_in_it(http: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
-    for path, operations in document()["paths"].items():
-        for method, operation in operations.items():
-            answer = await http.request(method, path.replace("{", "").replace("}", ""), headers=headers)
-            is_open = operation.get("security") == [] and status == 421
-            assert is_open or answer.status_code == status, (method, path)
-            assert str(answer.status_code) in operation["responses"], (method, path)
-
-
-def test_what_has_a_body_may_be_too_slow() -> None:
-    for operations in document()["paths"].values():
-        for operation in operations.values():
-            assert ("requestBody" in operation) <= ("408" in operation["responses"]), operation["summary"]
 
 
 def test_everything_that_takes_json_has_an_example() -> None:

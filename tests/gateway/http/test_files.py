@@ -65,8 +65,11 @@ async def test_an_import_that_is_refused_says_why_though_much_was_sent(
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_the_limit_of_files_is_not_that_of_json(worker: ScriptedWorker, run_dir: Path, declared: bool) -> None:
-    limited = Gateway(settings(run_dir, max_import_bytes=3 * CHUNK))
+async def test_the_limit_of_files_is_not_that_of_json(
+    worker: ScriptedWorker, run_dir: Path, declared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.rest.MAX_IMPORT_BYTES", 3 * CHUNK)
+    limited = Gateway(settings(run_dir))
     await limited.start()
     async with httpx.AsyncClient(base_url=f"http://{limited.addresses['http']}", timeout=30) as http:
         size = 3 * CHUNK

@@ -46,7 +46,7 @@ def endpoints() -> Iterator[Endpoint]:
             content = operation.get("requestBody", {}).get("content", {})
             if "application/json" in content:
                 query = "&".join(f"{one['name']}=demo" for one in operation["parameters"] if one["in"] == "query")
-                error = operation["responses"]["400"]["content"]["application/json"]["schema"]["$ref"]
+                error = operation["responses"]["default"]["content"]["application/json"]["schema"]["$ref"]
                 url = re.sub(r"{\w+}", "a", path) + f"?{query}"
                 schema = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
                 fields = sorted(described["components"]["schemas"][schema].get("properties", {}))
@@ -127,17 +127,16 @@ def test_what_is_no_json_object(client: httpx.Client, endpoint: Endpoint) -> Non
 
 
 @ALL
-def test_names_that_are_given_twice_or_unknown(client: httpx.Client, endpoint: Endpoint) -> None:
-    for name, value in endpoint.body.items():
-        again = json.dumps(endpoint.body)[:-1] + f", {json.dumps(name)}: {json.dumps(value)}}}"
-        assert_refusal(send(client, endpoint, again.encode()), endpoint)
+def test_names_that_are_unknown(client: httpx.Client, endpoint: Endpoint) -> None:
     is_rest = endpoint.url.startswith(
         ("/v1/agents", "/v1/turn-hints", "/v1/generations", "/v1/model-registry", "/v1/workflows")
     )
-    nothing = (None,) if is_rest else ()  # SDKs send back what says nothing
-    for value in (CANARY, *nothing, 1e308, {}, "\ud800"):
+    for value in (CANARY, None, 1e308, {}, "\ud800"):
         answer = send(client, endpoint, json.dumps({**endpoint.body, "unheard_of": value}).encode())
-        assert_refusal(answer, endpoint)
+        if is_rest or value == "\ud800":
+            assert_refusal(answer, endpoint)
+        else:
+            assert answer.status_code == 200
         assert CANARY not in answer.text
 
 

@@ -282,10 +282,13 @@ async def test_a_stream_that_fails(worker: ScriptedWorker, http: httpx.AsyncClie
     assert (name, said["error"]["code"]) == ("error", "failed_precondition")
 
 
-async def test_a_stream_that_says_nothing_is_there_all_the_same(worker: ScriptedWorker, run_dir: Path) -> None:
+async def test_a_stream_that_says_nothing_is_there_all_the_same(
+    worker: ScriptedWorker, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.streaming.KEEP_ALIVE_SECONDS", 0.05)
     worker.holds = asyncio.Event()
     async with (
-        running(run_dir, keep_alive=0.05) as gateway,
+        running(run_dir) as gateway,
         httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as http,
         http.stream("POST", "/v1/model-registry/demo/load", json={}) as answer,
     ):

@@ -22,8 +22,9 @@ CHAT: Any = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "
 
 
 @pytest.fixture
-async def gateway(run_dir: Path) -> AsyncIterator[Gateway]:
-    async with running(run_dir, keep_alive=0.05) as started_gateway:
+async def gateway(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
+    monkeypatch.setattr("gateway.http.streaming.KEEP_ALIVE_SECONDS", 0.05)
+    async with running(run_dir) as started_gateway:
         yield started_gateway
 
 

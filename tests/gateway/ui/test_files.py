@@ -8,8 +8,7 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
-from gateway.ui.files import POLICY
-from gateway.ui.report import STATIC
+from gateway.ui.files import POLICY, STATIC
 
 from ..running import running
 from ..scripted import ScriptedWorker

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.packages import Tarball, Unavailable, kept
-from gateway.ui.report import STATIC
+from gateway.ui.files import STATIC
 
 COMPILER = Tarball(
     "typescript",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.ui.report import STATIC
+from gateway.ui.files import STATIC
 
 VENDOR = STATIC / "vendor"
 VENDORED: list[dict[str, Any]] = json.loads((VENDOR / "VENDORED.json").read_text())

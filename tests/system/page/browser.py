@@ -67,27 +67,6 @@ async def opened(browser: Browser, url: str, place: str = "", **context: object)
         await within.close()
 
 
-@asynccontextmanager
-async def opened_file(browser: Browser, path: Path) -> AsyncIterator[Page]:
-    """A page of the disk, without a network. It must load nothing beside itself, and as in `opened` none may fail."""
-    within = await browser.new_context(**_CONTEXT, offline=True)
-    within.set_default_timeout(15_000)
-    page = await within.new_page()
-    asked: list[str] = []
-    wrong: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
-    try:
-        await page.goto(path.as_uri())
-        yield page
-        assert wrong == []
-        assert {each for each in asked if not each.startswith("data:")} == {path.as_uri()}
-    finally:
-        await within.close()
-
-
 def documenting() -> bool:
     """Whether the screenshots of the documentation are wanted."""
     return bool(os.environ.get(SCREENSHOTS))

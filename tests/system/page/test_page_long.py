@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from agentmem.v1 import inference_pb2
-from gateway.ui.report import report
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, started
-from tests.system.page.browser import opened, opened_file
+from tests.system.page.browser import opened
 from tests.system.page.test_page_workflows import run, state
 from tests.system.page.test_page_workflows_hostile import TWO
 from tests.system.stack import Stack
@@ -86,14 +85,25 @@ def long_run(turns: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return ended, [*events, {"sequence": len(events), "finished": {"workflow": ended}}]
 
 
+@asynccontextmanager
+async def long_run_opened(browser: Browser, script: str) -> AsyncIterator[Page]:
+    """The page of a long run, which a script was there before."""
+    workflow, log = long_run(TURNS)
+    lines = "".join(f"data: {json.dumps(event)}\n\n" for event in log)
+    with served() as gateway:
+        async with opened(browser, gateway.url) as page:
+            await page.add_init_script(script)
+            await page.route("**/v1/workflows/w", lambda route: route.fulfill(json={"workflow": workflow}))
+            events = {"content_type": "text/event-stream", "body": lines}
+            await page.route("**/v1/workflows/w/events*", lambda route: route.fulfill(**events))
+            await page.goto(f"{gateway.url}/ui/#/workflows/run/w")
+            await page.reload()
+            yield page
+
+
 @pytest.mark.slow
-async def test_a_run_of_thousands_of_turns_is_drawn_bit_by_bit(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("", encoding="utf-8")
-    async with opened_file(browser, path) as page:  # the script is there when the file is
-        await page.add_init_script(BATCHES)
-        path.write_text(report(*long_run(TURNS)), encoding="utf-8")
-        await page.reload()
+async def test_a_run_of_thousands_of_turns_is_drawn_bit_by_bit(browser: Browser) -> None:
+    async with long_run_opened(browser, BATCHES) as page:
         turns = page.locator("article.turn")
         await expect(turns.first).to_contain_text("Turn 0.")
         await expect(turns).to_have_count(TURNS, timeout=60_000)
@@ -107,13 +117,8 @@ async def test_a_run_of_thousands_of_turns_is_drawn_bit_by_bit(browser: Browser,
 
 
 @pytest.mark.slow
-async def test_what_is_far_away_is_drawn_when_it_is_scrolled_to(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("", encoding="utf-8")
-    async with opened_file(browser, path) as page:
-        await page.add_init_script("window.requestIdleCallback = () => 0;")  # it never has time
-        path.write_text(report(*long_run(TURNS)), encoding="utf-8")
-        await page.reload()
+async def test_what_is_far_away_is_drawn_when_it_is_scrolled_to(browser: Browser) -> None:
+    async with long_run_opened(browser, "window.requestIdleCallback = () => 0;") as page:  # it never has time
         turns = page.locator("article.turn")
         await expect(turns).to_have_count(AT_ONCE)
         await page.get_by_role("region", name="What was said").evaluate("e => e.scrollTo(0, e.scrollHeight)")

@@ -1,4 +1,4 @@
-"""Runs in the page whose agents say anything: what they said is text, live and in the saved report.
+"""Runs in the page whose agents say anything: what they said is text.
 
 The worker is scripted, for it has to say what a test wants; store, gateway and browser are real.
 """
@@ -16,9 +16,9 @@ from agentmem import errors
 from agentmem.v1 import inference_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, hello, started
-from tests.system.page.browser import held, opened, opened_file
+from tests.system.page.browser import held, opened
 from tests.system.page.test_page_hostile import HOSTILE
-from tests.system.page.test_page_workflows import run, saved, state
+from tests.system.page.test_page_workflows import run, state
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,15 +51,11 @@ async def test_what_agents_say_is_text(browser: Browser, tmp_path: Path) -> None
     text = "".join(f"{each}\n" for each in (*HOSTILE, "</script><!-- ]]>", "\u2028\u2029\\u003c"))
     with served() as gateway:
         gateway.worker.script = saying(text)  # type: ignore[assignment]
-        async with opened(browser, gateway.url, "#/workflows/new", accept_downloads=True) as page:
+        async with opened(browser, gateway.url, "#/workflows/new") as page:
             await run(page, TWO)
             await expect(state(page)).to_have_text("succeeded")
             await shows(page, text)
             assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
-            report = await saved(page, tmp_path)
-        async with opened_file(browser, report) as page:
-            await shows(page, text)
-            assert await page.locator("script").count() == 4 and await page.locator("img").count() == 0
 
 
 async def shows(page: Page, text: str) -> None:
@@ -89,15 +85,13 @@ async def test_a_long_text(browser: Browser, tmp_path: Path) -> None:
     text = "".join(f"{n:07} {'x' * 55}\n" for n in range(3000))
     with served() as gateway:
         gateway.worker.script = saying(text)  # type: ignore[assignment]
-        async with opened(browser, gateway.url, "#/workflows/new", accept_downloads=True) as page:
+        async with opened(browser, gateway.url, "#/workflows/new") as page:
             await run(page, TWO.replace("    outcome: {kind: text, agent: marco}\n", ""))
             await expect(state(page)).to_have_text("succeeded")
             first = page.locator("article.turn").first
             assert len(await first.locator(".text").inner_text()) < 5000
             await first.get_by_role("button", name="more characters").click()
             await expect(first.locator(".piece")).not_to_have_count(1)
-            report = await saved(page, tmp_path)
-        assert text.splitlines()[-1] in report.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -109,19 +103,15 @@ async def test_a_run_that_fails_says_why_and_goes_on(browser: Browser, tmp_path:
             yield started()
 
         gateway.worker.script = fails
-        async with opened(browser, gateway.url, "#/workflows/new", accept_downloads=True) as page:
+        async with opened(browser, gateway.url, "#/workflows/new") as page:
             await run(page, TWO)
             await expect(state(page)).to_have_text("failed")
             await expect(page.locator(".problem")).to_contain_text("<b>no room")
-            report = await saved(page, tmp_path)
             gateway.worker.script = hello
             await page.get_by_role("link", name="Workflows", exact=True).last.click()
             await page.get_by_role("button", name="Resume").click()
             await expect(state(page)).to_have_text("succeeded")
             await expect(page.locator("article.turn")).to_have_count(2)
-        async with opened_file(browser, report) as page:
-            await expect(state(page)).to_have_text("failed")
-            await expect(page.locator(".problem")).to_contain_text("<b>no room")
 
 
 @pytest.mark.slow

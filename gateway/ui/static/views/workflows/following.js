@@ -8,7 +8,6 @@ import { added, followedAgain, goesOn, newRun, settled } from './state.js';
 /**
  * @typedef {object} Followed
  * @property {Run} run
- * @property {Json[]} log the events of its log so far; grows
  * @property {'loading' | 'following' | 'waiting' | 'over' | 'failed'} state
  * @property {unknown} [error] why it is waited for, or was given up
  * @property {boolean} [live] whether it went on when it was first looked at, or was resumed; unknown before
@@ -27,7 +26,7 @@ export const toResume = new Set();
 
 /** @returns {Followed} */
 export function nothingYet() {
-  return { run: newRun(), log: [], state: 'loading' };
+  return { run: newRun(), state: 'loading' };
 }
 
 /** @param {string} id @param {string} [below] @returns {string} the path of a run */
@@ -68,7 +67,6 @@ export async function follow(id, known, resume, stop, tell) {
         resuming = false;
         wait = 0;
         const run = added(now.run, event); // where that fails the event is asked for again
-        if (!event.agent_speaking && !event.agent_delta && event.sequence > now.run.sequence) now.log.push(event);
         becomes({ ...now, run });
       }
       if (now.run.finished) return becomes({ ...now, state: 'over' });

@@ -1,15 +1,12 @@
 /** A run, live while it goes on. */
 import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 import { explained } from '../../gateway.js';
-import { notify } from '../../notices.js';
 import { Loading, Problem } from '../../parts.js';
 import { linkTo } from '../../routing.js';
-import { save } from '../agent/deeds.js';
 import { CancelDialog, EraseDialog } from './cancel.js';
 import { follow, nothingYet, toResume } from './following.js';
 import { Lanes } from './lanes.js';
 import { RESUMABLE } from './list.js';
-import { reportOf } from './saved.js';
 import { Summary } from './summary.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
@@ -33,22 +30,14 @@ export function OneRun({ id }) {
     begin(toResume.delete(id));
     return () => stop.current.abort();
   }, [id]);
-  const { run, log, state, error } = now;
+  const { run, state, error } = now;
   const workflow = run.workflow;
   const close = () => setAsked('');
-  const report = async () => {
-    try {
-      save(await reportOf(workflow, log), `${workflow.name}-${id}.html`);
-    } catch (failure) {
-      notify(explained(failure), true);
-    }
-  };
   const going = workflow && state !== 'over';
   const actions = workflow && html`
     ${going && workflow.state === 'running' && html`<button onClick=${() => setAsked('cancel')}>Cancel…</button>`}
     ${!going && RESUMABLE.has(workflow.state)
       && html`<button class="primary" onClick=${() => begin(true)}>Resume</button>`}
-    <button onClick=${report}>Save report</button>
     ${!going && html`<button onClick=${() => setAsked('erase')}>Delete…</button>`}`;
   return html`<section class="fill">
     <p class="crumbs"><a href=${linkTo(['workflows'])}>Workflows</a></p>

@@ -1,5 +1,5 @@
 /**
- * A run as its events tell of it. Pure: the live view and the saved report are drawn from the same.
+ * A run as its events tell of it. Pure: the view is drawn from it.
  *
  * A run is never changed: what an event changes is made anew, and all else stays the same object, so that what is drawn
  * of it need not be drawn again. Names are keys of maps, for they may be any.
