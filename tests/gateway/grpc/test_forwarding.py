@@ -295,13 +295,13 @@ async def test_an_upload_and_its_refusal_in_mid_stream(worker: ScriptedWorker, c
     assert caught.value.code() in (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.UNAVAILABLE)
 
 
-async def test_bytes_that_do_not_parse_are_refused_by_field(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
+async def test_bytes_that_do_not_parse_are_refused(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
     call = cast(Any, channel).unary_stream("/agentmem.v1.InferenceService/Generate")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await read_all(call(b"\x0a\x04\x12\x02\xff\xfe"))
     failure = errors.from_rpc(caught.value)
     assert isinstance(failure, errors.InvalidArgument)
-    assert failure.field == "key.agent_id"
+    assert failure.field == "request"
     assert worker.requests == []
 
 
