@@ -120,15 +120,10 @@ class Store:
             self._directory, self._database, self._rows, self.clock, metrics, self.warm, ledger.note_published
         )
         self._opened.callback(self._blocks.close)
-        try:
-            with disk_errors():
-                self._blocks.reconcile()
-                probe.place()
-            replicator, retriever = self._open_remote(remote, registry, ledger.membership or Alone())
-        except (TypeError, ValueError) as error:
-            self._database.confirm(error)
-            rows.confirm(error)
-            raise
+        with disk_errors():
+            self._blocks.reconcile()
+            probe.place()
+        replicator, retriever = self._open_remote(remote, registry, ledger.membership or Alone())
         streams = BlockStreams(self._directory, self._rows, self._blocks)
         self._opened.callback(streams.close)
         self.peers = ledger.peers(streams, registry)

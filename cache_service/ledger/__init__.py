@@ -1,7 +1,7 @@
 """The rows of store.db: agents, and the ledgers that are their memories.
 
-`database` owns SQLite; `schema` is its tables, `clock` the time that idle agents go by, `writability` whether the disk
-takes a turn, and `erasure` what is left to do until a deleted byte is gone. All other modules are functions of a
+`database` owns SQLite; `schema` is its tables, `clock` the time that idle agents go by, and
+`writability` whether the disk takes a turn. All other modules are functions of a
 connection, which run inside the caller's transaction: `segments` is the tree that ledgers are, `agents` their heads,
 `turns` commits and what they replay, `branches` forks, cuts and returns, `snapshots` states with a name, `history` and
 `finding` what readers ask for, `workflow_records` the runs of workflows.

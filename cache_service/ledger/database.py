@@ -6,7 +6,6 @@ whole transaction. `read` runs a function in one consistent state, the last that
 and no writer waits for it, but for a scrub.
 """
 
-import asyncio
 import logging
 import os
 import sqlite3
@@ -16,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final, TypeVar
 
 from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
@@ -24,15 +23,12 @@ from agentmem.process.logs import event
 from agentmem.tracing import Threads
 from cache_service.damage import LedgerDamaged
 from cache_service.ledger import schema
-from cache_service.ledger.ledgers import Failure
+from cache_service.ledger.ledgers import Failure, Transactions
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_P = ParamSpec("_P")
 Work = Callable[[sqlite3.Connection], _T]
-Query = Callable[Concatenate[sqlite3.Connection, _P], _T]
-"""Work that takes arguments besides."""
 
 READERS: Final = 3
 """Connections that read; a page of metrics may take one for a while."""
@@ -66,11 +62,7 @@ _FAILURES = {
 }
 
 
-def _nothing(_: object) -> bool:
-    return False
-
-
-class Database:
+class Database(Transactions[sqlite3.Connection]):
     """One of the store's databases, store.db or warm.db. `open` once; `read` and `write` on one event loop, the
     `_blocking` ones on threads.
 
@@ -78,6 +70,7 @@ class Database:
     """
 
     def __init__(self, path: Path, prepare: Callable[[sqlite3.Connection], None] = schema.prepare) -> None:
+        super().__init__()
         self._path = path
         self._prepare = prepare
         self._thread = Threads(1, thread_name_prefix="database")
@@ -86,13 +79,7 @@ class Database:
         """Connections that are not in use."""
         self.before_commit: list[Work[None]] = []
         """Add their own changes to every write transaction, before its commit."""
-        self.after_commit: list[Callable[[], None]] = []
-        """Called, on the database's thread, when a transaction has been committed and can be read."""
-        self.scrub_owed = False
-        """Whether something was erased whose bytes may still be in the file or its WAL."""
         self._doubtful = False
-        self.on_failure: Callable[[Failure], None] = lambda _: None
-        """Called on the thread where it happens, for each failure that is not the caller's fault."""
 
     def open(self) -> None:
         """Create or migrate the file (mode 0600, its WAL likewise), and scrub it if that is possible now.
@@ -117,46 +104,21 @@ class Database:
         except AgentmemError as error:
             event(log, "the database is not scrubbed yet", logging.WARNING, error=str(error))
 
-    async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, with these arguments, in one consistent state, with all that was committed before.
+    def _submit_read(self, work: Work[_T]) -> "Future[_T]":
+        return self._reading.submit(self.read_within, None, work)
 
-        It cannot change anything.
-        """
-        return await asyncio.wrap_future(self._reading.submit(lambda: self.read_blocking(work, *args, **kwargs)))
-
-    def read_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`read` for a thread that isn't the event loop's."""
-        return self.read_within(None, lambda connection: work(connection, *args, **kwargs))
+    def _submit_write(
+        self,
+        work: Work[_T],
+        erases: Callable[[_T], bool] | None = None,
+        *,
+        repeats: bool = False,  # noqa: ARG002
+    ) -> "Future[_T]":
+        return self._thread.submit(self._write, work, erases)
 
     def read_within(self, seconds: float | None, work: Work[_T]) -> _T:
-        """`read_blocking` that raises TimeoutError where it had to wait so long."""
         with self._failures(), self._reader(seconds) as connection:
             return work(connection)
-
-    async def write(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, with these arguments, as one durable transaction; if it raises, nothing has changed.
-
-        Raises ResourceExhausted if the disk is full, Internal if it fails, LedgerDamaged if the file is damaged, and
-        Unavailable if another program holds the database.
-        """
-        return await asyncio.wrap_future(self.erase(_nothing, work, *args, **kwargs))
-
-    async def commit(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`write`: its outcome is always known."""
-        return await self.write(work, *args, **kwargs)
-
-    def write_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`write` for a thread that isn't the event loop's."""
-        return self.erase(_nothing, work, *args, **kwargs).result()
-
-    async def settle(self) -> None:
-        """Nothing: what can be read is on the disk."""
-
-    def erase(
-        self, erases: Callable[[_T], bool], work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> "Future[_T]":
-        """`write` from any thread; where what `work` returns `erases` anything, a scrub is owed."""
-        return self._thread.submit(self._write, lambda connection: work(connection, *args, **kwargs), erases)
 
     def scrub(self, patient: bool = True) -> "Future[None]":
         """Give free pages back and move all of the WAL into the database, so that what was erased is in neither.
@@ -186,7 +148,7 @@ class Database:
             finally:
                 self._thread.shutdown()
 
-    def _write(self, work: Work[_T], erases: Callable[[_T], bool]) -> _T:
+    def _write(self, work: Work[_T], erases: Callable[[_T], bool] | None) -> _T:
         connection = self._connection
         with tracing.within("transaction"), self._failures():
             self._overwrite_doubtful()
@@ -195,7 +157,7 @@ class Database:
                 result = work(connection)
                 for more in self.before_commit:
                     more(connection)
-                self.scrub_owed |= erases(result)
+                self.scrub_owed |= erases is not None and erases(result)
                 self._doubtful = True
                 connection.execute("COMMIT")
                 self._doubtful = False
@@ -264,21 +226,6 @@ class Database:
                 event(log, "damaged", logging.ERROR, what=error.message)
                 self.on_failure(Failure.DAMAGED)
                 raise
-            except (TypeError, ValueError, OverflowError) as error:
-                self.confirm(error)
-                raise
-
-    def confirm(self, error: Exception) -> None:
-        """Raise LedgerDamaged if rows that can't be, and no bug, are the cause of this error. Blocks."""
-        try:
-            with self._reader() as connection:
-                found = connection.execute("PRAGMA integrity_check(1)").fetchall()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as problem:
-            found = [(str(problem),)]
-        if found != [("ok",)]:
-            event(log, "damaged", logging.ERROR, error=type(error).__name__)
-            self.on_failure(Failure.DAMAGED)
-            raise LedgerDamaged("a row") from error
 
 
 def _connect(path: Path, prepare: Callable[[sqlite3.Connection], None]) -> tuple[sqlite3.Connection, int]:

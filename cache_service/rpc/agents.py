@@ -19,11 +19,11 @@ from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_revision, check_text
 from cache_service.cluster import nodes
 from cache_service.cluster.membership import Membership
+from cache_service.connection import Connection
 from cache_service.files import holding
 from cache_service.ledger import agents, branches, finding, history, object_references, snapshots
 from cache_service.ledger.agents import Agent
 from cache_service.ledger.clock import LedgerClock
-from cache_service.ledger.erasure import Erased
 from cache_service.ledger.ledgers import Ledgers, Query
 from cache_service.rpc import conversions
 from cache_service.rpc.agent_conversions import agent_filter, agent_message, only_hot, snapshot_message, turn_message
@@ -116,7 +116,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
-        unfinished = await self._database.read(objects.waiting, key=key) + await self._unfollowed(key)
+        unfinished = self._blocks.is_erasing
+        unfinished |= bool(await self._database.read(objects.waiting, key=key) + await self._unfollowed(key))
         deleted = await self._blocks.delete_agent(key)
         if not deleted.agents and not unfinished and not request.allow_missing:
             raise NotFound("agent", key.agent_id)
@@ -169,12 +170,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
-
-        async def delete() -> Erased:
-            await asyncio.wrap_future(self._database.erase(lambda _: True, snapshots.delete, key, name))
-            return Erased(1)
-
-        await run_shielded(self._blocks.erasures.erase(("snapshot", *key, name), delete))
+        await run_shielded(self._blocks.erase(snapshots.delete, key, name))
         return pb.DeleteSnapshotResponse()
 
     async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
@@ -207,7 +203,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._hints.set(from_request(request))
         return pb.SetTurnHintsResponse()
 
-    async def _move(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def _move(self, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """A transaction that makes states of others, and what follows from it for files."""
         try:
             return await self._database.write(work, *args, **kwargs)

@@ -23,7 +23,6 @@ from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.references import FileRow
 from cache_service.ledger import agents, branches, object_references, turns, workflow_records
 from cache_service.ledger.clock import LedgerClock
-from cache_service.ledger.erasure import Erased
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.ledger.turns import Commit, Turn
 from cache_service.rpc import conversions
@@ -213,13 +212,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request: pb.DeleteWorkflowRecordRequest, context: Context
     ) -> pb.DeleteWorkflowRecordResponse:
         namespace, workflow_id = conversions.workflow_name(request)
-
-        async def erase() -> Erased:
-            delete, version = workflow_records.delete, request.version
-            await asyncio.wrap_future(self._database.erase(lambda _: True, delete, namespace, workflow_id, version))
-            return Erased(1)
-
-        await self._blocks.erasures.erase(("workflow", namespace, workflow_id), erase)
+        await self._blocks.erase(workflow_records.delete, namespace, workflow_id, request.version)
         return pb.DeleteWorkflowRecordResponse()
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:

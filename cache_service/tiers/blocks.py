@@ -16,7 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument
+from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument, NotFound
 from agentmem.kv.blockfile import BlockFileError, FileName
 from agentmem.process.logs import event
 from agentmem.tracing import Threads
@@ -29,8 +29,7 @@ from cache_service.files.publication import Publication, Published, Staged, veri
 from cache_service.files.references import Dropped, FileOrigin, FileRow
 from cache_service.ledger import agents, kv_changes, object_references
 from cache_service.ledger.clock import LedgerClock
-from cache_service.ledger.erasure import Erased, Erasures
-from cache_service.ledger.ledgers import Ledgers
+from cache_service.ledger.ledgers import Ledgers, Query
 from cache_service.metrics import StoreMetrics
 from cache_service.tiers import eviction, objects
 from cache_service.tiers.objects import Object
@@ -74,7 +73,6 @@ class BlockStore:
     """Called before the first file of this process is in its place."""
 
     def __post_init__(self) -> None:
-        self.erasures = Erasures(self._database, self._finish_erasure)
         self.is_behind = False
         """Whether files could not follow the ledger when they should have."""
         self._thread = Threads(1, thread_name_prefix="files")
@@ -237,14 +235,32 @@ class BlockStore:
         """Follow the ledger, of which something may have been missed: see WarmRows.reconcile."""
         self._rows.reconcile(anew=True)
 
-    async def delete_agent(self, key: AgentKey) -> Dropped:
-        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
+    @property
+    def is_erasing(self) -> bool:
+        """Whether bytes of what was erased may still be on the disk, so that an erasure has to be repeated."""
+        return self._database.scrub_owed or self._rows.scrub_owed or self._directory.removal.left > 0
 
-        Raises what Erasures.finish raises, when the agent is gone; the repetition returns what the first call did.
+    async def erase(self, work: Query[Connection, _P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
+        """Run `work` as a transaction that erases; then nothing of it stays on the disk.
+
+        Raises Unavailable and ResourceExhausted as Database.scrub does, and Internal where files cannot be deleted:
+        repeat it. Raises NotFound only where no erasure is unfinished.
+        """
+        unfinished = self.is_erasing
+        try:
+            await asyncio.wrap_future(self._database.erase(lambda _: True, work, *args, **kwargs))
+        except NotFound:
+            if not unfinished:
+                raise
+        await self._finish_erasure()
+
+    async def delete_agent(self, key: AgentKey) -> Dropped:
+        """Erase an agent: its rows and the files that only it used; what this call erased. Raises what `erase` raises,
+        but NotFound.
         """
         deleted = await asyncio.wrap_future(self._delete_agent(key))
-        erased = await self.erasures.finish(("agent", *key), Erased(deleted.agents, deleted.freed_bytes))
-        return replace(deleted, agents=erased.things, freed_bytes=erased.freed_bytes)
+        await self._finish_erasure()  # Also where there is none: a turn that was not committed may have left files.
+        return deleted
 
     async def upkeep(self, now: int) -> None:
         """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
@@ -269,6 +285,7 @@ class BlockStore:
     async def _finish_erasure(self) -> None:
         await asyncio.wrap_future(self._follow_erasure())
         await self._rows.scrub()
+        await asyncio.wrap_future(self._database.scrub())
 
     @_on_thread_of_files
     def _follow_erasure(self) -> None:

@@ -153,11 +153,11 @@ class LedgerWriter:
     _quotas: Quotas
     _make_room: Callable[[str], object]
 
-    async def commit(self, namespace: str, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def commit(self, namespace: str, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`write` of work that knows its own repetition: see Ledgers.commit."""
         return await self._run(self._database.commit, namespace, lambda connection: work(connection, *args, **kwargs))
 
-    async def write(self, namespace: str, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def write(self, namespace: str, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, which changes this namespace's ledgers only, as one durable transaction.
 
         Raises ResourceExhausted, and nothing has changed, if it adds bytes that there is no room for even when all KV
@@ -165,7 +165,7 @@ class LedgerWriter:
         """
         return await self._run(self._database.write, namespace, lambda connection: work(connection, *args, **kwargs))
 
-    async def _run(self, write: Callable[..., Awaitable[Any]], namespace: str, work: Work[_T]) -> _T:
+    async def _run(self, write: Callable[..., Awaitable[Any]], namespace: str, work: Work[Connection, _T]) -> _T:
         if self._quotas.of(namespace) is None:
             unbounded: _T = await write(work)
             return unbounded
@@ -175,7 +175,7 @@ class LedgerWriter:
             self._make_room(namespace)
         return result
 
-    def _within(self, connection: Connection, namespace: str, work: Work[_T]) -> tuple[_T, bool]:
+    def _within(self, connection: Connection, namespace: str, work: Work[Connection, _T]) -> tuple[_T, bool]:
         before = ledger_bytes(connection, namespace)
         result = work(connection)
         after = Usage(self._rows.read_blocking(kv_bytes, namespace), ledger_bytes(connection, namespace))

@@ -16,8 +16,8 @@ from cache_service.files.directory import DataDirectory
 from cache_service.files.holding import KVChange
 from cache_service.files.references import Dropped
 from cache_service.ledger import kv_changes
-from cache_service.ledger.database import Database, Query, Work
-from cache_service.ledger.ledgers import Ledgers
+from cache_service.ledger.database import Database
+from cache_service.ledger.ledgers import Ledgers, Query, Work
 
 _PATIENCE: Final = 1.0
 _PAUSE: Final = 0.01
@@ -37,19 +37,19 @@ class WarmRows:
     _forgets: bool = True
     """Whether no other node follows the ledger, so that changes may be deleted after they were followed here."""
 
-    async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def read(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, in one consistent state."""
         return await self._database.read(work, *args, **kwargs)
 
-    def read_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def read_blocking(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`read` for a thread that isn't the event loop's."""
         return self._database.read_blocking(work, *args, **kwargs)
 
-    def read_within(self, seconds: float | None, work: Work[_T]) -> _T:
+    def read_within(self, seconds: float | None, work: Work[sqlite3.Connection, _T]) -> _T:
         """`read_blocking` that raises TimeoutError where it had to wait so long."""
         return self._database.read_within(seconds, work)
 
-    def write(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def write(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Follow the ledger, and run `work`, as one durable transaction. Raises what Database.write raises."""
 
         def both(connection: sqlite3.Connection) -> tuple[Dropped, _T]:
@@ -61,7 +61,7 @@ class WarmRows:
         self.unlink(dropped)
         return result
 
-    def write_queue(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def write_queue(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, which changes only what waits to be uploaded, as one durable transaction. On threads."""
         return self._database.write_blocking(work, *args, **kwargs)
 

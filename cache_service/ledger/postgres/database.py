@@ -15,7 +15,6 @@ Whoever repeats it learns more: the locks of the first attempt, if it is still u
 the repetition writes to the log, so its own commit waits for a standby that has everything before it.
 """
 
-import asyncio
 import logging
 import random
 import time
@@ -32,8 +31,8 @@ from agentmem import tracing
 from agentmem.errors import Internal, Unavailable
 from agentmem.process.logs import event
 from agentmem.tracing import Threads
-from cache_service.connection import Differences
-from cache_service.ledger.ledgers import Failure, Query, Work
+from cache_service.connection import Connection, Differences
+from cache_service.ledger.ledgers import Failure, Query, Transactions, Work
 from cache_service.ledger.postgres import adapter, failures, schema
 from cache_service.ledger.postgres.failures import OutcomeUnknown
 from cache_service.ledger.postgres.settings import Settings, UnsafeServer, connect
@@ -123,19 +122,16 @@ class _Session:
             raise Internal("a transaction of the ledger was rolled back, because one of its statements had failed")
 
 
-class Postgres:
+class Postgres(Transactions[Connection]):
     """A ledger on PostgreSQL. `open` once; coroutines are for one event loop, `_blocking` calls for other threads."""
 
     def __init__(self, settings: Settings, steps: Sequence[schema.Step] = schema.STEPS) -> None:
+        super().__init__()
         self._settings = settings
         self._steps = steps
         self._writing = Threads(settings.writers, thread_name_prefix="postgres")
         self._reading = Threads(settings.readers, thread_name_prefix="postgres reads")
         self._idle: deque[_Session] = deque()
-        self.after_commit: list[Callable[[], None]] = []
-        self.on_failure: Callable[[Failure], None] = lambda _: None
-        self.scrub_owed: Final = False
-        """Never: what was deleted stays in the server's pages until they are used again, and nothing hurries that."""
 
     def open(self) -> None:
         """Create the tables or migrate them, unless the server is refused. Blocks.
@@ -166,18 +162,7 @@ class Postgres:
         self._writing.shutdown()
         self._close_idle()
 
-    async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, with these arguments, in one consistent state. It cannot change anything.
-
-        Raises Unavailable, LedgerDamaged.
-        """
-        return await asyncio.wrap_future(self._submit_read(lambda connection: work(connection, *args, **kwargs)))
-
-    def read_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`read` for a thread that isn't the event loop's."""
-        return self.read_within(None, lambda connection: work(connection, *args, **kwargs))
-
-    def read_within(self, seconds: float | None, work: Work[_T]) -> _T:
+    def read_within(self, seconds: float | None, work: Work[Connection, _T]) -> _T:
         """`read_blocking` that raises TimeoutError where it had to wait so long; what has begun goes on, in vain."""
         call = self._submit_read(work)
         try:
@@ -186,28 +171,9 @@ class Postgres:
             call.cancel()  # or where each takes long, those of all who gave up would keep the readers
             raise
 
-    async def write(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, with these arguments, as one transaction, repeatedly if need be; if it raises, nothing changed.
-
-        A caller that is cancelled before its turn leaves nothing; one that is cancelled later leaves the whole
-        transaction. Raises OutcomeUnknown, Unavailable, ResourceExhausted, LedgerDamaged.
-        """
-        return await asyncio.wrap_future(self._writing.submit(self._write, _bound(work, *args, **kwargs)))
-
-    def write_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`write` for a thread that isn't the event loop's."""
-        return self._writing.submit(self._write, _bound(work, *args, **kwargs)).result()
-
-    async def commit(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`write` of work that knows its own repetition, as turns.commit does by commit_id: repeated until it is known.
-
-        Raises what `write` raises; OutcomeUnknown and Unavailable only after `Settings.known_seconds`.
-        """
-        return await asyncio.wrap_future(self._writing.submit(self._commit, _bound(work, *args, **kwargs)))
-
-    def commit_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def commit_blocking(self, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`commit` for a thread that isn't the event loop's."""
-        return self._writing.submit(self._commit, _bound(work, *args, **kwargs)).result()
+        return self._submit_write(lambda connection: work(connection, *args, **kwargs), repeats=True).result()
 
     async def settle(self) -> None:
         """Return when the standby has all that could be read before: also a commit that its maker is in doubt of.
@@ -216,26 +182,7 @@ class Postgres:
         """
         await self.commit(lambda connection: connection.execute(_WRITE_TO_LOG))
 
-    def erase(
-        self,
-        erases: Callable[[_T], bool],  # noqa: ARG002
-        work: Query[_P, _T],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> "Future[_T]":
-        """`write` from any thread."""
-        return self._writing.submit(self._write, _bound(work, *args, **kwargs))
-
-    def scrub(self, patient: bool = True) -> "Future[None]":  # noqa: ARG002
-        """Nothing: see `scrub_owed`."""
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def confirm(self, error: Exception) -> None:
-        """Nothing: a server that reads damaged pages says so."""
-
-    def _submit_read(self, work: Work[_T]) -> "Future[_T]":
+    def _submit_read(self, work: Work[Connection, _T]) -> "Future[_T]":
         def transaction(session: _Session) -> _T:
             with session.transaction(_BEGIN_READ, adapter.READING) as connection:
                 result = work(connection)
@@ -244,7 +191,16 @@ class Postgres:
 
         return self._reading.submit(self._run, transaction)
 
-    def _write(self, work: Work[_T], *, in_doubt: bool = False) -> _T:
+    def _submit_write(
+        self,
+        work: Work[Connection, _T],
+        erases: Callable[[_T], bool] | None = None,  # noqa: ARG002
+        *,
+        repeats: bool = False,
+    ) -> "Future[_T]":
+        return self._writing.submit(self._commit if repeats else self._write, work)
+
+    def _write(self, work: Work[Connection, _T], *, in_doubt: bool = False) -> _T:
         def transaction(session: _Session) -> _T:
             with (
                 tracing.within("transaction"),
@@ -263,7 +219,7 @@ class Postgres:
             call()
         return result
 
-    def _commit(self, work: Work[_T]) -> _T:
+    def _commit(self, work: Work[Connection, _T]) -> _T:
         end = time.monotonic() + self._settings.known_seconds
         doubt: OutcomeUnknown | None = None
         while True:
@@ -320,7 +276,3 @@ class Postgres:
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
-
-
-def _bound(work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Work[_T]:
-    return lambda connection: work(connection, *args, **kwargs)

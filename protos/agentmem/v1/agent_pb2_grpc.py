@@ -204,8 +204,8 @@ class AgentServiceServicer:
         no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
         another program is reading the database, whose file may still hold what was erased, or the object store does not
         answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
-        NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
-        is done. NOT_FOUND, too, means that nothing is left.
+        NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store has finished it meanwhile.
+        NOT_FOUND, too, means that nothing is left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -65,8 +65,8 @@ class AgentServiceStub:
     no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
     another program is reading the database, whose file may still hold what was erased, or the object store does not
     answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
-    NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
-    is done. NOT_FOUND, too, means that nothing is left.
+    NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store has finished it meanwhile.
+    NOT_FOUND, too, means that nothing is left.
     """
     TrimAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -174,8 +174,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
     another program is reading the database, whose file may still hold what was erased, or the object store does not
     answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
-    NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
-    is done. NOT_FOUND, too, means that nothing is left.
+    NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store has finished it meanwhile.
+    NOT_FOUND, too, means that nothing is left.
     """
     TrimAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]  # type: ignore[assignment]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -310,8 +310,8 @@ class AgentServiceServicer:
         no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
         another program is reading the database, whose file may still hold what was erased, or the object store does not
         answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
-        NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
-        is done. NOT_FOUND, too, means that nothing is left.
+        NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store has finished it meanwhile.
+        NOT_FOUND, too, means that nothing is left.
         """
 
     def TrimAgent(
