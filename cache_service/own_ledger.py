@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from agentmem.process.logs import event
 from agentmem.process.server import Register
+from cache_service.files import holding
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.ledger import schema
 from cache_service.ledger.clock import Clock
@@ -57,13 +58,9 @@ class OwnLedger:
         event(log, "warm.db was lost and is made anew of ledgers and files", logging.WARNING, files=adopted)
 
     def join(self, rows: Database) -> None:
-        """Nothing to join."""
-
-    def note_published(self) -> None:
-        """Note that files are published from now on, so that a lost store.db is not taken for a new one."""
-        self.database.write_blocking(
-            lambda connection: connection.execute("UPDATE data_directory SET has_published = 1") and None
-        )
+        """Let warm.db be of these ledgers."""
+        (ledger_id,) = self.database.read_blocking(lambda c: c.execute("SELECT ledger_id FROM ledger").fetchone())
+        rows.write_blocking(holding.belong, ledger_id)
 
     def watch(self, failed: Callable[[Failure], None]) -> None:
         """Call `failed` where the database fails, too."""

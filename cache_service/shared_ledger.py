@@ -4,7 +4,6 @@ The data directory has files of KV and their rows in warm.db; all of it may be l
 """
 
 import logging
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,7 +96,7 @@ class SharedLedger:
     def join(self, rows: Database) -> None:
         """Be a node of the cluster from now on, not ready yet. Raises DirectoryUnusable where another one is it."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
-        name = rows.write_blocking(_belong, cluster_id)
+        name = rows.write_blocking(holding.belong, cluster_id)
         identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
         self._listener = Listener(self._hurried)
         self.membership = Membership(
@@ -132,9 +131,6 @@ class SharedLedger:
         made, version = await self.database.read(nodes.maker, key)
         node = None if made == self.membership.name else self.membership.live(made)
         return "" if node is None else node.address, version
-
-    def note_published(self) -> None:
-        """Nothing: that files are here says nothing of the ledgers."""
 
     def watch(self, failed: Callable[[Failure], None]) -> None:
         """Call `failed` where the database fails."""
@@ -200,14 +196,3 @@ class ClusterCollector(Collector):
             "Seconds since the last heartbeat that the ledger's database has answered.",
             value=self._membership.silent_seconds,
         )
-
-
-def _belong(connection: sqlite3.Connection, cluster_id: str) -> str:
-    """Let warm.db be of this cluster's ledgers, and forget what it knows of others'; the directory's name."""
-    name, ledgers = connection.execute("SELECT name, ledgers FROM directory").fetchone()
-    if ledgers != cluster_id:
-        for table in ("held", "published", "evicted"):
-            connection.execute(f"DELETE FROM {table}")
-        connection.execute("UPDATE followed SET change = 0")
-        connection.execute("UPDATE directory SET ledgers = ?", (cluster_id,))
-    return str(name)

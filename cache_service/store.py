@@ -116,9 +116,7 @@ class Store:
         rows.on_failure = self._database.on_failure
         self._rows = WarmRows(self._directory, self._database, rows, cluster is None)
         self.warm = WarmTier(self._directory, self._database, self._rows, last_use, metrics, limits, quotas)
-        self._blocks = BlockStore(
-            self._directory, self._database, self._rows, self.clock, metrics, self.warm, ledger.note_published
-        )
+        self._blocks = BlockStore(self._directory, self._database, self._rows, self.clock, metrics, self.warm)
         self._opened.callback(self._blocks.close)
         with disk_errors():
             self._blocks.reconcile()

@@ -78,6 +78,18 @@ class Warmth(NamedTuple):
     tokens: int = 0
 
 
+def belong(connection: sqlite3.Connection, ledger_id: str) -> str:
+    """Let warm.db be of these ledgers, and forget whose files of others are; the directory's name."""
+    name, ledgers = connection.execute("SELECT name, ledgers FROM directory").fetchone()
+    if ledgers != ledger_id:
+        if ledgers:
+            for table in ("held", "published", "evicted"):
+                connection.execute(f"DELETE FROM {table}")
+            connection.execute("UPDATE followed SET change = 0")
+        connection.execute("UPDATE directory SET ledgers = ?", (ledger_id,))
+    return str(name)
+
+
 def followed(connection: sqlite3.Connection) -> int:
     """The id of the last change that was followed."""
     return int(connection.execute("SELECT change FROM followed WHERE id = 1").fetchone()[0])

@@ -34,7 +34,7 @@ CREATE TABLE held (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX held_by_file ON held (kind, chain_hash);
 
--- One row: the directory's own name, and of which ledgers all this is, '' for the store.db beside it.
+-- One row: the directory's own name, and the id of the ledgers that all this is of, '' for none yet.
 CREATE TABLE directory (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     name TEXT NOT NULL,

@@ -1,14 +1,6 @@
 -- Only of SQLite, after tables.sql.
 INSERT INTO ledger (id, ledger_id) VALUES (1, lower(hex(randomblob(16))));
 
--- Whether a file of KV was ever published here. A database that knows of none, beside files of KV, is not theirs: the
--- one that was is lost, and the files are not deleted as orphans.
-CREATE TABLE data_directory (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    has_published INTEGER NOT NULL
-) STRICT;
-INSERT INTO data_directory (id, has_published) VALUES (1, 0);
-
 -- The store's own time, by which agents are idle: see clock.py. One row, written at the first start.
 CREATE TABLE clock (
     id INTEGER PRIMARY KEY CHECK (id = 1),

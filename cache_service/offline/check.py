@@ -16,7 +16,7 @@ from cache_service.files.directory import DataDirectory
 from cache_service.ledger import segments
 from cache_service.offline import database, files, ledgers, warm_index
 from cache_service.offline.database import alone, reading, writing
-from cache_service.offline.findings import CannotCheck, Finding, LedgerLost
+from cache_service.offline.findings import CannotCheck, Finding
 from cache_service.tiers import quotas
 
 
@@ -39,17 +39,12 @@ class Checked:
 def check(root: Path, repair: bool = False) -> Checked:
     """Check everything, and mend what can be mended. No store may use the directory meanwhile.
 
-    Raises CannotCheck if it is no data directory, a store's that runs, or a newer program's. A damaged store.db is a
-    finding: ledgers are then checked as far as they can be read, and nothing is mended, since rows that cannot be read
-    would make good files look like orphans. So is one that is lost. Without warm.db no file can be checked before it is
-    made anew. Nothing is written but by a repair.
+    Raises CannotCheck if it is no data directory, a running store's, or a newer program's, or its store.db is lost. A
+    damaged store.db is a finding: ledgers are then checked as far as they can be read, and nothing is mended, since
+    rows that cannot be read would make good files look like orphans. Without warm.db no file can be checked. Only a
+    repair writes.
     """
-    try:
-        directory = database.find(root)
-    except LedgerLost as error:
-        directory = DataDirectory(root)
-        with alone(directory):
-            return Checked([database.lost(str(error), directory.database)], [], 0, 0, 0)
+    directory = database.find(root)
     with alone(directory):
         findings: list[Finding] = []
         wrong: list[tuple[FileName, str]] = []
@@ -59,8 +54,8 @@ def check(root: Path, repair: bool = False) -> Checked:
         try:
             with reading(directory.database) as ledger:
                 whole = database.check(ledger, directory.database, findings.append)
-                if whole and (lost := database.lost_by_rows(directory, ledger)):
-                    return Checked([*findings, database.lost(lost, directory.database)], [], 0, 0, 0)
+                if whole and (lost := database.lost_by_id(directory, ledger)):
+                    raise CannotCheck(f"{lost}. {database.lost_recovery(directory.database)}")
                 agents = ledger.execute("SELECT count(*) FROM agents").fetchone()[0]
                 ledgers.check(ledger, findings.append)
                 named = ledgers.agents(ledger)

@@ -18,19 +18,11 @@ from pathlib import Path
 from cache_service.files.directory import FOLDERS, DataDirectory
 from cache_service.files.directory_lock import DirectoryLock
 from cache_service.ledger import schema
-from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Report
+from cache_service.offline.findings import CannotCheck, Finding, Report
 
 IMPORTING = "store.db-importing"
 """A file that is there while the directory's ledgers are moved into a cluster: see `cluster.importing`."""
 _MOST = 20
-_WAS_USED = (
-    "SELECT EXISTS (SELECT 1 FROM segments) OR EXISTS (SELECT 1 FROM workflow_records)"
-    " OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'segments')"
-    " OR EXISTS (SELECT 1 FROM data_directory WHERE has_published)"
-)
-"""Whether there is anything in the database, or was: SQLite keeps the last id of a segment."""
-
-
 _WRITING = ("synchronous = FULL", "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
 
 
@@ -122,11 +114,11 @@ def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connectio
 
 
 def find(root: Path) -> DataDirectory:
-    """The data directory `root`. Raises CannotCheck if it is none, or of a newer or an older program; LedgerLost."""
+    """The data directory `root`. Raises CannotCheck if it is none, another version's, or its store.db is lost."""
     directory = DataDirectory(root)
     try:
         if lost := lost_by_names(directory):
-            raise LedgerLost(lost)
+            raise CannotCheck(f"{lost}. {lost_recovery(directory.database)}")
         if not directory.database.is_file():
             raise CannotCheck(f"{directory.root} has no store.db; name a store's data directory (its --data)")
         schema.refuse_newer(directory.database)
@@ -155,7 +147,7 @@ def refuse_damaged(directory: DataDirectory) -> None:
             with reading(path, is_ours=True) as connection:
                 problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
                 if problems == ["ok"]:
-                    lost = lost_by_rows(directory, connection)
+                    lost = lost_by_id(directory, connection)
         except sqlite3.OperationalError:
             raise
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite quotes what is damaged
@@ -187,13 +179,16 @@ def lost_by_names(directory: DataDirectory) -> str:
     return _beside_files(directory, what)
 
 
-def lost_by_rows(directory: DataDirectory, connection: sqlite3.Connection) -> str:
-    """Likewise, by what the database says of itself. Raises sqlite3.Error and OSError."""
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not {"segments", "workflow_records"} & tables:
-        return _beside_files(directory, "lacks its tables")
-    (used,) = connection.execute(_WAS_USED).fetchone()
-    return "" if used else _beside_files(directory, "is new")
+def lost_by_id(directory: DataDirectory, ledger: sqlite3.Connection) -> str:
+    """Likewise, where warm.db, if it can be read, names other ledgers. Raises sqlite3.Error and OSError."""
+    try:
+        with reading(directory.warm_database, is_ours=True) as warm:
+            named = warm.execute("SELECT ledgers FROM directory WHERE ledgers != ''").fetchall()
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        return ""
+    is_theirs = not named or named == ledger.execute("SELECT ledger_id FROM ledger").fetchall()
+    what = f"is not the one that {directory.warm_database.name} is of (if that was exchanged, delete warm.db)"
+    return "" if is_theirs else _beside_files(directory, what)
 
 
 def recovery(path: Path) -> str:
@@ -210,13 +205,6 @@ def lost_recovery(path: Path) -> str:
     return (
         f"Put back the {path.name} that was there, with its {path.name}-wal if it had one, from wherever it was moved,"
         " or from a backup. If there is none, the files are of no use: choose another --data"
-    )
-
-
-def lost(problem: str, path: Path) -> Finding:
-    """The finding where the database of files of KV is lost."""
-    return Finding(
-        "database", path.name, problem, "the store refuses to start; the ledgers are not there", lost_recovery(path)
     )
 
 

@@ -25,7 +25,3 @@ Report = Callable[[Finding], None]
 
 class CannotCheck(Exception):
     """Nothing can be said about the directory; the message says why, and what to do."""
-
-
-class LedgerLost(CannotCheck):
-    """There are files of KV, and store.db is not theirs; the message says how."""

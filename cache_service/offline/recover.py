@@ -70,6 +70,9 @@ def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
             _copy_readable(source.root / f"store.db{suffix}", target.root / f"{_COPY}{suffix}")
             _copy_readable(source.root / f"warm.db{suffix}", target.root / f"warm.db{suffix}")
         warm_database.discard_unusable(target.warm_database)
+        if target.warm_database.exists():  # The new store.db has another id.
+            with writing(target.warm_database) as warm:
+                warm.execute("UPDATE directory SET ledgers = ''")
         database = Database(target.database)
         database.open()
         database.close()
@@ -90,7 +93,6 @@ def _damaged(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _rebuild(damaged: sqlite3.Connection, ledger: sqlite3.Connection) -> Recovered:
-    ledger.execute("UPDATE data_directory SET has_published = 1")
     found = transfer(damaged, ledger)
     kept = states.keep_newest(ledger, found.links)
     quotas.recount_ledgers(ledger)

@@ -69,14 +69,11 @@ class BlockStore:
     _clock: LedgerClock
     _metrics: StoreMetrics
     _warm: WarmTier
-    _note_published: Callable[[], None]
-    """Called before the first file of this process is in its place."""
 
     def __post_init__(self) -> None:
         self.is_behind = False
         """Whether files could not follow the ledger when they should have."""
         self._thread = Threads(1, thread_name_prefix="files")
-        self._noted = False
 
     def reconcile(self) -> None:
         """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
@@ -339,9 +336,6 @@ class BlockStore:
         return FileOrigin(publication.key, publication.fingerprint, parent)
 
     def _place(self, staged: Path, name: FileName) -> None:
-        if not self._noted:
-            self._note_published()
-            self._noted = True
         self._directory.place(staged, name)
 
     def _register(

@@ -22,6 +22,7 @@ from agentmem.v1 import agent_pb2, cache_store_pb2_grpc
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files import warm_database
 from cache_service.offline.check import check
+from cache_service.offline.database import DatabaseDamaged
 from cache_service.offline.recover import recover
 from cache_service.store import Store
 
@@ -106,25 +107,17 @@ async def test_a_deletion_of_before_or_after_the_loss_leaves_no_file(data: Path,
     assert mine and not any(Path(path).stem in mine for path in paths(data))
 
 
-async def test_the_warm_db_of_another_directory_is_taken_for_what_it_is(data: Path) -> None:
-    """It has followed more changes than this ledger has made, and holds files for agents that are not here."""
+async def test_the_warm_db_of_another_directory_is_refused_until_it_is_deleted(data: Path) -> None:
     other = data.with_name("other")
     await fill_branches(other)
     await fill(data)
-    kept = ledgers(data)
     shutil.copy(other / "warm.db", data / "warm.db")
+    with pytest.raises(DatabaseDamaged, match=r"delete warm\.db"):
+        async with running(data):
+            pass
+    (data / "warm.db").unlink()
     async with running(data) as store:
         assert await ledger(store, "ada") == ADA
-        ada = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), peek=True))).version
-        await publish(store, ADA, ada, "ada")
-        assert await warm_tokens(store, "ada") == len(ADA)
-        assert ledgers(data) == kept
-        await store.delete()
-        await store.delete(kv.key("eve"))
-        await store.delete(kv.key("bob"))
-    assert {finding.what for finding in check(data, repair=True).findings} <= {"evicted"}
-    assert check(data).findings == []
-    assert not [path for path in paths(data) if "quarantine" not in path], "what is deleted after that goes, too"
 
 
 async def test_an_older_store_db_beside_a_newer_warm_db(data: Path) -> None:
