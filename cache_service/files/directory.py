@@ -13,7 +13,6 @@ No name here comes from a caller's text: files are named by chain hashes in hex.
 """
 
 import json
-import logging
 import math
 import os
 import secrets
@@ -26,11 +25,8 @@ from pathlib import Path
 from agentmem import layout
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.layout import ForeignDirectory
-from agentmem.process.logs import event
 from cache_service.files.directory_lock import DirectoryLock
 from cache_service.files.disk import Removal, open_private, sync_directory, write_private
-
-log = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 INSTANCE_BYTES = 32
@@ -115,16 +111,11 @@ class DataDirectory:
     def place(self, staged: Path, name: FileName) -> None:
         """Move a staged file to its place. `sync` makes that durable, once for all files of a publication.
 
-        Whatever is there that no store makes goes to quarantine/, where it stays. Raises OSError; then it is not there.
+        Raises OSError; then it is not there.
         """
-        folder = self.folder(name)
-        if not folder.is_dir():
-            if os.path.lexists(folder):
-                self._move_away(folder)
+        if not (folder := self.folder(name)).is_dir():
             _make_private(folder)
         target = self.path(name)
-        if target.is_dir():
-            self._move_away(target)
         staged.replace(target)
         self.removal.needed(target)
 
@@ -134,16 +125,8 @@ class DataDirectory:
             sync_directory(folder)
 
     def has(self, name: FileName) -> bool:
-        """Whether a published file is there, and a file."""
-        try:
-            return stat.S_ISREG(self.path(name).lstat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
-    def _move_away(self, path: Path) -> None:
-        kept = self.quarantine / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}.stray"
-        path.replace(kept)
-        event(log, "moved aside what was in a file's place", logging.WARNING, path=str(path), now=str(kept))
+        """Return whether a published file is there."""
+        return self.path(name).is_file()
 
     def set_aside(self, name: FileName, kept: str, reason: str) -> None:
         """Move a published file to quarantine/, as `kept`, with a note that says why. Raises OSError."""

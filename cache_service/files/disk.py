@@ -86,8 +86,7 @@ class Removal:
     """Deletes files that are no longer needed, and remembers what it could not delete. Use on one thread at a time.
 
     Whether a file is needed is a matter of rows, and those are gone when its turn comes. So a file that cannot be
-    deleted is no reason to fail a call that is done; it is tried again, and the next start deletes it as an orphan. A
-    directory in a file's place is none of ours: it holds nothing of what is deleted, and stays for its owner.
+    deleted is no reason to fail a call that is done; it is tried again, and the next start deletes it as an orphan.
     """
 
     def __init__(self) -> None:
@@ -100,12 +99,7 @@ class Removal:
             try:
                 path.unlink(missing_ok=True)
                 self._left.discard(path)
-            except NotADirectoryError:  # nothing can be there
-                continue
             except OSError as error:
-                if path.is_dir():
-                    event(log, "a directory is in a file's place: move it away", logging.WARNING, path=str(path))
-                    continue
                 if path not in self._left:
                     event(log, "file not deleted yet", logging.ERROR, file=path.name, error=error.strerror)
                 self._left.add(path)

@@ -1,4 +1,4 @@
-"""One store per data directory, also where its file `lock` is removed under it; and disks that cannot be written."""
+"""One store per data directory; and disks that cannot be written."""
 
 from __future__ import annotations
 
@@ -12,34 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from cache_service.files.directory import DirectoryUnusable
-from cache_service.offline.check import check
-from cache_service.offline.findings import CannotCheck
-from cache_service.offline.recover import recover
 from cache_service.store import Store
 from tests.cache_service import kv
 from tests.cache_service.conftest import running
 from tests.cache_service.offline.directory import everything, fill
-from tests.cache_service.process import ready, spawn
 
 
-@pytest.mark.slow
-async def test_a_lock_that_is_removed_lets_no_second_store_in(data: Path) -> None:
-    async with ready(data) as (first, _):
-        (data / "lock").unlink()
-        second = await spawn(data)
-        _, problem = await second.communicate()
-        assert second.returncode == 1 and b"another store is using" in problem
-        with pytest.raises(CannotCheck, match="a store is using"):
-            check(data)
-        with pytest.raises(CannotCheck, match="a store is using"):
-            recover(data, data.with_name("new"))
-        first.terminate()
-        await first.wait()
-    Store(data, CollectorRegistry()).close()
-
-
-def test_a_lock_of_an_older_version_holds(data: Path) -> None:
-    """Which locks the file and not the directory."""
+def test_a_lock_of_another_process_holds(data: Path) -> None:
     data.mkdir(mode=0o700)
     holder = f"import fcntl, sys; f = open({str(data / 'lock')!r}, 'a'); fcntl.flock(f, 2); print(flush=True); input()"
     with subprocess.Popen(

@@ -4,7 +4,6 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -74,55 +73,3 @@ async def test_what_a_killed_worker_has_left_goes_in_a_day(store: Running) -> No
     await store.store.upkeep(store.store.clock.time())
     assert {path.name for path in (store.data / "staging").iterdir()} == {Path(for_new.path).name, "notes.txt"}
     assert await publish(store, [written]) == (1, 0)
-
-
-def as_a_file(path: Path) -> None:
-    """A directory with somebody's file in it."""
-    path.unlink(missing_ok=True)
-    path.mkdir()
-    (path / "notes.txt").write_text("mine")
-
-
-def as_a_shelf(path: Path) -> None:
-    """A file where the directory of files should be."""
-    path.unlink(missing_ok=True)
-    path.parent.rmdir()
-    path.parent.write_text("mine")
-
-
-STRANGE: list[Callable[[Path], None]] = [as_a_file, as_a_shelf]
-
-
-@pytest.mark.parametrize("put", STRANGE)
-@pytest.mark.parametrize("quarantines", [False, True])
-async def test_what_is_no_file_in_a_files_place_fails_no_deletion(
-    store: Running, put: Callable[[Path], None], quarantines: bool
-) -> None:
-    version = (await store.cache.CommitTurn(kv.turn([1]))).version
-    header = kv.header([1])
-    await add(store, [1], version)
-    put(DataDirectory(store.data).path(FileName(FileKind.BLOCK, header.chain_hash)))
-    if quarantines:
-        await store.cache.QuarantineBlock(
-            pb.QuarantineBlockRequest(namespace="default", name=name(header), reason="digest")
-        )
-    assert (await store.delete()).deleted == 1
-    assert not await found(store, name(header))
-
-
-@pytest.mark.parametrize("put", STRANGE)
-async def test_what_is_no_file_in_a_files_place_is_moved_aside(
-    store: Running, data: Path, put: Callable[[Path], None]
-) -> None:
-    version = (await store.cache.CommitTurn(kv.turn([1]))).version
-    header = kv.header([1])
-    await add(store, [1], version)
-    path = DataDirectory(data).path(FileName(FileKind.BLOCK, header.chain_hash))
-    put(path)
-    (staged,) = await stage(store, name(header))
-    assert await publish(store, [kv.write(staged, header)], version, [name(header)]) == (1, 0)
-    assert path.is_file()
-    (kept,) = (data / "quarantine").glob("*.stray*")
-    assert (kept / "notes.txt" if kept.is_dir() else kept).read_text() == "mine"
-    assert (await store.delete()).deleted == 1
-    assert kept.exists() and not path.exists()

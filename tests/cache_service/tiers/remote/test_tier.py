@@ -17,7 +17,6 @@ from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
 from tests.cache_service.tiers.test_blocks import name, on_disk, publish
-from tests.cache_service.tiers.test_leftovers import as_a_file
 from tests.cache_service.tiers.test_warm import LIMIT, evicted, hold, speak
 
 from .tier import evict, fetch, get, keys, look, remote, settled, tiers, until
@@ -230,19 +229,6 @@ async def test_a_file_that_is_damaged_on_the_disk_is_not_uploaded(
         assert len(keys(bucket, [3])) == len(bucket.objects()) == 1
         await until(lambda: store.metric("agentmem_cache_quarantined_total", reason="digest"))
         assert 1 not in await tiers(store, 1, 2)
-
-
-async def test_what_is_no_file_any_more_keeps_no_other_from_its_upload(
-    data: Path, bucket: s3.Bucket, proxy: s3.Proxy
-) -> None:
-    proxy.fault = lambda method, path: 503
-    async with remote(data, bucket, proxy.address) as store:
-        await speak(store, "ada", [1, 2])
-        as_a_file(Path((await look(store, 1))[1].path))
-        proxy.fault = lambda method, path: 0
-        async with asyncio.timeout(30):
-            await settled(store)
-        assert len(keys(bucket, [2])) == len(bucket.objects()) == 1
 
 
 async def test_a_file_that_cannot_be_opened_now_is_uploaded_after_the_others(
