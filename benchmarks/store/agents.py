@@ -18,7 +18,7 @@ from agentmem.validation import AgentKey
 from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory
 from cache_service.files.holding import Standing
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 from cache_service.ledger import turns
 from cache_service.ledger.agents import Conversation
 from cache_service.ledger.clock import Moment
@@ -110,7 +110,8 @@ def _publish(connection: sqlite3.Connection, versions: dict[str, Version], token
         names = [FileName(FileKind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]
         parent = blockfile.NO_PARENT
         for index, name in enumerate(names):
-            row = FileRow(name, index * blockfile.BLOCK_TOKENS, blockfile.BLOCK_TOKENS, _SIZE, os.urandom(16))
-            references.add(connection, row, FileOrigin(owner, FINGERPRINT, parent), time.time_ns())
+            place = index * blockfile.BLOCK_TOKENS, blockfile.BLOCK_TOKENS
+            row = FileRow(name, *place, _SIZE, os.urandom(16), b"", owner, FINGERPRINT, parent)
+            references.add(connection, row, time.time_ns())
             parent = name.chain_hash
         holding.replace(connection, owner, version, set(names), Standing(exists=True, is_known=True))

@@ -14,7 +14,7 @@ from agentmem.kv.blockfile import BlockFileError, BlockHeader, FileKind, FileNam
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from cache_service.files.disk import disk_errors, open_private, open_regular, sync
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 
 PIECE_BYTES = 1 << 20
 _NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
@@ -46,15 +46,16 @@ class Published(NamedTuple):
     dropped: int
 
 
-def header_of(file: FileRow, origin: FileOrigin) -> BlockHeader:
+def header_of(file: FileRow) -> BlockHeader:
     """What the header of a file says that is what its row says."""
     (kind, chain_hash), first, tokens, *_ = file
     window = kind is FileKind.WINDOW
-    return BlockHeader(origin.fingerprint, origin.key.namespace, chain_hash, origin.parent, first, tokens, window)
+    return BlockHeader(file.fingerprint, file.key.namespace, chain_hash, file.parent, first, tokens, window)
 
 
-def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
-    """Check a staged file against its description and bring it to the disk, mode 0600; its parent's chain hash.
+def verify(staged: Staged, key: AgentKey, fingerprint: str) -> FileRow:
+    """Check a staged file against its description and bring it to the disk, mode 0600; all of its row, but token_ids
+    only where they were described.
 
     The bytes behind the header are not read: the digest is checked by every load. Raises BlockFileError; OSError where
     that says nothing of the file.
@@ -72,12 +73,13 @@ def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
             raise BlockFileError("truncated", f"{size} bytes instead of {file.size_bytes}")
         prefix = os.pread(descriptor, blockfile.header_bytes(os.pread(descriptor, 8, 0)), 0)
         found, _ = blockfile.parse(prefix, size)
-        blockfile.verify(found, header_of(file, FileOrigin(AgentKey(namespace, "", ""), fingerprint, found.parent)))
+        file = file._replace(key=key, fingerprint=fingerprint, parent=found.parent)
+        blockfile.verify(found, header_of(file))
         if len(found.parent) not in (0, len(found.chain_hash)):
             raise BlockFileError("header", "the parent is not a chain hash")
         os.fchmod(descriptor, 0o600)
         sync(descriptor)
-    return found.parent
+    return file
 
 
 def pieces(name: FileName, path: Path) -> Generator[bytes, None, None]:

@@ -12,12 +12,16 @@ from typing import Any, NamedTuple
 
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import shared_tokens
+from agentmem.v1 import cache_store_pb2
 from agentmem.validation import AgentKey
 from cache_service.damage import LedgerDamaged
 
 
 class FileRow(NamedTuple):
-    """A published file. `token_ids` are a block's own, in order; empty where they are not known, or not asked for."""
+    """A file of KV; and, once a state may hold it, whose turn computed it, with which fingerprint, after which block.
+
+    `token_ids` are a block's own, in order; empty where they are not known, or not asked for.
+    """
 
     name: FileName
     first_token: int
@@ -25,14 +29,20 @@ class FileRow(NamedTuple):
     size_bytes: int
     digest: bytes
     token_ids: bytes = b""
+    key: AgentKey = AgentKey("", "", "")
+    fingerprint: str = ""
+    parent: bytes = b""
 
+    @classmethod
+    def from_proto(cls, file: cache_store_pb2.StoredFile) -> "FileRow":
+        """A file of a message. Raises ValueError."""
+        name = FileName.from_proto(file)
+        return cls(name, file.first_token, file.token_count, file.size_bytes, file.digest, file.token_ids)
 
-class FileOrigin(NamedTuple):
-    """What a file was computed for: whose turn, with which fingerprint, after which block."""
-
-    key: AgentKey
-    fingerprint: str
-    parent: bytes
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The values of COLUMNS."""
+        return (*self.name, *self[1:5], *self.key, self.fingerprint, self.parent)
 
 
 @dataclass
@@ -58,7 +68,7 @@ class Dropped:
 COLUMNS = (
     "kind, chain_hash, first_token, token_count, size_bytes, digest, namespace, agent_id, model_id, fingerprint, parent"
 )
-"""Of a file's or an object's row: what `described` takes."""
+"""Of a file's or an object's row."""
 _KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third of a call
 
 
@@ -70,20 +80,16 @@ def named(kind: int, chain_hash: bytes) -> FileName:
         raise LedgerDamaged("the row of a file") from error
 
 
-def described(row: Sequence[Any]) -> tuple[FileRow, FileOrigin]:
-    """A file and its origin out of COLUMNS. Raises LedgerDamaged."""
-    kind, chain_hash, first_token, token_count, size_bytes, digest, *key, fingerprint, parent = row
-    file = FileRow(named(kind, chain_hash), first_token, token_count, size_bytes, digest)
-    return file, FileOrigin(AgentKey(*key), fingerprint, parent)
+def described(row: Sequence[Any]) -> FileRow:
+    """A file out of COLUMNS, after which token_ids may come. Raises LedgerDamaged."""
+    name, token_ids = named(*row[:2]), b"".join(row[11:])
+    return FileRow._make((name, *row[2:6], token_ids, AgentKey(*row[6:9]), *row[9:11]))
 
 
 def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileRow]:
     """Those of the named files that exist in the namespace."""
-    statement = (
-        "SELECT first_token, token_count, size_bytes, digest FROM files"
-        " WHERE kind = ? AND chain_hash = ? AND namespace = ?"
-    )
-    return [FileRow(name, *row) for name in names for row in connection.execute(statement, (*name, namespace))]
+    statement = f"SELECT {COLUMNS} FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ?"
+    return [described(row) for name in names for row in connection.execute(statement, (*name, namespace))]
 
 
 def closest(
@@ -94,14 +100,14 @@ def closest(
     Blocks are in the order of their tokens, so it is one of the two that `token_ids` would stand between.
     """
     statement = (
-        "SELECT chain_hash, first_token, token_count, size_bytes, digest, token_ids FROM files"
-        " WHERE namespace = ? AND fingerprint = ? AND parent = ? AND token_ids != x'' AND token_ids"
+        f"SELECT {COLUMNS}, token_ids FROM files WHERE namespace = ? AND fingerprint = ? AND parent = ?"
+        " AND token_ids != x'' AND token_ids"
     )
     place = namespace, fingerprint, parent, token_ids
     found = [
-        FileRow(FileName(FileKind.BLOCK, chain_hash), *row)
+        described(row)
         for where in ("<= ? ORDER BY token_ids DESC", "> ? ORDER BY token_ids")
-        for chain_hash, *row in connection.execute(f"{statement} {where} LIMIT 1", place)
+        for row in connection.execute(f"{statement} {where} LIMIT 1", place)
     ]
     best = max(found, key=lambda file: shared_tokens(file.token_ids, token_ids), default=None)
     return best if best is not None and shared_tokens(best.token_ids, token_ids) else None
@@ -113,14 +119,11 @@ def namespace_of(connection: sqlite3.Connection, name: FileName) -> str | None:
     return None if row is None else str(row[0])
 
 
-def add(connection: sqlite3.Connection, file: FileRow, origin: FileOrigin, now: int) -> None:
+def add(connection: sqlite3.Connection, file: FileRow, now: int) -> None:
     """The row that makes a file visible."""
-    connection.execute(
-        "INSERT OR REPLACE INTO files (kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent,"
-        " first_token, token_count, size_bytes, digest, token_ids, created, used)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*file.name, *origin.key, origin.fingerprint, origin.parent, *file[1:], now, now),
-    )
+    values = *file.columns, file.token_ids, now, now
+    statement = f"INSERT OR REPLACE INTO files ({COLUMNS}, token_ids, created, used)"
+    connection.execute(f"{statement} VALUES ({', '.join('?' * len(values))})", values)
 
 
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, FileName
 from cache_service.files import holding, references
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 
 
 class Waiting(NamedTuple):
@@ -19,7 +19,6 @@ class Waiting(NamedTuple):
 
     id: int
     file: FileRow
-    origin: FileOrigin
     holders: list[tuple[str, int]]
 
 
@@ -60,8 +59,8 @@ def following(connection: sqlite3.Connection, limit: int) -> list[Waiting]:
         " ORDER BY u.last, u.id LIMIT ?",
         (limit,),
     ).fetchall()
-    described = [(number, *references.described(row)) for number, *row in rows]
-    return [Waiting(*each, holding.holders(connection, each[1].name)) for each in described]
+    described = [(number, references.described(row)) for number, *row in rows]
+    return [Waiting(number, file, holding.holders(connection, file.name)) for number, file in described]
 
 
 def end(connection: sqlite3.Connection, done: Iterable[int], failed: Iterable[int]) -> None:

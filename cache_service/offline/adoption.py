@@ -17,11 +17,9 @@ from cache_service.damage import LedgerDamaged
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import open_regular
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 from cache_service.ledger import kv_changes, segments
 from cache_service.offline import ledgers
-
-_File = tuple[FileRow, FileOrigin]
 
 
 class Names:
@@ -39,16 +37,16 @@ class Names:
             chain = self._chains[fingerprint, namespace] = [NO_PARENT, *names]
         return chain
 
-    def has(self, row: FileRow, origin: FileOrigin) -> bool:
+    def has(self, row: FileRow) -> bool:
         """Whether the file is named by this ledger's tokens."""
         end = row.first_token + row.token_count
         if not 0 < end <= len(self._token_ids):
             return False
         first = (end - 1) // BLOCK_TOKENS
-        parent = self.chain(origin.fingerprint, origin.key.namespace)[first]
+        parent = self.chain(row.fingerprint, row.key.namespace)[first]
         tokens = self._token_ids[first * BLOCK_TOKENS : end]
-        expected = blockfile.chain_hash(origin.fingerprint, origin.key.namespace, parent, tokens)
-        return (expected, parent) == (row.name.chain_hash, origin.parent)
+        expected = blockfile.chain_hash(row.fingerprint, row.key.namespace, parent, tokens)
+        return (expected, parent) == (row.name.chain_hash, row.parent)
 
 
 def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Connection) -> int:
@@ -58,10 +56,10 @@ def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Co
     that cannot be read names none. Raises OSError, sqlite3.Error.
     """
     now, adopted = time.time_ns(), set[FileName]()
-    by_parent: defaultdict[tuple[str, str, bytes], list[_File]] = defaultdict(list)
+    by_parent: defaultdict[tuple[str, str, bytes], list[FileRow]] = defaultdict(list)
     for name in directory.published():
         if (found := _described(directory, name)) is not None:
-            by_parent[found[1].fingerprint, found[1].key.namespace, found[1].parent].append(found)
+            by_parent[found.fingerprint, found.key.namespace, found.parent].append(found)
     fingerprints = {fingerprint for fingerprint, _, _ in by_parent}
     for holder in ledgers.holders(ledger) if by_parent else ():
         try:
@@ -69,11 +67,11 @@ def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Co
         except LedgerDamaged:
             continue
         for place in ((each, namespace, parent) for each in fingerprints for parent in names.chain(each, namespace)):
-            for row, origin in by_parent.get(place, ()):
-                if not names.has(row, origin):
+            for row in by_parent.get(place, ()):
+                if not names.has(row):
                     continue
                 if row.name not in adopted:  # by the first of them, as far as is known
-                    references.add(warm, row, origin._replace(key=holder.key), now)
+                    references.add(warm, row._replace(key=holder.key), now)
                     adopted.add(row.name)
                 holding.hold(warm, [holder.state], row.name)
     versions = ledger.execute("SELECT uid, version FROM agents").fetchall()
@@ -82,7 +80,7 @@ def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Co
     return len(adopted)
 
 
-def _described(directory: DataDirectory, name: FileName) -> _File | None:
+def _described(directory: DataDirectory, name: FileName) -> FileRow | None:
     try:
         with open(open_regular(directory.path(name)), "rb") as file:
             data, size = file.read(), os.fstat(file.fileno()).st_size
@@ -91,5 +89,5 @@ def _described(directory: DataDirectory, name: FileName) -> _File | None:
         return None
     if (header.chain_hash, header.window) != (name.chain_hash, name.kind is FileKind.WINDOW):
         return None
-    row = FileRow(name, header.first_token, header.token_count, size, blockfile.digest(data))
-    return row, FileOrigin(AgentKey(header.namespace, "", ""), header.fingerprint, header.parent)
+    described = name, header.first_token, header.token_count, size, blockfile.digest(data)
+    return FileRow(*described, b"", AgentKey(header.namespace, "", ""), header.fingerprint, header.parent)

@@ -14,7 +14,7 @@ from cache_service.files import holding, references
 from cache_service.files.directory import FOLDERS, DataDirectory, is_disposable
 from cache_service.files.disk import open_regular, sync_directory
 from cache_service.files.publication import header_of
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 from cache_service.offline.findings import Finding, Report
 
 _RECOMPUTED = "a turn that needs it computes its tokens again from the ledger"
@@ -30,12 +30,12 @@ def check_published(
     """
     wrong = []
     for each in warm.execute(f"SELECT {references.COLUMNS} FROM files"):
-        row, origin = references.described(each)
+        row = references.described(each)
         path = directory.path(row.name)
         where = str(path.relative_to(directory.root))
         users = tuple(sorted({agents[uid] for uid, _ in holding.holders(warm, row.name) if uid in agents}))
         try:
-            problem = file_problem(path, row, origin)
+            problem = file_problem(path, row)
         except FileNotFoundError:
             problem = "the file of a row is gone"
             report(Finding("missing file", where, problem, _RECOMPUTED, "drop the row", users, mendable=True))
@@ -47,7 +47,7 @@ def check_published(
     return wrong
 
 
-def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
+def file_problem(path: Path, row: FileRow) -> str:
     """How a file differs from its row, as "reason: problem"; "" if it does not. Raises FileNotFoundError."""
     try:
         descriptor = open_regular(path)
@@ -62,7 +62,7 @@ def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
         try:
             data = file.read()
             found, _ = blockfile.parse(data, size)
-            blockfile.verify(found, header_of(row, origin))
+            blockfile.verify(found, header_of(row))
         except OSError as error:
             return f"unreadable: {error.strerror}"
         except BlockFileError as error:

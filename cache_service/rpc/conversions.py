@@ -143,11 +143,11 @@ def chain_hashes(field: str, kind: FileKind, hashes: Sequence[bytes]) -> list[Fi
 
 def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.StoredFile) -> FileName:
     """A file's kind and chain hash."""
+    _sized(f"{field}.chain_hash", message.chain_hash, CHAIN_HASH_BYTES)
     try:
-        kind = FileKind(message.kind)
+        return FileName.from_proto(message)
     except ValueError as error:
         raise InvalidArgument(f"{field}.kind", "must be FILE_KIND_BLOCK or FILE_KIND_WINDOW") from error
-    return FileName(kind, _sized(f"{field}.chain_hash", message.chain_hash, CHAIN_HASH_BYTES))
 
 
 def block_place(request: cache_store_pb2.FindBlockRequest) -> tuple[str, str, bytes, bytes]:
@@ -203,10 +203,11 @@ def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
 
 def file_row(field: str, file: cache_store_pb2.StoredFile) -> FileRow:
     """A file that a worker describes."""
-    checked, name = digest(f"{field}.digest", file.digest), file_name(field, file)
+    digest(f"{field}.digest", file.digest)
+    name = file_name(field, file)
     if file.token_ids and (name.kind is not FileKind.BLOCK or len(file.token_ids) != 4 * file.token_count):
         raise InvalidArgument(f"{field}.token_ids", "must be those of a block, 4 bytes each, or empty")
-    return FileRow(name, file.first_token, file.token_count, file.size_bytes, checked, file.token_ids)
+    return FileRow.from_proto(file)
 
 
 def workflow_name(

@@ -26,7 +26,7 @@ from cache_service.files import holding, references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
-from cache_service.files.references import Dropped, FileOrigin, FileRow
+from cache_service.files.references import Dropped, FileRow
 from cache_service.ledger import agents, kv_changes, object_references
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers, Query
@@ -130,7 +130,7 @@ class BlockStore:
         if not self._database.read_blocking(agents.may_publish, publication.version.uid):
             self._discard(publication)
             return Published(0, len(publication.staged))
-        placed: dict[FileName, tuple[FileRow, FileOrigin]] = {}
+        placed: dict[FileName, FileRow] = {}
         refused: list[str] = []
         dropped = 0
         try:
@@ -141,7 +141,7 @@ class BlockStore:
                     dropped += 1
                     continue
                 try:
-                    placed[name] = staged.file, self._verify_and_place(staged, publication)
+                    placed[name] = self._verify_and_place(staged, publication)
                 except BlockFileError as error:
                     self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
@@ -189,13 +189,13 @@ class BlockStore:
 
         Raises BlockFileError if its header is not what it should be, ResourceExhausted if the disk is full.
         """
-        namespace, name = each.origin.key.namespace, each.file.name
+        namespace, name = each.file.key.namespace, each.file.name
         if present := self._found(namespace, name):
             return present
-        verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
+        verify(Staged(each.file, staged), each.file.key, each.file.fingerprint)
         adopted = False
         try:
-            self._place(staged, name)
+            self._directory.place(staged, name)
             self._directory.sync([name])
             adopted = self._rows.write(self._readmit, each, self._clock.time())
         finally:
@@ -326,23 +326,20 @@ class BlockStore:
         found = self._rows.read_blocking(references.find, namespace, [name])
         return found[0] if found and self._directory.has(name) else None
 
-    def _verify_and_place(self, staged: Staged, publication: Publication) -> FileOrigin:
+    def _verify_and_place(self, staged: Staged, publication: Publication) -> FileRow:
         name = staged.file.name
-        parent = verify(staged, publication.key.namespace, publication.fingerprint)
+        file = verify(staged, publication.key, publication.fingerprint)
         owner = self._rows.read_blocking(references.namespace_of, name=name)
         if owner not in (None, publication.key.namespace):
             raise BlockFileError("header", "the chain hash is another namespace's")
-        self._place(staged.path, name)
-        return FileOrigin(publication.key, publication.fingerprint, parent)
-
-    def _place(self, staged: Path, name: FileName) -> None:
-        self._directory.place(staged, name)
+        self._directory.place(staged.path, name)
+        return file
 
     def _register(
         self,
         connection: sqlite3.Connection,
         publication: Publication,
-        placed: Mapping[FileName, tuple[FileRow, FileOrigin]],
+        placed: Mapping[FileName, FileRow],
         now: int,
     ) -> list[FileName] | None:
         """Make files visible and their agent's; the files that are nobody's now, None if the agent is gone.
@@ -354,8 +351,8 @@ class BlockStore:
         standing = self._database.read_blocking(kv_changes.standing, key, version)
         if not standing.exists:
             return None
-        for row, origin in placed.values():
-            references.add(connection, row, origin, now)
+        for file in placed.values():
+            references.add(connection, file, now)
         gone: list[FileName] = []
         if publication.references is None:
             holding.extend(connection, version, placed, standing)
@@ -376,7 +373,7 @@ class BlockStore:
             return False
         if not (holders := self._database.read_blocking(object_references.holders_of, each.file.name)):
             return False
-        references.add(connection, each.file, each.origin, now)
+        references.add(connection, each.file, now)
         holding.hold(connection, holders, each.file.name)
         return True
 

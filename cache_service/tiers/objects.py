@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection, among, pieces
-from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
+from cache_service.files.references import COLUMNS, FileRow, described
 from cache_service.files.waiting import Waiting
 from cache_service.ledger import object_references
 from cache_service.tiers.remote.contract import Claim, ObjectName
 
 
 class Object(NamedTuple):
-    """An object: the file that it is a copy of, and what that was computed for."""
+    """An object, and the file that it is a copy of."""
 
     file: FileRow
-    origin: FileOrigin
     generation: str = ""
 
     @property
@@ -39,7 +38,7 @@ def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> l
         f"SELECT generation, {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present = 1"
     )
     rows = (row for name in names for row in connection.execute(statement, (*name, namespace)))
-    return [Object(*described(row), generation) for generation, *row in rows]
+    return [Object(described(row), generation) for generation, *row in rows]
 
 
 def exists(connection: Connection, name: ObjectName) -> bool:
@@ -81,7 +80,7 @@ def begin_uploads(
     An object that is still to be deleted is not uploaded again under its name before it is gone: it goes on waiting.
     """
     begun = Begun([], [], [])
-    for _, file, origin, holders in waiting:
+    for _, file, holders in waiting:
         name = file.name
         row = connection.execute(
             "SELECT digest, present, generation, uploader FROM objects WHERE kind = ? AND chain_hash = ?", name
@@ -96,11 +95,10 @@ def begin_uploads(
             generation = secrets.token_hex(8) if uploader else ""
             if not generation and _is_going(connection, ObjectName(*name, file.digest)):
                 continue
-            values = (*name, file.first_token, file.token_count, file.size_bytes, file.digest)
             connection.execute(
                 f"INSERT INTO objects ({COLUMNS}, present, generation, uploader)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)",
-                (*values, *origin.key, origin.fingerprint, origin.parent, generation, uploader),
+                (*file.columns, generation, uploader),
             )
         elif not present and _is_going(connection, ObjectName(*name, digest, generation)):
             continue
@@ -108,7 +106,7 @@ def begin_uploads(
         if present or not is_used:
             begun.useless.append(name)
         else:
-            begun.uploads.append(Object(file, origin, generation))
+            begun.uploads.append(Object(file, generation))
         if not is_used and not present:
             connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", name)
     return begun

@@ -106,7 +106,7 @@ class PeerBlocks:
         if answer.version != request.known or not answer.kv_fingerprint:
             return []
         publication = Publication(key, version, (), None, answer.kv_fingerprint)
-        found = [_row(file) for file in answer.files if file.path]
+        found = [FileRow.from_proto(file) for file in answer.files if file.path]
         for row in found:
             self._found[(key.namespace, row.name)] = _Found(address, row, publication)
         while len(self._found) > _MOST:
@@ -173,8 +173,3 @@ class PeerBlocks:
 
     def _stub(self, address: str) -> "cache_store_pb2_grpc.CacheStoreServiceAsyncStub":
         return cache_store_pb2_grpc.CacheStoreServiceStub(self._channels.to(address))
-
-
-def _row(file: pb.StoredFile) -> FileRow:
-    name = FileName(FileKind(file.kind), file.chain_hash)
-    return FileRow(name, file.first_token, file.token_count, file.size_bytes, file.digest, file.token_ids)

@@ -351,7 +351,7 @@ class Replicator:
         except ObjectMissing:
             return False
         except ObjectDamaged:
-            self._quarantine(each.origin.key.namespace, each.file.name, each.file.digest, "digest")
+            self._quarantine(each.file.key.namespace, each.file.name, each.file.digest, "digest")
             return False
         except (RemoteError, OSError) as error:
             return error

@@ -15,7 +15,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from cache_service.files import references, warm_database
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
 from tests.cache_service.test_query_plans import Trace
@@ -36,8 +36,9 @@ def test_the_closest_shares_as_much_as_any(
     for at, tokens in held:
         namespace, fingerprint, parent = at
         file = FileName.block(repr((at, tokens)).encode())
-        row = FileRow(file, 0, 4, 1, b"d", ordered(tokens))
-        references.add(connection, row, FileOrigin(AgentKey(namespace, "a", "m"), fingerprint, parent), 1)
+        key = AgentKey(namespace, "a", "m")
+        row = FileRow(file, 0, 4, 1, b"d", ordered(tokens), key, fingerprint, parent)
+        references.add(connection, row, 1)
         there[row] = at
     most = max((shared_tokens(row.token_ids, ordered(wanted)) for row, at in there.items() if at == place), default=0)
     found = references.closest(connection, *place, ordered(wanted))

@@ -8,10 +8,10 @@ import pytest
 from agentmem.kv.blockfile import FileName
 from agentmem.validation import AgentKey
 from cache_service.files import holding, references, waiting, warm_database
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 
 X, Y = FileName.block(b"x" * 32), FileName.block(b"y" * 32)
-ORIGIN = FileOrigin(AgentKey("n", "a", "m"), "f", b"")
+KEY = AgentKey("n", "a", "m")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def warm() -> Iterator[sqlite3.Connection]:
 
 
 def publish(connection: sqlite3.Connection, name: FileName) -> None:
-    references.add(connection, FileRow(name, 0, 256, 1, b"d"), ORIGIN, 1)
+    references.add(connection, FileRow(name, 0, 256, 1, b"d", key=KEY, fingerprint="f"), 1)
 
 
 def names(connection: sqlite3.Connection) -> list[FileName]:

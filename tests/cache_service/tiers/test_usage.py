@@ -19,7 +19,7 @@ from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace
 from agentmem.validation import NEVER, AgentKey
 from cache_service.files import holding, references, warm_database
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import FileRow
 from cache_service.ledger import agents, branches, kv_changes, schema, snapshots, turns, workflow_records
 from cache_service.ledger.agents import Conversation, State
 from cache_service.ledger.clock import Moment
@@ -64,8 +64,8 @@ def publish(
     ledger: sqlite3.Connection, warm: sqlite3.Connection, key: AgentKey, has: set[int], wants: set[int], size: int
 ) -> None:
     for number in has:
-        row = FileRow(file(key, number), 0, 1, size, b"")
-        references.add(warm, row, FileOrigin(key, "f", b""), 0)
+        row = FileRow(file(key, number), 0, 1, size, b"", key=key, fingerprint="f")
+        references.add(warm, row, 0)
     version = agents.existing(ledger, key).version
     standing = kv_changes.standing(ledger, key, version)
     holding.replace(warm, key, version, {file(key, number) for number in wants}, standing)
