@@ -1,5 +1,5 @@
 -- The tables of warm.db: what is true of the files in this directory only. It is a cache's index, and may be lost: then
--- it is made anew of ledgers and files. Conventions are those of ../ledger/migrations/.
+-- it is made again from ledgers and files. Conventions are those of ../ledger/tables.sql.
 
 -- Published files of KV. A file without a row doesn't exist for readers.
 CREATE TABLE files (

@@ -41,7 +41,7 @@ class Transactions(ABC, Generic[_C]):
     """
 
     scrub_owed: bool = False
-    """Whether bytes of what was erased may still be where a scrub would overwrite them."""
+    """Bytes of what was erased may still be where a scrub would overwrite them."""
 
     def __init__(self) -> None:
         self.after_commit: list[Callable[[], None]] = []

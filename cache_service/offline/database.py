@@ -180,7 +180,7 @@ def lost_by_names(directory: DataDirectory) -> str:
 
 
 def lost_by_id(directory: DataDirectory, ledger: sqlite3.Connection) -> str:
-    """Likewise, where warm.db, if it can be read, names other ledgers. Raises sqlite3.Error and OSError."""
+    """`lost_by_names` where a warm.db that can be read names other ledgers. Raises sqlite3.Error and OSError."""
     try:
         with reading(directory.warm_database, is_ours=True) as warm:
             named = warm.execute("SELECT ledgers FROM directory WHERE ledgers != ''").fetchall()

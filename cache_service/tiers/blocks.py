@@ -72,7 +72,9 @@ class BlockStore:
 
     def __post_init__(self) -> None:
         self.is_behind = False
-        """Whether files could not follow the ledger when they should have."""
+        """Files could not follow the ledger when they should have."""
+        self._has_failed = False
+        """The last erasure could not be finished."""
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
@@ -115,8 +117,7 @@ class BlockStore:
     @_on_thread_of_files
     def publish(self, publication: Publication) -> Published:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
-
-        Where the publication says nothing of references, the agent gets those of the files, and loses none.
+        Without references the agent gets those of the files, and loses none.
 
         Files of an agent that was deleted meanwhile are dropped: its KV must not come back. Raises InvalidArgument for
         a path outside staging/, before anything is done; DataLoss that names the files that failed verification (they
@@ -163,10 +164,7 @@ class BlockStore:
 
     @_on_thread_of_files
     def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
-        """Take a file out of use, if it still has this digest, and keep it with the reason.
-
-        One that isn't there loses its row, and that is all.
-        """
+        """Take a file out of use, if it still has this digest, and keep it with the reason; or only drop its row."""
         if not self._directory.has(name):
             self._rows.write(references.forget, names=[name], namespace=namespace)
             return
@@ -211,10 +209,7 @@ class BlockStore:
 
     @_on_thread_of_files
     def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
-        """Drop an agent's KV and keep its ledger; the bytes freed of the disk. Raises NotFound.
-
-        What is in the object store stays there for it, unless `objects` says that it goes, too.
-        """
+        """Drop an agent's KV, with `objects` also in the object store; the bytes freed of the disk. Raises NotFound."""
         return self._warm.evict_agent(key, objects=objects).freed_bytes
 
     @_on_thread_of_files
@@ -234,27 +229,30 @@ class BlockStore:
 
     @property
     def is_erasing(self) -> bool:
-        """Whether bytes of what was erased may still be on the disk, so that an erasure has to be repeated."""
+        """Return whether an erasure has failed, and bytes of what it erased may still be on the disk."""
+        return self._has_failed and self._owes_scrub
+
+    @property
+    def _owes_scrub(self) -> bool:
         return self._database.scrub_owed or self._rows.scrub_owed or self._directory.removal.left > 0
 
     async def erase(self, work: Query[Connection, _P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Run `work` as a transaction that erases; then nothing of it stays on the disk.
 
-        Raises Unavailable and ResourceExhausted as Database.scrub does, and Internal where files cannot be deleted:
-        repeat it. Raises NotFound only where no erasure is unfinished.
+        Raises what Database.scrub raises, and Internal where files stay: repeat it; NotFound only if none has failed.
         """
-        unfinished = self.is_erasing
+        unfinished, missing = self.is_erasing, None
         try:
             await asyncio.wrap_future(self._database.erase(lambda _: True, work, *args, **kwargs))
-        except NotFound:
-            if not unfinished:
-                raise
-        await self._finish_erasure()
+        except NotFound as error:
+            missing = error
+        if missing is None or self._owes_scrub:
+            await self._finish_erasure()
+        if missing is not None and not unfinished:
+            raise missing
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
-        """Erase an agent: its rows and the files that only it used; what this call erased. Raises what `erase` raises,
-        but NotFound.
-        """
+        """Erase an agent's rows and the files that only it used; what this call erased. Raises as `erase`."""
         deleted = await asyncio.wrap_future(self._delete_agent(key))
         await self._finish_erasure()  # Also where there is none: a turn that was not committed may have left files.
         return deleted
@@ -280,9 +278,14 @@ class BlockStore:
         return replace(dropped, agents=count)
 
     async def _finish_erasure(self) -> None:
-        await asyncio.wrap_future(self._follow_erasure())
-        await self._rows.scrub()
-        await asyncio.wrap_future(self._database.scrub())
+        try:
+            await asyncio.wrap_future(self._follow_erasure())
+            await self._rows.scrub()
+            await asyncio.wrap_future(self._database.scrub())
+        except BaseException:
+            self._has_failed = True
+            raise
+        self._has_failed = False
 
     @_on_thread_of_files
     def _follow_erasure(self) -> None:
