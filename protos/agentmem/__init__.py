@@ -5,9 +5,9 @@
 `agentmem.client` is the client, and what it exports is here, too; it is imported when it is asked for. `agentmem.v1`
 holds the protos and their stubs. `agentmem.process` is what every service's process has, `agentmem.kv` what worker and
 store share of an agent's memory. Beside them is what clients and services share: `addresses`, `channels`, `tracing` and
-`retries` of calls, `rpcs` with their options; `errors`, `validation` and `limits` of what callers give, `diagnostics` of
-files that people write; `paging`, `conversations` by content, `jsontext` and `jsonsize`, `words`, `sizes` and `console`
-for what is shown; `layout` of a data directory, and `extras` of the package.
+`retries` of calls, `rpcs` with their options; `errors`, `validation` and `limits` of what callers give, `diagnostics`
+of files that people write; `paging`, `conversations` by content, `jsontext` and `jsonsize`, `words`, `sizes` and
+`console` for what is shown; `layout` of a data directory, and `extras` of the package.
 """
 
 TYPE_CHECKING = False  # what type checkers take for true, without an import of typing
