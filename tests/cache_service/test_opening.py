@@ -89,7 +89,11 @@ def test_another_programs_database_is_not_touched(data: Path) -> None:
     ("version", "error", "match"),
     [
         (schema.version() + 1, SchemaTooNew, "use a newer agentmem"),
-        (schema.FIRST - 1, ForeignDatabase, "of an agentmem before this one.*Choose another --data.*agents export"),
+        (
+            schema.FIRST - 1,
+            ForeignDatabase,
+            "of an agentmem before this one.*Choose another --data.*agentmem that made it",
+        ),
     ],
 )
 def test_another_format_is_not_touched(data: Path, version: int, error: type[Exception], match: str) -> None:

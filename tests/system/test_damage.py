@@ -136,19 +136,6 @@ async def test_files_without_their_ledger_are_not_served_as_a_new_directory(
     assert (turn.match, turn.cached) == ("EXTEND", {"warm": tokens})
 
 
-@pytest.mark.kills
-async def test_sockets_that_are_removed_are_found_again(stack: Stack, client: Client) -> None:
-    """By a worker that was started since, and by a client of it."""
-    await told(client, "a")
-    for socket in stack.run.glob("*.sock"):
-        socket.unlink()
-    await stack.ready()
-    stack.kill("worker")
-    await stack.up("worker")
-    again = await stack.client()
-    assert (await again.say("a", "And who told you?", max_tokens=3)).match == "EXTEND"
-
-
 @pytest.mark.slow
 @pytest.mark.kills
 @pytest.mark.parametrize("kind", ["store", "worker"])

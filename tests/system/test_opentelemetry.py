@@ -314,8 +314,9 @@ async def test_no_content_and_no_key_is_in_logs_and_traces(stack: Stack, collect
         said_by_it = answer.json()["choices"][0]["message"]["content"]
         for headers in ({"X-Agent-ID": KEY}, {"X-Request-ID": KEY}, {"Idempotency-Key": KEY}):
             assert (await http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
-        for wrong in ({"tools": TOOL}, {"temperature": PROMPT}, {"logit_bias": {PROMPT: 1}}, {PROMPT: SYSTEM}):
+        for wrong in ({"tools": TOOL}, {"temperature": PROMPT}, {"logit_bias": {PROMPT: 1}}):
             assert (await http.post("/v1/chat/completions", json={**body, **wrong})).status_code == 400
+        assert (await http.post("/v1/chat/completions", json={**body, PROMPT: SYSTEM})).status_code == 200
         for path in (f"/v1/agents/{KEY}", f"/v1/{PROMPT}"):
             await http.get(path)
     _, writer = await asyncio.open_connection("127.0.0.1", stack.ports["http"])
