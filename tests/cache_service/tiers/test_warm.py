@@ -279,17 +279,17 @@ async def test_a_commit_that_is_no_turn_leaves_the_hint(small: Running) -> None:
 async def test_what_is_said_while_a_turn_is_committed_is_of_the_next_one(
     small: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = small.store._database.write
+    commit = small.store._database.commit
 
     async def slowly(*work: Any, **arguments: Any) -> Any:
-        done = await write(*work, **arguments)
+        done = await commit(*work, **arguments)
         await hint(small, a=0)
         return done
 
     version = await speak(small, "a", [0, 1])
     await hint(small, a=9)
     with monkeypatch.context() as patched:
-        patched.setattr(small.store._database, "write", slowly)
+        patched.setattr(small.store._database, "commit", slowly)
         await small.cache.CommitTurn(kv.turn([1], version, agent=kv.key("a"), ends_turn_hint=True))
     assert small.store.warm.hints.of(AgentKey.from_proto(kv.key("a")))
 
