@@ -55,7 +55,7 @@ def early_acknowledgement() -> None:
         self.erase(bool, work, *args, **kwargs)
         return result
 
-    Database.write = acknowledged  # type: ignore[method-assign]
+    Database.write = Database.commit = acknowledged  # type: ignore[method-assign]
 
 
 MISTAKES: dict[str, Callable[[], None]] = {
