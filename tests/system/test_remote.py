@@ -24,8 +24,11 @@ def store_settings(bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def uploaded(stack: Stack, agent: str) -> None:
-    """Wait until all of the agent's KV is on the disk and in the object store."""
+    """Wait until all of the agent's KV is on the disk, as its own, and in the object store."""
     await stack.on_disk(agent)
+    client = await stack.client()
+    while not (await client.agent(agent)).warm_tokens:  # files that others have are there before it has them
+        await asyncio.sleep(0.05)
     while await stack.metric("store", "agentmem_remote_backlog", operation="uploads"):
         await asyncio.sleep(0.05)
 
