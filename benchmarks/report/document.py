@@ -30,7 +30,7 @@ class Result:
         return str(self.found["benchmark"])
 
     def tables(self) -> Sequence[Table]:
-        """What the benchmark said of its figures when it wrote them."""
+        """Return the tables that the benchmark wrote with its figures."""
         return [Table(**table) for table in self.found["tables"]]
 
     def origin(self) -> str:

@@ -15,7 +15,7 @@ from cache_service.files.references import named
 
 
 def of(connection: Connection, uid: str, snapshot: int = OWN) -> set[FileName]:
-    """What an agent's own state, or a snapshot of it, refers to."""
+    """Return the files that an agent's own state, or a snapshot of it, refers to."""
     rows = connection.execute(
         "SELECT kind, chain_hash FROM object_refs WHERE uid = ? AND snapshot = ?", (uid, snapshot)
     )

@@ -38,7 +38,7 @@ class Names:
         return chain
 
     def has(self, row: FileRow) -> bool:
-        """Whether the file is named by this ledger's tokens."""
+        """Return whether the file is named by this ledger's tokens."""
         end = row.first_token + row.token_count
         if not 0 < end <= len(self._token_ids):
             return False

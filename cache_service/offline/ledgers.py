@@ -40,14 +40,14 @@ _UNERASED = (
 
 
 class Holder(NamedTuple):
-    """Who has a head: an agent's present state, or a snapshot of it."""
+    """An owner of a head: an agent's present state, or a snapshot of it."""
 
     uid: str
     key: AgentKey
     snapshot: int | None
     """None: the agent itself."""
     name: str
-    """Of the snapshot."""
+    """The snapshot's name."""
     version: int
     head: Head
 

@@ -27,7 +27,7 @@ class Link(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What the new database does not show: of the agents `lost` only names are left.
+    """Losses that the new database does not show: of the agents `lost` only names are left.
 
     `links` are of segments that were not copied, `damaged` tables that could not be read to their end.
     """

@@ -138,7 +138,7 @@ class Exchange:
     left_out: Sequence[str] = ()
     """Parts of the user's messages that are no text, as "image" or "2 files"."""
     others: Sequence[str] = ()
-    """What has no effect: fields by their names, tools, items and blocks by their types."""
+    """Parts that have no effect: fields by their names, tools, items and blocks by their types."""
 
 
 def function_call(identifier: str, name: str, arguments: str) -> Json:

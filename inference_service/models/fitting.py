@@ -45,7 +45,7 @@ class KVLimits:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a model takes, in bytes, besides the KV of agents: its weights, and what computing takes at its peak.
+    """A model's bytes besides the KV of agents: its weights, and what computing takes at its peak.
 
     `least_kv_bytes` is the KV memory without which it cannot run, `useful_kv_bytes` that of four agents of 4096 tokens.
     """
@@ -110,7 +110,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """What all models may take of the device's memory, and how many of them may be loaded at once.
+    """Limits on what all models take of the device's memory, and on how many may be loaded at once.
 
     `obtainable_bytes` is what they could have at this moment, without what other processes have; None: no less.
     """
@@ -121,7 +121,7 @@ class MemoryLimits:
 
     @property
     def bytes_now(self) -> int:
-        """What all models may take at this moment."""
+        """Return the bytes that all models may take at this moment."""
         return self.usable_bytes if self.obtainable_bytes is None else min(self.usable_bytes, self.obtainable_bytes)
 
 

@@ -27,7 +27,7 @@ _LENGTH_BYTES, _DIGEST_BYTES = 4, 16
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the file's head says. `fingerprint` is that of the KV, `model_fingerprint` of the model's files.
+    """The file's head. `fingerprint` is that of the KV, `model_fingerprint` of the model's files.
 
     `calibration` is means and bases of K and V, as safetensors; empty where they are not centred.
     """

@@ -81,7 +81,7 @@ async def commit(store: Running, agent: str, number: int) -> None:
 
 
 def wrong(found: Answers, right: Answers) -> list[str]:
-    """What was answered, and is not what it was."""
+    """Return the answers that are not what they were."""
     return [name for name, each in found.items() if isinstance(each, pb.Ledger) and each != right[name]]
 
 

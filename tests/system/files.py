@@ -44,14 +44,14 @@ async def refusal(client: Client, file: bytes, agent: str = "", model: str = "",
 
 @dataclass
 class Contents:
-    """What a file consists of."""
+    """The parts of a file."""
 
     head: portable_pb2.PortableHead
     files: list[tuple[cache_store_pb2.StoredFile, bytes]]
 
     @property
     def tokens(self) -> int:
-        """Of the ledger."""
+        """The ledger's tokens."""
         return len(self.head.ledger.token_ids)
 
     @property

@@ -80,7 +80,7 @@ def tiny(line: Line) -> Line:
 
 
 def states(line: Line) -> list[str]:
-    """Of gateway, worker and store."""
+    """The rows of gateway, worker and store."""
     return [one["state"] for one in line["processes"]]
 
 

@@ -57,7 +57,7 @@ class AgentInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A named state of an agent; `automatic` ones are value_of where a turn, a trim or a restoration drops tokens."""
+    """A named state of an agent; `automatic` ones are made where a turn, a trim or a restoration drops tokens."""
 
     name: str
     version: Version
@@ -74,7 +74,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one commit has value_of of a memory. `messages` and `text` are empty where they were not asked for."""
+    """One commit of a memory. `messages` and `text` are empty where they were not asked for."""
 
     version: int
     first_token: int

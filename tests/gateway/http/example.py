@@ -53,7 +53,7 @@ class Process:
             (metric.labels(**labels) if labels else metric).observe(value)
 
     def page(self, at: float = 0.0) -> Page:
-        """What a reader sees now."""
+        """Return the page as a reader sees it now."""
         return Page.parse(generate_latest(self.registry).decode(), at)
 
 
@@ -138,7 +138,7 @@ class Processes:
             self.gateway.count("agentmem_http_requests", number, code=code, **names)
 
     def pages(self, at: float = 0.0) -> Pages:
-        """What they tell now."""
+        """Return the pages of all three as they are now."""
         return {"gateway": self.gateway.page(at), "worker": self.worker.page(at), "store": self.store.page(at)}
 
 

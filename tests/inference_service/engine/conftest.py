@@ -124,7 +124,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
 
 @pytest.fixture
 def on_cuda(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is proved at load is proved of kernels."""
+    """Loads prove kernels."""
     monkeypatch.setattr(proof, "has_own_memory", lambda: True)
 
 

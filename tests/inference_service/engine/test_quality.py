@@ -115,7 +115,7 @@ def test_nan_is_never_good() -> None:
 
 
 def test_what_a_slow_cpu_did_not_read_is_a_margin(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all rungs, whose later ones read no more than the first."""
+    """It holds for all rungs, and later ones read no more than the first."""
     clock = iter([0.0, 1.0, 31.0])
     rows: list[np.ndarray] = []
 

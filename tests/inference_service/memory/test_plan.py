@@ -242,7 +242,7 @@ def _stand_in(byte: bytes) -> str:
     ids=["exact", "a beginning", "new", "another"],
 )
 def test_kinds(remembered: str, text: str, kind: int, given_back: int | None, reason: int) -> None:
-    """Of what is kept, the last token is computed again."""
+    """The last token that is kept is computed again."""
     of = world(byte_level_with_bos, limits=MatchLimits(min_tokens=4))
     ledger = of.ledger(of.renderer.text(remembered, parse_special=False)) if remembered else Ledger()
     prompt = of.renderer.text(text, parse_special=False)

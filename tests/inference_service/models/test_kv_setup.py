@@ -150,7 +150,7 @@ def quality_of(nats: dict[str, float]) -> Quality:
 
 
 class Found:
-    """What is found of a model by its fingerprint, with a measurement that gives one result after the other."""
+    """A model's setup by fingerprint, with a measurement that gives one result after the other."""
 
     def __init__(self, directory: Path, patch: pytest.MonkeyPatch, *results: Quality) -> None:
         self.setups, self.left = KVSetups(directory, quality_check=True), list(results)

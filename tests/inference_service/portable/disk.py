@@ -62,7 +62,7 @@ def numbers(geometry: Geometry, header: BlockHeader, seed: int) -> dict[str, byt
 
 @dataclass
 class Disk:
-    """What a store has, as its client sees it. Those in `remote` are on no disk."""
+    """A store's files, as its client sees them. Those in `remote` are on no disk."""
 
     root: Path
     geometry: Geometry

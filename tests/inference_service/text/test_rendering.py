@@ -122,7 +122,7 @@ def test_special_tokens_in_user_text_are_parsed_when_asked(chat: MessagesInput) 
     ids=["role", "arguments as text", "nested key", "template's argument"],
 )
 def test_look_alikes_where_no_chat_of_the_properties_has_them(message: Any, arguments: dict[str, Any]) -> None:
-    """Those in contents, names, tools and arguments: test_user_text_never_becomes_a_special_token."""
+    """For contents, names, tools and arguments see test_user_text_never_becomes_a_special_token."""
     template = CHATML + "{{ extra }}"
     given_chat = MessagesInput(({"role": "user", "content": "x", **message},), (), arguments)
     rendered = renderer(template).messages(given_chat, generation_prompt=False, parse_special=False)

@@ -77,7 +77,7 @@ async def until_trimmed(worker: Worker, first: int = 0, **arguments: Any) -> tup
 
 
 async def filled(worker: Worker, tokens: int) -> Any:
-    """What is stored after turns that make so many tokens."""
+    """Store a memory by turns that make so many tokens."""
     number = 0
     while not number or len(ledger(worker)) < tokens:
         await say(worker, number)

@@ -13,7 +13,7 @@ from tests.cache_service.ledger.rows import count, tokens, turn
 
 
 def test_a_commit_is_three_round_trips(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What decides, with the lock in front; the segment, whose id the other rows name; these and the COMMIT."""
+    """First what decides, with the lock in front; the segment, whose id the other rows name; these and the COMMIT."""
     base, sync, synced = commit(postgres, turn(1)).version, psycopg.Pipeline.sync, []
     monkeypatch.setattr(psycopg.Pipeline, "sync", lambda pipeline: synced.append(sync(pipeline)))
     made = commit(postgres, turn(2, base=base, keep=1, request_id="r", commit_id=b"c" * 16)).version
