@@ -119,18 +119,6 @@ def _problem(model: str, network: Network, probes: Probes, backend: AttentionBac
     return f"layers compute attention {how}"
 
 
-def check_config(
-    model: str, config: dict[str, Any], backend: AttentionBackend, quantization: QuantizationSettings
-) -> None:
-    """Raise FailedPrecondition for a model that could not run, by its config.json alone.
-
-    `backend` is that of the loaded models: another one would take their place in the modules that they share with this
-    one.
-    """
-    with refusing(f"model {model!r} cannot be set up from its config.json"):
-        judged(model, built(model, config, backend), backend, quantization)
-
-
 def built(model: str, config: dict[str, Any], backend: AttentionBackend) -> Any:
     """A network by its config.json alone, in which `backend` is installed. Raises what the model's code raises.
 

@@ -7,7 +7,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from benchmarks.random_models import write_tokenizer
+from inference_service.engine.attention.backend import AttentionBackend
 from inference_service.engine.mlx_lm_adapter import model_classes
+from inference_service.models.capability import QuantizationSettings, built, judged, refusing
 from tests.model_types.configs import VOCABULARY, Config
 
 _SHARPER = 3.0
@@ -33,3 +35,13 @@ def _drawn(name: str, value: mx.array) -> mx.array:
     if name.endswith(("sinks", "bias")) or not mx.any(value).item():
         return (mx.random.normal(value.shape) * 0.3).astype(value.dtype)
     return value * _SHARPER if value.ndim > 1 else value
+
+
+def check_config(model: str, config: Config, backend: AttentionBackend, quantization: QuantizationSettings) -> None:
+    """Raise FailedPrecondition for a model that could not run, by its config.json alone.
+
+    `backend` is that of the loaded models: another one would take their place in the modules that they share with this
+    one.
+    """
+    with refusing(f"model {model!r} cannot be set up from its config.json"):
+        judged(model, built(model, config, backend), backend, quantization)

@@ -17,7 +17,7 @@ from benchmarks import children
 from benchmarks.loading import load
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import model_classes
-from inference_service.models.capability import QuantizationSettings, check_config
+from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import ATTENTION
@@ -38,7 +38,7 @@ def examine(name: str) -> dict[str, Any]:
     with redirect_stdout(sys.stderr):  # Where mlx-lm's code prints; our answers go to stdout.
         line: dict[str, Any] = {"name": name}
         try:
-            check_config(name, found, ATTENTION, QuantizationSettings())
+            building.check_config(name, found, ATTENTION, QuantizationSettings())
         except FailedPrecondition as error:
             return line | {"kinds": _kinds_of(found), "refused": reason(name, error.message)}
         except Exception as error:  # noqa: BLE001 - whatever mlx-lm's code raises is what is to be found

@@ -23,12 +23,13 @@ from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.geometry import LayerGroup
 from inference_service.engine.quality import LADDER, divergences, measure, sample
 from inference_service.models import latents
-from inference_service.models.capability import QuantizationSettings, check_config, judged
+from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.kv_setup import choose
 from inference_service.models.latents import LatentAttention, keep_latents
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.opening import ModelSpec, open_network, open_text
+from tests.model_types.building import check_config
 from tests.tiny_models import write_deepseek2, write_llama, write_lora, write_quantized, write_tiny
 from tests.tiny_own_attention import write_deepseek3, write_deepseek32
 
