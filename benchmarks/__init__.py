@@ -19,8 +19,7 @@ what it rests on
     store/          the cache store's latencies, memory and files
     restoring.py    files of KV to blocks, beside reading the same bytes
     memory.py       KV bytes and agents in a budget, of real caches and pools
-    quality/        what quantized KV costs a real language model; key_outliers.py: where plain 4 bits fail
-    architectures/  recall with quantized KV in small models of every architecture
+    quality/        what quantized KV costs a real language model
 what they share
     live.py         `agentmem up` whose services can be killed; services.py is a store and a worker without a gateway
     children.py     processes that are asked line by line: engine_alone.py, decoding_clients.py, ttft/in_process.py
@@ -40,5 +39,5 @@ series.py           `agentmem bench all`: what RESULTS.md shows of a machine, on
 results.py          what is written: figures with all samples, tables, the machine and the versions
 tables.py           tables, for the terminal and the report, and limits that some benchmarks check
 report/             RESULTS.md from the tables of all results
-demo_model/         the recipe of the demo model, and of its kind in other architectures
+demo_model/         the recipe of the demo model
 """

@@ -16,14 +16,12 @@ from gateway.cli.up.openblas import preload_here
 
 NAMES = {
     "all": "benchmarks.series",
-    "architectures": "benchmarks.architectures.command",
     "at-rest": "benchmarks.at_rest",
     "break-even": "benchmarks.break_even",
     "commits": "benchmarks.cluster.commits",
     "drill": "benchmarks.cluster.drill",
     "engine": "benchmarks.engine",
     "failover": "benchmarks.cluster.failover",
-    "key-outliers": "benchmarks.key_outliers",
     "memory": "benchmarks.memory",
     "page": "benchmarks.page",
     "peers": "benchmarks.peers.command",
@@ -42,7 +40,7 @@ NAMES = {
 }
 
 
-IN_PROCESS = frozenset({"architectures", "engine", "key-outliers", "quality", "restoring", "speculation"})
+IN_PROCESS = frozenset({"engine", "quality", "restoring", "speculation"})
 """Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 
 

@@ -1,11 +1,11 @@
 """A series of benchmarks, one after the other, and then the report.
 
-    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--models DIRECTORY] [--limit SECONDS]
+    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--limit SECONDS]
 
 On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
 --directory if it is not there. Nothing else should run meanwhile; on two cores it takes more than an hour. A benchmark
 that fails, or takes longer than --limit, leaves its result as it was, and the others go on. The exit status is 1 where
-one failed. Without --models, architectures is the demo model alone, and not all of them.
+one failed.
 """
 
 import argparse
@@ -30,7 +30,6 @@ CPU = (
     "break-even --samples 9",
     "restoring",
     "quality",
-    "architectures{architectures}",
 )
 GPU = (
     "restoring",
@@ -39,22 +38,13 @@ GPU = (
     "restart --model {model} --samples 2",
     "memory",
     "quality",
-    "architectures{architectures}",
 )
 
 
-def commands(backend: str, directory: Path, architectures: Path | None, only: Sequence[str]) -> list[list[str]]:
+def commands(backend: str, directory: Path, only: Sequence[str]) -> list[list[str]]:
     """The arguments of `agentmem bench`, in order; those that are named by `only`, if anything is."""
-    filled = {
-        "model": f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}",
-        # With the demo model alone it is no result to replace that of all architectures.
-        "architectures": (
-            f" --models {shlex.quote(str(architectures))}"
-            if architectures
-            else f" --output architectures-demo-{backend}"
-        ),
-    }
-    lines = [shlex.split(line.format(**filled)) for line in (GPU if backend == "gpu" else CPU)]
+    model = f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}"
+    lines = [shlex.split(line.format(model=model)) for line in (GPU if backend == "gpu" else CPU)]
     if unknown := set(only) - {line[0] for line in lines}:
         known = ", ".join(line[0] for line in lines)
         raise ValueError(f"no part of the series on a {backend}: {', '.join(sorted(unknown))}; its parts are: {known}")
@@ -80,7 +70,7 @@ def main(given: argparse.Namespace) -> int:
     asked = [sys.executable, "-c", "from benchmarks.results import backend; print(backend())"]
     backend = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     try:
-        wanted = commands(backend, given.directory, given.models, given.only)
+        wanted = commands(backend, given.directory, given.only)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -99,7 +89,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some of the benchmarks")
     cache = Path("~/.cache/agentmem/models").expanduser()
     found.add_argument("--directory", type=Path, default=cache, help=f"of the random model (default: {cache})")
-    found.add_argument("--models", type=Path, help="a directory with a directory for each further architecture's model")
     found.add_argument("--limit", type=options.at_least(1), default=3600, help="seconds that one benchmark may take")
     return found
 

@@ -21,10 +21,9 @@ from typing import cast
 import numpy as np
 import torch
 
-from benchmarks.demo_model.architectures import TransformersModel, load
 from benchmarks.demo_model.batches import Encoder
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
-from benchmarks.demo_model.model import Layer, Llama
+from benchmarks.demo_model.model import Layer, Llama, load
 from benchmarks.demo_model.tokenizer import render, write_json
 from benchmarks.demo_model.world import KINDS
 
@@ -71,9 +70,7 @@ def held_out(length: int, questions: int, first_seed: int = FIRST_SEED) -> list[
 
 
 @torch.no_grad()
-def score(
-    model: Llama | TransformersModel, encoder: Encoder, dialogues: list[Dialogue], length: int, bf16: bool = False
-) -> Score:
+def score(model: Llama, encoder: Encoder, dialogues: list[Dialogue], length: int, bf16: bool = False) -> Score:
     """Score dialogues of at most `length` tokens on the model's device, in float32 unless `bf16`."""
     device = next(model.parameters()).device
     result = Score()
@@ -115,11 +112,8 @@ def main() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, encoder = load(options.directory).to(device).eval(), Encoder(options.directory)
-    if isinstance(model, Llama):
-        for layer in model.layers:
-            cast(Layer, layer).self_attn.kv_bits = options.kv_bits
-    elif options.kv_bits is not None:
-        parser.error("--kv-bits is for the Llama alone; for the others run agentmem bench architectures")
+    for layer in model.layers:
+        cast(Layer, layer).self_attn.kv_bits = options.kv_bits
     by_length = {}
     for length in options.lengths:
         figures = score(model, encoder, held_out(length, options.questions), length).figures()

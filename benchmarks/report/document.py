@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from benchmarks.tables import Table
 
 HEAD = """# Results
 
-Written by `agentmem bench report` from the files in `benchmarks/results`, which hold the device, the versions, the
-commit and all raw samples. Times are medians with the smallest and the largest sample. Compare figures of one table,
+Written by `agentmem bench report` from the files in `benchmarks/results`, which hold the system, all versions and all
+raw samples. Times are medians with the smallest and the largest sample. Compare figures of one table,
 which are of one run, and not seconds of different machines. Nothing here was measured on Apple hardware."""
 GONE = "Measured at the commit that each result names. This benchmark is no longer part of the repository."
 
@@ -36,11 +36,15 @@ class Result:
     def origin(self) -> str:
         """Where and how it was measured."""
         found = self.found
-        versions = ", ".join(f"{name} {found[name]}" for name in ("mlx", "mlx-lm") if name in found)
-        return (
-            f"`{found['command']}` on {found['device']}, {found['system']}, {versions}, commit {found['commit']}, "
-            f"{found['date']} ([samples](results/{self.name}.json))"
-        )
+        where = f"{found['device']}, mlx {found['mlx']}, commit {found['commit']}, {found['date']}"
+        return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
+
+    def shown(self) -> list[str]:
+        """Return the tables as Markdown. A note that several have in a row is said after the last of them."""
+        tables = self.tables()
+        notes = [table.note for table in tables[1:]] + [""]
+        pairs = zip(tables, notes, strict=True)
+        return [(replace(table, note="") if table.note == after else table).markdown() for table, after in pairs]
 
 
 def read(directory: Path) -> list[Result]:
@@ -57,5 +61,5 @@ def document(results: Sequence[Result]) -> str:
         parts += [f"## {benchmark}", summary(NAMES[benchmark]) if benchmark in NAMES else GONE]
         for result in results:
             if result.benchmark == benchmark:
-                parts += [f"### {result.name}", result.origin(), *(table.markdown() for table in result.tables())]
+                parts += [f"### {result.name}", result.origin(), *result.shown()]
     return "\n\n".join(parts) + "\n"

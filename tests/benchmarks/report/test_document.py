@@ -22,7 +22,7 @@ RESULT = Result("ttft-here", MADE)
 
 def test_a_result_is_told_with_its_origin_and_its_tables() -> None:
     text = document.document([RESULT, Result("reads-here", {**MADE, "benchmark": "reads"})])
-    assert "`agentmem bench ttft` on a machine, Linux, mlx 1, commit abc, 2026-01-01" in text
+    assert "`agentmem bench ttft` on a machine, mlx 1, commit abc, 2026-01-01" in text
     assert text.count("| path | 5 |") == 2
     assert f"## reads\n\n{document.GONE}" in text
 
