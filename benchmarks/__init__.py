@@ -6,7 +6,7 @@ what users wait for
     ttft/           first tokens by length: cold, warm, from the disk, hot; beside their parts and mlx-lm
     work.py         agents at work: short turns that come and go, beside the engine alone and mlx_lm.server
     restart.py      all agents answer again after a SIGKILL of everything
-    starting.py     from `agentmem up` to the first token; at_rest.py: and what a stack takes that does nothing
+    at_rest.py      what a start takes until the first answer, and what a stack takes that does nothing
     break_even.py   the length from which restoring is worth it
     swap.py         what a model swap costs
     peers/          mlx_lm.server and llama.cpp's server beside agentmem, by one client over OpenAI's API
@@ -34,7 +34,6 @@ what they share
     intervals.py    95 % intervals, and correlations
     page_cache.py   files that leave the system's memory
     scraping.py     pages of metrics
-    starts.py       where the time of a start goes
 series.py           `agentmem bench all`: what RESULTS.md shows of a machine, one after the other
 results.py          what is written: figures with all samples, tables, the machine and the versions
 tables.py           tables, for the terminal and the report, and limits that some benchmarks check

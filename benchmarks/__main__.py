@@ -31,7 +31,6 @@ NAMES = {
     "restoring": "benchmarks.restoring",
     "simulation": "benchmarks.cluster.simulation",
     "speculation": "benchmarks.speculation.command",
-    "start": "benchmarks.starting",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
     "ttft": "benchmarks.ttft.command",

@@ -176,19 +176,15 @@ async def launch(
     model: str = "demo",
     environment: Mapping[str, str] | None = None,
     metrics: str = "",
-    *,
-    checkout: Path | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log; of another checkout with its own .venv."""
-    python = str(checkout / ".venv" / "bin" / "python") if checkout else sys.executable
+    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log."""
     with (root / "up.log").open("wb") as output:
         return await asyncio.create_subprocess_exec(
-            *(python, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
+            *(sys.executable, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
             *("--run-dir", str(root / "run"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", metrics),
             stdout=output,
             stderr=output,
             env={**os.environ, **(environment or {})},
-            cwd=checkout,
         )
 
 

@@ -6,7 +6,6 @@ The memory of each is taken when it is used first: what is in use is what agents
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.codec import KVCodec
@@ -25,19 +24,6 @@ class Places:
         self.geometry = geometry
         self.store = KVStore(geometry, _MANY, _MANY, codecs, segments=(1, 1), kernels=kernels)
         self._blocks, self._pieces = _Numbers(), _Numbers()
-        self.copied = 0
-        """Bytes of blocks that were copied to others."""
-        for arena in filter(None, (self.store.full, self.store.windows)):
-            self._count(arena)
-
-    def _count(self, arena: Any) -> None:
-        copy = arena.copy
-
-        def counted(source: int, target: int) -> None:
-            self.copied += arena.layout.nbytes
-            copy(source, target)
-
-        arena.copy = counted
 
     def take(self, tokens: int, checkpoints: int = 1) -> "Place":
         """Have a place for a sequence that grows to so many tokens, and for so many checkpoints of it."""

@@ -4,11 +4,8 @@
 
 Needs no model: blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), and in the page cache. In turns
 and by the worker's own functions: MLX reads the files, unverified ("raw read"); threads read, hash and check them
-("read and verify"), into the sequence's own blocks where the device's memory is the host's; the engine, idle as before
-a lone turn, begins the sequence ("begun"): what was read elsewhere is copied to its blocks; a sequence begins whose
-blocks are in memory ("hot"); and where attention takes K and V as arrays, these are made of blocks ("unpacked"), which
-is no part of a restore: who attends over blocks would unpack them in each step.
-Before each, the cache of MLX's allocator is emptied, as between turns. The first round is a warm-up and not counted.
+("read and verify"); the engine begins the sequence ("begun"); a sequence begins whose blocks are in memory ("hot").
+Before each, the cache of MLX's allocator is emptied, as between turns. The first round is not counted.
 """
 
 import argparse
@@ -39,7 +36,7 @@ from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import File, PathTransport
 
 GEOMETRY = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
-PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "begun", "hot": "hot", "unpacked": "unpacked"}
+PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "begun", "hot": "hot"}
 _BYTES = {"U32": 4, "BF16": 2}
 _T = TypeVar("_T")
 
@@ -85,18 +82,10 @@ class Pool:
         begun, sequence = _seconds(lambda: self.store.started(start))
         return read, begun, sequence
 
-    def hot(self, tokens: int) -> tuple[float, KVSequence]:
-        """Seconds to begin with what the first blocks have; and the sequence."""
+    def hot(self, tokens: int) -> float:
+        """Seconds to begin with what the first blocks have."""
         start = Start(range(tokens // BLOCK_TOKENS + 1), (), tokens, arrays=False)
-        return _seconds(lambda: self.store.started(start))
-
-    def unpacked(self, sequence: KVSequence) -> float:
-        """Seconds to make the arrays of a sequence, where it gets some."""
-        return _seconds(lambda: self._unpack(sequence))[0] if self.store.by_arrays else 0.0
-
-    def _unpack(self, sequence: KVSequence) -> None:
-        self.store.resume(sequence)
-        mx.eval([each.state for each in sequence.working.values()])
+        return _seconds(lambda: self.store.started(start))[0]
 
 
 def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) -> dict[str, Any]:
@@ -106,8 +95,7 @@ def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) 
     for run in range(runs + 1):
         sample = {"raw": _seconds(lambda: raw(files))[0]}
         sample["read"], sample["assembled"], _ = pool.restore(loop, files)
-        sample["hot"], sequence = pool.hot(tokens)
-        sample["unpacked"] = pool.unpacked(sequence)
+        sample["hot"] = pool.hot(tokens)
         for name, seconds in sample.items():
             if run:
                 samples[name].append(seconds)
@@ -128,12 +116,11 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
             f"{found['bytes'] / 1e6:.0f} MB",
             *(milliseconds(found[name]) for name in ("raw", "read", "assembled", "restored", "hot")),
             f"{found['ratio']['median']:.2f}x",
-            milliseconds(found["unpacked"]) if found["unpacked"]["median"] else "–",
         ]
         for tokens, found in figures["tokens"].items()
     ]
     names = [PARTS[name] for name in ("raw", "read", "assembled")]
-    columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read", PARTS["unpacked"])
+    columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read")
     where = f"{figures['backend'].upper()}, files of Llama 3.1 8B"
     return [Table(f"From files to blocks ({where})", columns, rows)]
 

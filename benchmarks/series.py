@@ -25,7 +25,6 @@ CPU = (
     "store",
     "ttft",
     "restart",
-    "start",
     "at-rest",
     "break-even --samples 9",
     "restoring",
