@@ -63,10 +63,10 @@ class LiveStack:
         """The model that serves."""
         return (await self._models.GetModel(model_pb2.GetModelRequest(model_id=self.model))).model
 
-    async def ask(self, agent: str, max_tokens: int = 40, spoke: asyncio.Event | None = None, **arguments: Any) -> Turn:
+    async def ask(self, agent: str, max_tokens: int = 40, **arguments: Any) -> Turn:
         """One turn. `arguments` are fields of GenerateRequest. Raises AioRpcError."""
         request = inference_pb2.GenerateRequest(key=self._key(agent), max_tokens=max_tokens, **arguments)
-        return await turns.take(self._inference, request, spoke)
+        return await turns.take(self._inference, request)
 
     async def agent(self, agent: str) -> agent_pb2.Agent:
         """An agent's description."""

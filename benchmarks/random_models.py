@@ -16,8 +16,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from benchmarks import options
 from benchmarks.geometries import BITS, GEOMETRIES, GROUP_SIZE, random_model
 
-WORDS = 3 + 256
-"""The first token that is a word: those before it are the special ones and the bytes."""
 _SPECIAL = ("<|bos|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
     "<|bos|>{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

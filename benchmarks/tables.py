@@ -70,11 +70,6 @@ def show(tables: Sequence[Table]) -> None:
         console.print(shown)
 
 
-def duration(seconds: float) -> str:
-    """In milliseconds: "155 ms", "4.2 ms"."""
-    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
-
-
 def milliseconds(summary: dict[str, Any]) -> str:
     """The median of `results.summary`, given in seconds, with its spread: "155 ms (150–161)"."""
     median, low, high = (summary[name] * 1000 for name in ("median", "min", "max"))

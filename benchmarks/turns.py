@@ -1,6 +1,5 @@
 """One turn as its client saw it: for all benchmarks, whether they speak to the gateway or to the worker itself."""
 
-import asyncio
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -46,28 +45,20 @@ class Turn:
 
 
 async def take(
-    inference: "inference_pb2_grpc.InferenceServiceAsyncStub",
-    request: inference_pb2.GenerateRequest,
-    spoke: asyncio.Event | None = None,
+    inference: "inference_pb2_grpc.InferenceServiceAsyncStub", request: inference_pb2.GenerateRequest
 ) -> Turn:
-    """One Generate to its end. `spoke` is set with its first token, and by its failure. Raises AioRpcError."""
+    """One Generate to its end. Raises AioRpcError."""
     turn, sent = Turn(), time.monotonic()
-    try:
-        async with closing_stream(inference.Generate(request)) as events:
-            async for event in events:
-                if event.HasField("started"):
-                    _begin(turn, event.started)
-                elif event.HasField("delta"):
-                    turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
-                    turn.token_ids += event.delta.token_ids
-                    turn.text += event.delta.text
-                    if turn.arrivals and spoke is not None:
-                        spoke.set()
-                else:
-                    _end(turn, event.finished)
-    finally:
-        if spoke is not None:
-            spoke.set()
+    async with closing_stream(inference.Generate(request)) as events:
+        async for event in events:
+            if event.HasField("started"):
+                _begin(turn, event.started)
+            elif event.HasField("delta"):
+                turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
+                turn.token_ids += event.delta.token_ids
+                turn.text += event.delta.text
+            else:
+                _end(turn, event.finished)
     turn.seconds = time.monotonic() - sent
     turn.first = turn.arrivals[0] - sent if turn.arrivals else turn.seconds
     return turn

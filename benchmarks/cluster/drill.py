@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import options, results
-from benchmarks.cluster import postgres, shared_options
+from benchmarks.cluster import postgres
 from benchmarks.cluster.faults import FAULTS, Kinds, Pace, all_faults, clock, drilling, set_clocks
 from benchmarks.cluster.history import Append, Operation, Read, violations
 from benchmarks.cluster.machines import HOST
@@ -120,7 +120,7 @@ async def main(arguments: argparse.Namespace) -> int:
     """Drill, print, write after each round; the exit status."""
     asked = {name: getattr(arguments, name) for name in ("turns", "between", "during", "seed")}
     pace, rounds = Pace(arguments.between, arguments.during), list[dict[str, Any]]()
-    output, found = arguments.output or "drill", dict[str, Any]()
+    output, found = arguments.output, dict[str, Any]()
     while sum(each["turns"] for each in rounds) < arguments.turns:
         number = arguments.seed + len(rounds)
         try:
@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--between", type=options.at_least(1), default=200, help="turns and reads between two faults")
     found.add_argument("--during", type=options.at_least(1), default=100, help="and while one lasts")
     found.add_argument("--seed", type=options.at_least(0), default=0, help="the number of the first round")
-    shared_options.add(found, output="drill")
+    found.add_argument("--output", default="drill", help="name of the file under benchmarks/results")
     return found
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks import options, results
-from benchmarks.cluster import postgres, shared_options
+from benchmarks.cluster import postgres
 from benchmarks.cluster.clusters import Cluster, cluster
 from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node
@@ -206,7 +206,7 @@ async def main(arguments: argparse.Namespace) -> None:
     asked = {
         name: getattr(arguments, name) for name in ("agents", "slots", "prefill", "answer", "detection", "between")
     }
-    output, samples = arguments.output or "failover", list[dict[str, Any]]()
+    output, samples = arguments.output, list[dict[str, Any]]()
     try:
         for number in range(arguments.samples):
             samples.append(await sample(number, asked))
@@ -222,7 +222,12 @@ def parser() -> argparse.ArgumentParser:
     found = options.parser(__doc__)
     found.add_argument("--detection", type=float, default=3.0, help="seconds until the standby is promoted")
     found.add_argument("--between", type=float, default=4.0, help="seconds before and after each")
-    shared_options.add(found, "slots", "prefill", "answer", "samples", agents=5, output="failover")
+    found.add_argument("--agents", type=options.at_least(1), default=5, help="for each node")
+    found.add_argument("--slots", type=options.at_least(1), default=8, help="turns that a node computes at once")
+    found.add_argument("--prefill", type=float, default=0.2, help="seconds to a turn's first token")
+    found.add_argument("--answer", type=float, default=0.6, help="seconds from there to its end")
+    found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
+    found.add_argument("--output", default="failover", help="name of the file under benchmarks/results")
     return found
 
 

@@ -9,14 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM, Signals
 from typing import Final, Protocol
 
 import grpc
-import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
@@ -123,22 +121,6 @@ class Node:
         """Kill what runs, and remove all files."""
         self.kill()
         shutil.rmtree(self.root)
-
-    def used(self) -> dict[str, float]:
-        """Processor seconds so far, by process."""
-        return {name: processor_seconds([psutil.Process(each.pid)]) for name, each in self.processes.items()}
-
-
-def processor_seconds(processes: list[psutil.Process]) -> float:
-    """What processes have used of processors, those that ended meanwhile left out."""
-
-    def each() -> Iterator[float]:
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                yield times.user + times.system
-
-    return sum(each())
 
 
 async def serving(target: str) -> bool:

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, results
-from benchmarks.cluster import shared_options
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
 from benchmarks.cluster.inputs import GIVEN, Costs, Inputs, costs, read
 from benchmarks.cluster.policies import policies
@@ -235,7 +234,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seconds", type=options.at_least(10), default=60, help="that are simulated")
     found.add_argument("--seeds", type=options.at_least(1), default=1, help="runs of each")
     found.add_argument("--prefill", type=float, default=1.0, help="prompts are computed so many times as fast")
-    shared_options.add(found, output="simulation-NODES")
+    found.add_argument("--output", help="name of the file under benchmarks/results (default: simulation-NODES)")
     return found
 
 

@@ -33,9 +33,7 @@ _ATTEMPT_SECONDS: Final = 120.0
 class Spoken:
     """An acknowledged turn, on the client's monotonic clock: asked first, its first token, and its end.
 
-    `door` is the number of the node that was asked first. `failures` are the attempts that were answered with an error
-    before, by name. `hot`: it ran where the agent's last
-    turn had, and found its memory there; None for an agent's first turn.
+    `door` is the number of the node that was asked first; `failures` are the errors before the answer, by name.
     """
 
     agent: str
@@ -43,7 +41,6 @@ class Spoken:
     began: float
     first: float
     ended: float
-    hot: bool | None
     seen: tuple[str, ...]
     door: int = 0
     failures: tuple[str, ...] = ()
@@ -114,10 +111,8 @@ class Speakers:
                 *seen, own = turn.text.splitlines()
                 if own != request_id or not turn.version:
                     raise turns.WrongTurn(f"{request_id} was answered with {own}")
-                hot = "hot" in turn.cached if seen else None
-                at = sent + turn.first
-                ended, errors_before = sent + turn.seconds, tuple(failures)
-                return Spoken(agent, request_id, began, at, ended, hot, tuple(seen), first_door, errors_before)
+                first, ended = sent + turn.first, sent + turn.seconds
+                return Spoken(agent, request_id, began, first, ended, tuple(seen), first_door, tuple(failures))
             door += 1
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal
 
+from benchmarks.results import percentile
 from benchmarks.working_memory.scenarios import Question, Scenario
 
 _WORD = re.compile(r"[A-Za-z]+|\d+")
@@ -29,15 +30,14 @@ class Work:
     reused_tokens: int
     generated_tokens: int
     seconds_to_first_token: float
-    replayed: bool = False
 
 
 @dataclass
 class Performance:
-    """A run as it went: all works, and the seconds from each phase's beginning to that of the next."""
+    """A run as it went: all works, and its seconds."""
 
     works: list[Work] = field(default_factory=list)
-    phase_seconds: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
     notices: dict[str, Any] = field(default_factory=dict)
     """What else is to be told, such as an outage."""
 
@@ -111,10 +111,8 @@ def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
             "median": statistics.median(first),
             "p90": percentile(first, 90),
             "samples": first,
-            "median_by_phase": _by_phase(waits),
         },
-        "phase_seconds": performance.phase_seconds,
-        "seconds": sum(performance.phase_seconds.values()),
+        "seconds": performance.seconds,
         **performance.notices,
     }
 
@@ -127,12 +125,6 @@ def differing(one: Performance, other: Performance) -> int:
         for agent in first.keys() | second.keys()
         for mine, yours in zip_longest(first.get(agent, []), second.get(agent, []))
     )
-
-
-def percentile(samples: Sequence[float], percent: int) -> float:
-    """The smallest sample that at least so many per cent are not above (nearest rank)."""
-    ordered = sorted(samples)
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def _shares(questions: Sequence[Question], missed: Sequence[Miss], *, told: bool) -> dict[str, Any]:
@@ -154,10 +146,3 @@ def _texts(performance: Performance) -> dict[str, list[str]]:
         if work.kind != "silent":
             found[work.agent].append(work.text)
     return found
-
-
-def _by_phase(works: Sequence[Work]) -> dict[str, float]:
-    samples: defaultdict[str, list[float]] = defaultdict(list)
-    for work in works:
-        samples[work.phase].append(work.seconds_to_first_token)
-    return {phase: statistics.median(seconds) for phase, seconds in samples.items()}
