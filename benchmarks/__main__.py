@@ -66,7 +66,6 @@ def overview() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one, or show all; the exit status."""
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
         print(overview())

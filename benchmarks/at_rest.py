@@ -49,7 +49,6 @@ class Start:
 
     @classmethod
     def of(cls, began: float, processes: dict[str, psutil.Process]) -> "Start":
-        """A start that has just answered."""
         taken = {name: _processor_seconds(each) for name, each in processes.items()}
         rss = {name: each.memory_info().rss for name, each in processes.items()}
         return cls(time.monotonic() - began, taken, rss)
@@ -80,7 +79,6 @@ async def agentmem(root: Path) -> AsyncIterator[Started]:
 
 @asynccontextmanager
 async def mlx_lm() -> AsyncIterator[Started]:
-    """mlx_lm's server with the same model."""
     port, began = scraping.free_ports(1), time.monotonic()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "mlx_lm", "server", "--model", str(DEMO), "--port", str(port)),
@@ -172,7 +170,6 @@ def figures(
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Starts, and what is taken at rest."""
     ways, at_rest = figures["ways"], figures["at_rest"]
     lines = {"until the first answer": "answered", "processor time until then": "processor"}
     processes = [name for way in (FIRST, MLX_LM) for name in ways[way]["rss"]]
@@ -208,13 +205,11 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     found = await measure(arguments.starts, arguments.seconds, Console())
     results.conclude(arguments.output or f"at-rest-demo-{results.backend()}", found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--starts", type=options.at_least(1), default=3, help="starts of each, besides one to warm up")
     found.add_argument("--seconds", type=float, default=30.0, help="how long each server is left alone")

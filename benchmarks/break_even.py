@@ -54,7 +54,6 @@ def summaries(rounds: Rounds) -> dict[str, Any]:
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """One: both ways by length."""
     rows = [
         [
             f"{int(length):,}",
@@ -118,12 +117,10 @@ async def measured(stack: LiveStack, arguments: argparse.Namespace) -> dict[str,
 
 
 def output_of(arguments: argparse.Namespace) -> str:
-    """The result's name."""
     return arguments.output or f"break-even-{model_name(arguments.model)}-{results.backend()}"
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     bytes_per_token = kv_bytes_per_token(model_directory(arguments.model))
     environment = {
         "AGENTMEM_WORKER_MIN_RESTORE_TOKENS": "1",
@@ -135,7 +132,6 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY")
     found.add_argument(

@@ -40,7 +40,6 @@ class Step:
     reused_tokens: int
 
     def mistakes(self) -> list[str]:
-        """What is wrong with it."""
         found = []
         if self.answer.text.strip() != self.expected:
             found.append(f"{self.label}: {self.agent} said {self.answer.text!r} instead of {self.expected!r}")
@@ -70,7 +69,6 @@ def dialogue(seed: int = 1, tokens: int = TOKENS) -> list[tuple[str, str]]:
 
 
 async def tell_and_ask(stack: LiveStack, console: Console) -> list[Step]:
-    """The story, step by step."""
     steps = []
     messages = [*dialogue(), ("user", QUESTIONS[BOAT])]
     console.print(f"marco is told 3 facts in {len(messages)} messages, and asked: {QUESTIONS[BOAT]}")
@@ -116,7 +114,6 @@ async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
 
 
 async def main() -> int:
-    """Run the demo; its exit status."""
     console = Console(width=max(150, Console().width)) if not sys.stdout.isatty() else Console()
     console.print("Starting store, worker and gateway with the demo model …")
     async with running(show=True) as stack:

@@ -66,7 +66,6 @@ def _made(scratch: Path) -> Path:
 
 
 def _whole(scratch: Path) -> Path:
-    """The parts one after the other."""
     file = scratch / "model.gguf"
     with file.open("wb") as output:
         for part in PARTS:

@@ -24,7 +24,6 @@ class Interval(NamedTuple):
     high: float
 
     def map(self, function: Callable[[float], float]) -> Self:
-        """Of a function that grows."""
         return type(self)(*map(function, self))
 
 
@@ -41,7 +40,6 @@ def mean(sums: Sequence[float], counts: Sequence[float]) -> Interval:
 
 
 def wilson(right: int, asked: int) -> Interval:
-    """A share with Wilson's interval."""
     if not asked:
         return Interval(math.nan, 0.0, 1.0)
     share, square = right / asked, Z * Z / asked
@@ -71,7 +69,6 @@ class Recall:
 
     @property
     def quantized(self) -> int:
-        """Right with quantized KV."""
         return self.plain - self.lost + self.gained
 
     @property

@@ -48,11 +48,9 @@ class KnownAgents:
         return check(turn, tokens + self._new_tokens, 1, 0)
 
     async def fork(self, source: str, agent: str) -> None:
-        """Another agent with the same memory."""
         await self._stack.fork(source, agent)
 
     async def evict(self, agent: str) -> None:
-        """Out of the worker's memory."""
         await self._stack.evict(agent)
 
     async def restart(self) -> float:

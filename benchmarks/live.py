@@ -60,7 +60,6 @@ class LiveStack:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def describe_model(self) -> model_pb2.Model:
-        """The model that serves."""
         return (await self._models.GetModel(model_pb2.GetModelRequest(model_id=self.model))).model
 
     async def ask(self, agent: str, max_tokens: int = 40, **arguments: Any) -> Turn:
@@ -69,7 +68,6 @@ class LiveStack:
         return await turns.take(self._inference, request)
 
     async def agent(self, agent: str) -> agent_pb2.Agent:
-        """An agent's description."""
         return (await self._agents.GetAgent(agent_pb2.GetAgentRequest(key=self._key(agent)))).agent
 
     async def prefill(self, agent: str, token_ids: Sequence[int]) -> None:
@@ -131,7 +129,6 @@ class LiveStack:
         await kill_all(self._process)
 
     async def close(self) -> None:
-        """Stop everything in order."""
         await self._channel.close(None)
         await end(self._process)
 
@@ -241,7 +238,6 @@ async def running(
 async def running_over(
     root: Path, model: str = "demo", environment: Mapping[str, str] | None = None, metrics: bool = False
 ) -> AsyncIterator[LiveStack]:
-    """The same over ROOT/data, which stays."""
     address = f"127.0.0.1:{scraping.free_ports(3)}" if metrics else ""
     process = await launch(root, model, environment, address)
     stack = None

@@ -202,7 +202,6 @@ async def of_model(name: str, dtypes: Iterable[str], lengths: Sequence[int], tok
 
 
 def tables(figures: Figures) -> list[Table]:
-    """Bytes of an agent by length, and how many agents fit."""
     of_lengths, of_agents = [], []
     for name, row in figures["models"].items():
         fp16, layers = row["fp16"], row["layers"]
@@ -238,7 +237,6 @@ def tables(figures: Figures) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each model; the exit status."""
     dtypes = ["bfloat16"] if results.backend() == "gpu" else ["bfloat16", "float32"]
     output, budget = arguments.output or f"memory-{results.backend()}", int(arguments.budget)
     figures: Figures = {"budget": budget, "tokens": arguments.tokens, "lengths": arguments.lengths, "models": {}}
@@ -249,7 +247,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     found.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768])

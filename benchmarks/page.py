@@ -60,7 +60,6 @@ class Rounds:
         self._numbers = itertools.count()
 
     async def measure(self, way: str) -> dict[str, Any]:
-        """One round."""
         name, asked = f"round {next(self._numbers)}", self._asked
         processes = {service: self._stack.process(service) for service in _SERVICES}
         before = {service: sum(process.cpu_times()[:2]) for service, process in processes.items()}
@@ -109,7 +108,6 @@ def figures(samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Throughput and processor time both ways."""
     asked, rows = figures["asked"], []
     for way in (WITHOUT, WITH):
         used = figures["cpu_seconds"][way]
@@ -129,7 +127,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each pair. Return the exit status."""
     asked = {name: getattr(arguments, name) for name in ("agents", "tokens", "stored")}
     asked["model"] = model_name(arguments.model)
     output = arguments.output or f"page-{asked['model']}-{results.backend()}"

@@ -29,7 +29,6 @@ _SECONDS = 60.0
 
 
 def recorded() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """What Chromium asked for."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(RECORDED.read_text())
     return found
 

@@ -38,7 +38,6 @@ class Places:
         return Place(self, [*first.blocks[:blocks], *own], pieces, own, first)
 
     def give_back(self, blocks: list[int], pieces: list[int]) -> None:
-        """These are free."""
         self._blocks.give_back(blocks)
         self._pieces.give_back(pieces)
 

@@ -20,7 +20,6 @@ _ENDS = (".", ",", "?")
 
 
 def token_ids(tokens: int, seed: object) -> list[int]:
-    """So many tokens, drawn at random."""
     return random.Random(f"{seed}").choices(range(_FIRST_ID, _LAST_ID + 1), k=tokens)
 
 

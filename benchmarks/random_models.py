@@ -51,7 +51,6 @@ def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) 
 
 
 def write_model(config: dict[str, Any], directory: Path, seed: int = 0, *, quantized: bool = True) -> None:
-    """The model of a configuration."""
     directory.mkdir(parents=True, exist_ok=True)
     weights = dict(tree_flatten(random_model(config, seed, quantized=quantized).parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})

@@ -120,7 +120,6 @@ class Restarts:
 
 
 def figures(asked: dict[str, Any], samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of each way's moments, of the ratios within samples, and all samples."""
     ways = {way: {name: results.summary([each[way][name] for each in samples]) for name in MOMENTS} for way in WAYS}
     times = {
         name: results.summary([each[NOTHING][name] / each[KEPT][name] for each in samples])
@@ -130,7 +129,6 @@ def figures(asked: dict[str, Any], samples: list[dict[str, Any]]) -> dict[str, A
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """When the agents have answered."""
     asked, ways, times = figures["asked"], figures["ways"], figures["times_as_early"]
     rows = [
         (label.format(**asked), *(spread(ways[way][name], 2, " s") for way in WAYS)) for name, label in MOMENTS.items()
@@ -145,7 +143,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write after each sample."""
     grown = arguments.length + (arguments.samples + 1) * (arguments.new + arguments.generated)
     asked = {name: getattr(arguments, name) for name in ("agents", "length", "new", "generated", "samples")}
     asked["model"] = model_name(arguments.model)
@@ -167,7 +164,6 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model")
     found.add_argument("--agents", type=options.at_least(1), default=5)

@@ -54,7 +54,6 @@ def write(directory: Path, tokens: int) -> list[File]:
 
 
 def raw(files: Sequence[File]) -> None:
-    """All files as evaluated arrays, unverified."""
     arrays = [array for _, file in files for array in mx.load(file.path).values()]  # type: ignore[union-attr]
     mx.eval(arrays)
 
@@ -89,7 +88,6 @@ class Pool:
 
 
 def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) -> dict[str, Any]:
-    """All ways in turns."""
     tokens = len(files) * BLOCK_TOKENS
     samples: dict[str, list[float]] = {name: [] for name in PARTS}
     for run in range(runs + 1):
@@ -109,7 +107,6 @@ def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) 
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """One: all parts by length."""
     rows = [
         [
             f"{int(tokens):,}",
@@ -126,7 +123,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
 
 
 def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) -> int:
-    """Measure, print, write; the exit status."""
     with tempfile.TemporaryDirectory(dir=directory) as place, asyncio.Runner() as loop:
         files = write(Path(place), max(lengths))
         pool = Pool(max(lengths))

@@ -42,7 +42,6 @@ def summary(samples: Sequence[float]) -> dict[str, Any]:
 
 
 def percentile(samples: Sequence[float], percent: int) -> float:
-    """Between the nearest samples, linearly."""
     if len(samples) == 1:
         return samples[0]
     return statistics.quantiles(samples, n=100, method="inclusive")[percent - 1]

@@ -63,7 +63,6 @@ def run(command: Sequence[str], limit: float) -> int:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run all; 1 where something failed."""
     keep_private()  # One place for all processes: what a GPU compiles once, it does not compile again.
     # In a process of its own, because a GPU that this one has opened has less memory for the others.
     asked = [sys.executable, "-c", "from benchmarks.results import backend; print(backend())"]
@@ -83,7 +82,6 @@ def main(given: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some of the benchmarks")
     cache = Path("~/.cache/agentmem/models").expanduser()

@@ -165,7 +165,6 @@ def by_stage(stages: list[tuple[str, float]], sent: float) -> dict[str, float]:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """First tokens around a swap, and where its time goes."""
     firsts, rows, spent = ("hot", "warm_after_restart", "swap", "swap_and_cold"), [], []
     for row in figures["swaps"].values():
         tokens = f"{row['prompt_tokens']['median']:.0f}"
@@ -209,7 +208,6 @@ async def measure(models: Sequence[str], lengths: Sequence[int], runs: int, flag
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     models = arguments.model or [f"a={DEMO}", f"b={DEMO}"]
     if len(models) != 2:
         raise SystemExit("give --model NAME=DIRECTORY twice, or not at all")

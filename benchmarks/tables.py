@@ -43,7 +43,6 @@ class Claim:
 
     @property
     def met(self) -> bool:
-        """Whether it is reached."""
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
     def row(self) -> tuple[str, str, str, str]:
@@ -54,12 +53,10 @@ class Claim:
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
-    """All of them."""
     return Table("Figures to reach", ("what", "to reach", "measured", ""), [claim.row() for claim in claims])
 
 
 def show(tables: Sequence[Table]) -> None:
-    """Print them."""
     console = Console(width=max(120, Console().width))
     for table in tables:
         shown = rich.table.Table(title=table.title, caption=table.note or None)

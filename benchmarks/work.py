@@ -101,7 +101,6 @@ def _gaps(arrivals: Sequence[float]) -> list[float]:
 
 
 def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of one measurement."""
     turns = list(itertools.chain.from_iterable(found["turns"]))
     gaps = list(itertools.chain.from_iterable(turn.pop("gaps") for turn in turns))
     first, counts = [turn["first"] for turn in turns], (50, 95, 99)
@@ -119,7 +118,6 @@ def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
 async def of_server(
     server: Server, words: Prompts, sizes: TurnSizes, agents: Sequence[int], ways: Sequence[str], tell: _Tell
 ) -> None:
-    """Tell figures of a server."""
     await server.start()
     try:
         warm_up = TurnSizes(sizes.context, sizes.new, sizes.generated, 3)
@@ -135,7 +133,6 @@ async def of_server(
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Rates, first tokens and gaps, by number of agents."""
     sizes = figures["sizes"]
     columns = ("", "tokens/s", "first token p50", "p95", "p99", "gap p50", "p99", "from memory")
     note = (
@@ -182,7 +179,6 @@ def given_weights(model: str, root: Path) -> Weights:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, writing all there is after each measurement, and print; the exit status, 1 where a claim is missed."""
     sizes = TurnSizes(arguments.context, arguments.new, arguments.generated, arguments.turns)
     measured: dict[str, dict[str, Any]] = {}
     with scratch() as root:
@@ -204,7 +200,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     named = f"demo, {', '.join(REAL)}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
     found.add_argument("--model", default=REAL[0], help=named)

@@ -68,7 +68,6 @@ async def sample(found: StoreProcess, agents: int, seconds: float) -> dict[str, 
 
 
 async def measure(urls: Mapping[str, str], agents: Sequence[int], seconds: float, samples: int) -> dict[str, Any]:
-    """All of them, in turns."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in urls}
     for _ in range(samples):
         for name, url in urls.items():
@@ -79,7 +78,6 @@ async def measure(urls: Mapping[str, str], agents: Sequence[int], seconds: float
 
 
 def figures(asked: dict[str, Any], found: Mapping[str, Mapping[str, Sequence[dict[str, float]]]]) -> dict[str, Any]:
-    """Medians, those of each round's ratio to SQLite, and all samples."""
     ways: dict[str, Any] = {}
     for name, by_agents in found.items():
         ways[name] = {}
@@ -91,7 +89,6 @@ def figures(asked: dict[str, Any], found: Mapping[str, Mapping[str, Sequence[dic
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Commits per second, and what one takes."""
     ways, agents = figures["ways"], [str(number) for number in figures["asked"]["agents"]]
     columns = ("", *(f"{number} agent{'' if number == '1' else 's'}" for number in agents))
     note = f"Medians of {figures['asked']['samples']} rounds of {figures['asked']['seconds']:g} s (range)."
@@ -122,14 +119,12 @@ def servers(database: str, standby: str) -> Iterator[dict[str, str]]:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     with servers(arguments.database, arguments.standby) as urls:
         found = await measure(urls, arguments.agents, arguments.seconds, arguments.samples)
     results.conclude(arguments.output, found, tables(found))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8, 32, 128])
     found.add_argument("--database", default="", help="libpq's URL of a PostgreSQL without a standby")

@@ -76,7 +76,6 @@ _SUMMED = ("turns", "ok", "failed", "unknown", "reads", "again", "listed", "seco
 
 
 def figures(asked: Mapping[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is written: sums, and all rounds."""
     faults: Counter[str] = Counter()
     for each in rounds:
         faults.update(each["faults"])
@@ -90,7 +89,6 @@ def figures(asked: Mapping[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """What clients were told, and what was done meanwhile."""
     minutes = figures["seconds"] / 60
     return [
         Table(
@@ -117,7 +115,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Drill, print, write after each round; the exit status."""
     asked = {name: getattr(arguments, name) for name in ("turns", "between", "during", "seed")}
     pace, rounds = Pace(arguments.between, arguments.during), list[dict[str, Any]]()
     output, found = arguments.output, dict[str, Any]()
@@ -137,7 +134,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--turns", type=options.at_least(1), default=10_000, help="at least so many, in whole rounds")
     found.add_argument("--between", type=options.at_least(1), default=200, help="turns and reads between two faults")

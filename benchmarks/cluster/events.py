@@ -166,7 +166,6 @@ class Simulation:
         self._at(now + self._random.expovariate(agents / self._load.idle), self._draw, None)
 
     def _where(self, agent: int) -> int:
-        """The node that committed its state."""
         if (node := self._holder[agent]) == NOWHERE:
             node = self._holder[agent] = next(order(agent, len(self._nodes), self._seed))
         return node
@@ -265,7 +264,6 @@ class Simulation:
         self._gateways.gone(node)
 
     def _close(self) -> None:
-        """Count what has not ended."""
         there = [turn for node in self._nodes for turn in node.present]
         for turn in (*there, *self._going):
             self.found.unfinished += 1

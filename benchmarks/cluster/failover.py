@@ -114,7 +114,6 @@ def told(turns: Sequence[Spoken]) -> dict[str, Any]:
 
 
 async def sample(number: int, asked: dict[str, Any], made_of: Callable[..., Node] = Node) -> dict[str, Any]:
-    """One round."""
     run = uuid.uuid4().hex[:6]
     flags = (f"--seconds={asked['prefill']}", f"--answer-seconds={asked['answer']}", f"--slots={asked['slots']}")
     agents = [f"{run} {each}" for each in range(_NODES * asked["agents"])]
@@ -135,7 +134,6 @@ async def sample(number: int, asked: dict[str, Any], made_of: Callable[..., Node
 
 
 def figures(asked: dict[str, Any], samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is written: medians, and all samples."""
     found: dict[str, Any] = {"asked": asked}
     for way in (KILLED, LEFT):
         each = [sample[way] for sample in samples]
@@ -156,7 +154,6 @@ def figures(asked: dict[str, Any], samples: Sequence[dict[str, Any]]) -> dict[st
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """The nodes, and the database."""
     asked, killed, left, database = (figures[name] for name in ("asked", KILLED, LEFT, DATABASE))
     rounds = f"Medians of {len(figures['samples'])} rounds (range)."
     return [
@@ -202,7 +199,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write after each round."""
     asked = {
         name: getattr(arguments, name) for name in ("agents", "slots", "prefill", "answer", "detection", "between")
     }
@@ -218,7 +214,6 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--detection", type=float, default=3.0, help="seconds until the standby is promoted")
     found.add_argument("--between", type=float, default=4.0, help="seconds before and after each")

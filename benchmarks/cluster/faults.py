@@ -72,7 +72,6 @@ class Machine:
 
     @contextmanager
     def without(self, failing: Callable[[Proxy], object]) -> Iterator[None]:
-        """Its ways to the servers fail."""
         with ExitStack() as stack:
             for proxy in self.proxies:
                 stack.enter_context(failing(proxy))  # type: ignore[arg-type]
@@ -111,7 +110,6 @@ class Drill:
         return [operation for client in self.clients for operation in client.history]
 
     async def lists(self) -> dict[str, tuple[str, ...]]:
-        """What the ledger has now."""
         return {agent: await self.clients[0].doors[0].read(agent) for agent in AGENTS}
 
     def _done(self) -> int:
@@ -152,7 +150,6 @@ async def stop_worker(drill: Drill, machine: Machine) -> None:
 
 
 async def stop_store(_: Drill, machine: Machine) -> None:
-    """SIGSTOP."""
     machine.node.signal(signal.SIGSTOP, "store")
     await asyncio.sleep(PAUSE)
     machine.node.signal(signal.SIGCONT, "store")

@@ -93,7 +93,6 @@ class Node:
 
     @property
     def store(self) -> str:
-        """Where the store serves."""
         return f"unix:{self.run}/store.sock"
 
     def signal(self, number: Signals, *names: str) -> None:

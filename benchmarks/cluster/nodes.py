@@ -76,7 +76,6 @@ class Node:
         self._stamp = self._sequence = 0
 
     def arrive(self, turn: Turn, now: float) -> None:
-        """Take a turn."""
         turn.node = self
         self.present[turn] = None
         if self._free:
@@ -129,7 +128,6 @@ class Node:
             self._next(now)
 
     def _next(self, now: float) -> None:
-        """Compute the next prompt, or else decode."""
         self._stamp += 1
         if self._prompts:
             self._computing, seconds = self._prompts.popleft()
@@ -164,7 +162,6 @@ class Node:
             self._next(now)
 
     def _advance(self, now: float) -> None:
-        """Count the steps since something changed."""
         if self._decoding and self._computing is None:
             self._steps += (now - self._since) / self._step[len(self._decoding)]
         self._since = now

@@ -78,7 +78,6 @@ class RoundRobin:
         self._next = 0
 
     def __call__(self, _agent: int, _last: int, view: View, _ordered: Iterator[int]) -> int:
-        """The next node that is ready."""
         while True:
             node = self._next = (self._next + 1) % len(view.ready)
             if view.ready[node]:

@@ -102,7 +102,6 @@ class Server:
 
     @property
     def conninfo(self) -> str:
-        """Where the server is, for libpq."""
         return f"host={self.root} user=agentmem dbname=postgres"
 
     def connect(self, **arguments: Any) -> psycopg.Connection[tuple[Any, ...]]:
@@ -110,7 +109,6 @@ class Server:
         return psycopg.connect(self.conninfo, autocommit=True, **arguments)
 
     def run(self, program: str, *arguments: str) -> None:
-        """Run one of PostgreSQL's programs."""
         ended = subprocess.run([programs() / program, *arguments], capture_output=True, check=False, **identity())
         assert ended.returncode == 0, ended.stderr.decode()
 

@@ -78,7 +78,6 @@ class Pair(NamedTuple):
 
 
 def until(condition: Callable[[], object]) -> bool:
-    """Wait for something that comes."""
     while not condition():
         time.sleep(0.01)
     return True

@@ -81,7 +81,6 @@ class Proxy:
                 pass
 
     def close(self) -> None:
-        """Break all, and listen no more."""
         self._is_cut = True
         self._listener.close()
         self._break()

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import options, results
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
-from benchmarks.cluster.inputs import GIVEN, Costs, Inputs, costs, read
+from benchmarks.cluster.inputs import GIVEN, Costs, Inputs, costs
 from benchmarks.cluster.policies import policies
 from benchmarks.tables import Table
 
@@ -73,7 +73,6 @@ def summary(found: Found, seconds: float) -> dict[str, float | None]:
 
 
 def simulated(asked: Mapping[str, Any], inputs: Inputs, policy: str, seed: int) -> Found:
-    """One run."""
     cost = costs(inputs, prefill=asked["prefill"])
     part, seconds, nodes = asked["load"], asked["seconds"], asked["nodes"]
     run = Simulation(
@@ -92,7 +91,6 @@ def simulated(asked: Mapping[str, Any], inputs: Inputs, policy: str, seed: int) 
 
 
 def measured(asked: Mapping[str, Any], inputs: Inputs) -> Figures:
-    """All runs."""
     cost, counted = costs(inputs, prefill=asked["prefill"]), asked["seconds"] * 4 / 5
     return {
         "asked": asked,
@@ -118,47 +116,28 @@ def _over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """Policies, the lost node, and the inputs."""
     asked = figures["asked"]
     where = f"{asked['nodes']:,} nodes, {asked['agents']:,} agents"
-    rows = [[each.what, _value(each.value, each.unit), each.source] for each in GIVEN.values()]
-    note = "Numbers by tokens are of 1,000 to 32,000 tokens, between which the simulation interpolates."
-    given = Table("What is given", ("input", "value", "source"), rows, note)
-    return [_policies(figures, where), _lost(figures, where), given]
+    return [_policies(figures, where), _lost(figures, where)]
 
 
 def _policies(figures: Mapping[str, Any], where: str) -> Table:
     asked = figures["asked"]
-    rows = [
-        [
-            policy,
-            _cell(found["finished"], ",.0f"),
-            _cell(found["tokens"], ",.0f"),
-            _cell(found["mean"], ".2f", " s"),
-            _cell(found["p99"], ".2f", " s"),
-            _cell(found["imbalance"], ".2f"),
-            _share(found["warm"]),
-            _share(found["pool"]),
-            _share(found["fetched"]),
-            _share(found["computed"]),
-        ]
-        for policy, found in figures["policies"].items()
-    ]
-    return Table(
+    cells = (
+        ("turns/s", "finished", ",.0f", ""),
+        ("tokens/s", "tokens", ",.0f", ""),
+        ("wait and first token, mean", "mean", ".2f", " s"),
+        ("p99", "p99", ".2f", " s"),
+        ("busiest node / mean", "imbalance", ".2f", ""),
+        ("warm", "warm", ".1%", ""),
+        ("of them in the pool", "pool", ".1%", ""),
+        ("fetched", "fetched", ".1%", ""),
+        ("computed", "computed", ".1%", ""),
+    )
+    return _table(
         f"Where turns run: {where}, one node lost",
-        (
-            "policy",
-            "turns/s",
-            "tokens/s",
-            "wait and first token, mean",
-            "p99",
-            "busiest node / mean",
-            "warm",
-            "of them in the pool",
-            "fetched",
-            "computed",
-        ),
-        rows,
+        figures,
+        cells,
         f"Asked for are {figures['rate']:,.0f} turns/s, {asked['load']:.0%} of what the nodes can do "
         f"({figures['capacity']:.2f} turns/s each). Memories are {figures['tokens']:,.0f} tokens in the mean. Counted "
         f"are {asked['seconds'] * 4 / 5:.0f} s, and turns without a first token at their end as if they had it then: "
@@ -167,39 +146,35 @@ def _policies(figures: Mapping[str, Any], where: str) -> Table:
 
 
 def _lost(figures: Mapping[str, Any], where: str) -> Table:
-    rows = [
-        [
-            policy,
-            _cell(found["lost_turns"], ",.0f"),
-            _cell(found["lost_mean"], ".1f", " s"),
-            _cell(found["lost_max"], ".1f", " s"),
-            _cell(found["lost_tokens"], ",.0f"),
-            _cell(found["moved"], ",.0f"),
-            _cell(found["moved_mean"], ".2f", " s"),
-            _cell(found["recomputed"], ",.0f"),
-        ]
-        for policy, found in figures["policies"].items()
-    ]
-    return Table(
+    cells = (
+        ("its turns", "lost_turns", ",.0f", ""),
+        ("their first token after the loss, mean", "lost_mean", ".1f", " s"),
+        ("longest", "lost_max", ".1f", " s"),
+        ("tokens of answers lost", "lost_tokens", ",.0f", ""),
+        ("its agents' next turns", "moved", ",.0f", ""),
+        ("their wait and first token", "moved_mean", ".2f", " s"),
+        ("tokens of memory computed again", "recomputed", ",.0f", ""),
+    )
+    return _table(
         f"What the lost node costs: {where}",
-        (
-            "policy",
-            "its turns",
-            "their first token after the loss, mean",
-            "longest",
-            "tokens of answers lost",
-            "its agents' next turns",
-            "their wait and first token",
-            "tokens of memory computed again",
-        ),
-        rows,
+        figures,
+        cells,
         "It is a machine that vanishes: its streams end with its lease. Tokens are "
         f"computed again until {figures['asked']['seconds'] * 3 / 5:.0f} s after the loss. Where a first token is "
         "missing, no turn had it by then.",
     )
 
 
-def _cell(found: Mapping[str, float] | None, form: str, unit: str = "") -> str:
+def _table(title: str, figures: Mapping[str, Any], cells: Sequence[tuple[str, str, str, str]], note: str) -> Table:
+    """A row for each policy; of each cell its column, the figure, its format and its unit."""
+    rows = [
+        [policy, *(_cell(found[name], form, unit) for _, name, form, unit in cells)]
+        for policy, found in figures["policies"].items()
+    ]
+    return Table(title, ("policy", *(column for column, *_ in cells)), rows, note)
+
+
+def _cell(found: Mapping[str, float] | None, form: str, unit: str) -> str:
     """The median, with its spread where there is one."""
     if found is None:
         return ""
@@ -207,26 +182,13 @@ def _cell(found: Mapping[str, float] | None, form: str, unit: str = "") -> str:
     return f"{median}{unit}" if low == high else f"{median}{unit} ({low}–{high})"
 
 
-def _share(found: Mapping[str, float]) -> str:
-    return f"{found['median']:.1%}"
-
-
-def _value(value: Any, unit: str) -> str:
-    values = value.values() if isinstance(value, Mapping) else [value]
-    if unit == "s":
-        return f"{', '.join(f'{each * 1000:,.0f}' for each in values)} ms"
-    return f"{', '.join(f'{each:,.0f}' for each in values)} {unit}".strip()
-
-
 def main(given: argparse.Namespace) -> int:
-    """Simulate, print, write; the exit status."""
     asked = {name: getattr(given, name) for name in ("nodes", "agents", "load", "seconds", "seeds", "prefill")}
-    figures = measured(asked, read())
+    figures = measured(asked, GIVEN)
     return results.conclude(given.output or f"simulation-{given.nodes}", figures, tables(figures))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--nodes", type=options.at_least(2), default=1000)
     found.add_argument("--agents", type=options.at_least(1), default=10_000_000)

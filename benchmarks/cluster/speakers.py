@@ -46,7 +46,6 @@ class Spoken:
     failures: tuple[str, ...] = ()
 
     def append(self) -> Append:
-        """For the check of a history."""
         return Append(self.agent, self.request_id, self.began, self.ended, Outcome.OK, self.seen)
 
 
@@ -76,7 +75,6 @@ class Speakers:
         await asyncio.gather(*self._running)
 
     def cancel(self) -> None:
-        """End at once."""
         for task in self._running:
             task.cancel()
 

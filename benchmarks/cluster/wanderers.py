@@ -45,7 +45,6 @@ class Door:
     @classmethod
     @asynccontextmanager
     async def to(cls, node: Node, number: int) -> AsyncIterator[Self]:
-        """One of that node's."""
         async with AsyncExitStack() as stack:
             store, door = [
                 await stack.enter_async_context(connect(place)) for place in (node.store, node.doors[number])

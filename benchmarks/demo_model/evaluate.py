@@ -49,7 +49,6 @@ class Score:
         return sum(self.right[key] for key in keys) / max(1, sum(self.asked[key] for key in keys))
 
     def figures(self) -> dict[str, object]:
-        """As plain data, with the counts."""
         told, untold = (sum(count for key, count in self.asked.items() if key[0] is known) for known in (True, False))
         return {
             "recall": round(self.share(True), 4),

@@ -61,5 +61,4 @@ def filler_sentence(rng: random.Random) -> str:
 
 
 def filler_text(rng: random.Random, sentences: int) -> str:
-    """A paragraph of so many sentences."""
     return " ".join(filler_sentence(rng) for _ in range(sentences))

@@ -96,7 +96,6 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Minutes."""
         return (time.monotonic() - self.started) / 60
 
     def train(self) -> None:

@@ -57,7 +57,6 @@ def is_held_out(kind: Kind, entity: str, value: str) -> bool:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text."""
     return tuple(text.split())
 
 

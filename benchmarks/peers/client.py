@@ -53,7 +53,6 @@ class Answer:
         return ""
 
     def sample(self) -> dict[str, Any]:
-        """What is kept of it."""
         names = ("first", "seconds", "prompt", "generated", "cached")
         found = {name: getattr(self, name) for name in names}
         return {**found, **({"error": self.error} if self.error else {})}
@@ -89,7 +88,6 @@ class Client:
         return (await self._http.get(path)).raise_for_status().json()
 
     async def close(self) -> None:
-        """Close what is open."""
         await self._http.aclose()
 
     async def _read(self, body: dict[str, Any], answer: Answer, headers: dict[str, str]) -> None:

@@ -68,7 +68,6 @@ class Peers:
 
     @contextlib.asynccontextmanager
     async def running(self, room: Room, sizes: Sizes) -> AsyncIterator[list[Server]]:
-        """All servers, started and warm."""
         servers = [self.server(name, room) for name in self._names]
         try:
             for server in servers:
@@ -114,7 +113,6 @@ def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each scenario."""
     console = Console()
     missing: dict[str, str] = {}
     names = list(dict.fromkeys(arguments.servers))
@@ -160,7 +158,6 @@ async def measured(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     found.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=tuple(SCENARIOS))

@@ -66,7 +66,6 @@ class Sample:
         return good
 
     def found(self) -> dict[str, Any]:
-        """What is written."""
         return {"figures": self.figures, "problems": self.problems, "turns": self.turns}
 
 
@@ -90,7 +89,6 @@ Scenario = Callable[[Server, Prompts, Sizes, int], Awaitable[Sample]]
 
 
 async def growing(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """One conversation, turn after turn."""
     sample, chat = Sample(words), Chat(server, words, sizes, f"growing {number}")
     for turn in range(sizes.turns):
         answer = await chat.say()

@@ -106,7 +106,6 @@ class Server(ABC):
         return time.monotonic() - began
 
     async def kill(self) -> None:
-        """SIGKILL to all its processes."""
         process = await self._forget()
         if process is not None:
             await live.kill_all(process)
@@ -119,7 +118,6 @@ class Server(ABC):
 
     @property
     def log(self) -> Path:
-        """What it wrote."""
         return self.root / "log"
 
     async def _forget(self) -> asyncio.subprocess.Process | None:
@@ -150,7 +148,6 @@ class Agentmem(Server):
     health = "/readyz"
 
     def command(self, port: int) -> list[str]:
-        """All services over one data directory."""
         return [
             *(sys.executable, "-m", "gateway.cli.main", "up", "--data", str(self.root / "data")),
             *("--run-dir", str(self.root / "run"), "--model", f"{self.weights.name}={self.weights.directory}"),
@@ -166,7 +163,6 @@ class Agentmem(Server):
         return found
 
     def model(self) -> str:
-        """By its name."""
         return self.weights.name
 
     def version(self) -> str:
@@ -226,7 +222,6 @@ class MlxLm(Server):
         return found
 
     def environment(self) -> dict[str, str]:
-        """The BLAS."""
         return {**preload_here().environment, "HF_HUB_OFFLINE": "1"}
 
     def model(self) -> str:
@@ -234,7 +229,6 @@ class MlxLm(Server):
         return "default_model"
 
     def version(self) -> str:
-        """mlx-lm's."""
         return f"mlx-lm {metadata.version('mlx-lm')}, weights and KV in {self.weights.dtype}"
 
 
@@ -259,7 +253,6 @@ class LlamaCpp(Server):
         return [*found, "--cache-ram", "0"] if self.room.holds is not None else found
 
     def model(self) -> str:
-        """It has only one."""
         return self.weights.name
 
     def version(self) -> str:

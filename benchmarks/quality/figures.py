@@ -57,7 +57,6 @@ class Measured:
 
 
 def figures(measured: Measured) -> dict[str, Any]:
-    """What is written, with all samples."""
     pieces, kinds = measured.pieces, dict.fromkeys(piece.kind for piece in measured.pieces)
     by_kind = {kind: [piece for piece in pieces if piece.kind == kind] for kind in kinds}
     found = {name: _variant(measured, name, by_kind) for name in measured.stored}

@@ -30,11 +30,9 @@ class Result:
         return str(self.found["benchmark"])
 
     def tables(self) -> Sequence[Table]:
-        """Return the tables that the benchmark wrote with its figures."""
         return [Table(**table) for table in self.found["tables"]]
 
     def origin(self) -> str:
-        """Where and how it was measured."""
         found = self.found
         where = f"{found['device']}, mlx {found['mlx']}, commit {found['commit']}, {found['date']}"
         return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
@@ -55,7 +53,6 @@ def read(directory: Path) -> list[Result]:
 
 
 def document(results: Sequence[Result]) -> str:
-    """The whole text."""
     parts = [HEAD]
     for benchmark in dict.fromkeys(result.benchmark for result in results):
         parts += [f"## {benchmark}", summary(NAMES[benchmark]) if benchmark in NAMES else GONE]

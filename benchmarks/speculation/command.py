@@ -74,7 +74,6 @@ class Answering:
 
     @property
     def over(self) -> bool:
-        """All last tokens are there."""
         return all(turn.over for turn in self._turns)
 
     def advance(self) -> None:
@@ -95,12 +94,10 @@ class Answering:
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """The tokens of each answer."""
         return [[event.token_id for event in events] for events in self._events]
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in all answers."""
         return sum(map(len, self._events))
 
     @property
@@ -171,7 +168,6 @@ def _same(plain: Sequence[int], other: Sequence[int]) -> int:
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """One: each answer both ways."""
     rows = [
         [
             name,
@@ -206,7 +202,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
 def main(
     model: LoadedModel, requests: Sequence[Request], agents: Sequence[int], tokens: int, runs: int, output: str
 ) -> int:
-    """Measure, print, write; the exit status."""
     if not model.engine.model.rides:
         sys.exit("nothing is drafted: the model was not proved to take several tokens at once, or this CPU is too slow")
     engines = model.engine, replace(model.engine, speculative=True)

@@ -24,7 +24,6 @@ _BYTES = {"U32": 4, "BF16": 2}
 
 
 def key(agent: str) -> types_pb2.AgentKey:
-    """The key of an agent."""
     return types_pb2.AgentKey(namespace=_NAMESPACE, agent_id=agent, model_id=_MODEL)
 
 

@@ -45,7 +45,6 @@ def latency(samples: Sequence[float]) -> dict[str, Any]:
 
 
 async def timed(call: Callable[[Any], Awaitable[object]], request: object) -> float:
-    """Seconds that one call takes."""
     started = time.perf_counter()
     await call(request)
     return time.perf_counter() - started
@@ -161,7 +160,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     bench = Bench(arguments.agents, arguments.calls, arguments.runs)
     with tempfile.TemporaryDirectory(prefix="store-", dir=arguments.directory) as folder:
         await bench.many_agents(Path(folder) / "many")
@@ -170,7 +168,6 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--agents", type=options.at_least(2), default=1000)
     found.add_argument(

@@ -26,7 +26,6 @@ class StoreProcess:
     agents: agent_pb2_grpc.AgentServiceAsyncStub
 
     def resident_bytes(self) -> int:
-        """Memory that it has now."""
         return _number(self.pid, "status", "VmRSS") * 1024
 
     def peak_bytes(self) -> int:
@@ -34,7 +33,6 @@ class StoreProcess:
         return _number(self.pid, "status", "VmHWM") * 1024
 
     def forget_peak(self) -> None:
-        """Start the peak again."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
 

@@ -141,7 +141,6 @@ class Bench:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What is written."""
         return {
             "model": model_name(self._arguments.model),
             "backend": results.backend(),
@@ -166,7 +165,6 @@ def _size(files: list[Path]) -> int:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     directory, lengths = model_directory(arguments.model), arguments.lengths
     environment = {
         "AGENTMEM_WORKER_CONTEXT_LENGTH": str(max(lengths) + 1024),
@@ -185,7 +183,6 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model without sliding layers")
     found.add_argument("--lengths", type=options.at_least(2), nargs="+", default=[1000, 2000, 4000, 8000, 16000, 32000])

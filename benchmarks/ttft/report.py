@@ -26,7 +26,6 @@ def row(raw: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """Time to first token."""
     where = f"{figures['model']}, {figures['backend'].upper()}"
     rows = [
         [f"{int(length):,}", *(milliseconds(found[name]) if name in found else "" for name in _TIMES), _faster(found)]

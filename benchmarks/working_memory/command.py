@@ -86,7 +86,6 @@ class Comparison:
         return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
     def mistakes(self) -> list[str]:
-        """What must not be, in words."""
         found = []
         for agents, rows in self.scores.items():
             for way, row in rows.items():
@@ -148,7 +147,6 @@ async def warm_up(stack: LiveStack) -> None:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """All runs."""
     runs = []
     for agents, rows in figures["by_agents"].items():
         for way, row in rows.items():
@@ -166,7 +164,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print, write; the exit status."""
     sizes = sizes_of(arguments)
     comparison, console = Comparison(sizes), Console(width=170)
     kv_bytes_per_token = await on_live_stack(comparison)

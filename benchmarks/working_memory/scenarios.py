@@ -52,7 +52,6 @@ class Question:
 
     @property
     def known(self) -> bool:
-        """It was told."""
         return self.how not in ("withheld", "never told")
 
 
@@ -93,7 +92,6 @@ class _Writer:
         self._learned: dict[str, dict[Fact, Learned]] = {name: {} for name in self._agents}
 
     def scenario(self) -> Scenario:
-        """All phases, in order."""
         before, between, after = (round(self._filler * share) for share in _TALKS)
         self._say("public", self._rng.sample(self._agents, 2), {})
         self._talk("talk-1", before)
@@ -172,7 +170,6 @@ class _Writer:
                 self._learned[partner].setdefault(asked[agent], Learned(number, "relay"))
 
     def _talk(self, name: str, tokens: int) -> None:
-        """Each agent reads filler of its own."""
         self._all_at_once(name, {agent: self._filler_of(tokens) for agent in self._agents})
 
     def _filler_of(self, tokens: int) -> str:
