@@ -40,7 +40,7 @@ NAMES = {
 
 
 IN_PROCESS = frozenset({"engine", "quality", "restoring", "speculation"})
-"""Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
+"""These compute in their own process, which gets the BLAS of a worker."""
 
 
 def summary(module: str) -> str:

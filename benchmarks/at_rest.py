@@ -2,10 +2,9 @@
 
     agentmem bench at-rest [--starts 3] [--seconds 30]
 
-`agentmem up` and mlx_lm's server are started in turns, with the demo model and OpenBLAS where it is installed. The
-clock ends when a chat completion of one token is answered over HTTP. The first sample of `agentmem up` is over an empty
-data directory, where kernels and the model's quality are measured. Files are in the page cache. Processor time is of
-all of a server's processes; RSS is looked at after the answer. Last, each server is left alone by itself.
+Both are started in turns, with the demo model and files in the page cache. The clock ends when a chat completion of one
+token is answered over HTTP. The first sample of `agentmem up` is over an empty data directory, where kernels and the
+model's quality are measured. Last, each server is left alone.
 """
 
 import argparse
@@ -153,8 +152,6 @@ async def measure(starts: int, seconds: float, console: Console) -> dict[str, An
 def figures(
     asked: dict[str, Any], samples: dict[str, list[Start]], at_rest: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
-    """What is written: medians of each way, of each sample's ratio to mlx_lm.server's of the same round, and all
-    samples."""
     ways = {}
     for way, mine in samples.items():
         ways[way] = {

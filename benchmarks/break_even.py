@@ -2,10 +2,8 @@
 
     agentmem bench break-even [--model NAME=DIRECTORY] [--lengths 16 32 64 128 256 512 1024] [--samples 7]
 
-Through the gateway, by the client's clock, one turn at a time. An agent's memory has exactly so many tokens, all of it
-on the disk, with the files in the page cache. Its next turn appends 50 tokens: once with its KV restored, once with
-CACHE_POLICY_RECOMPUTE; the two take turns, each on a fork of its own. `min_restore_tokens` is 1. The first round is
-not counted. The break-even is the smallest length from which on restoring is faster in the median at every length.
+Through the gateway, one turn of 50 new tokens at a time, on a fork each: once with KV restored, with files in the page
+cache, once with CACHE_POLICY_RECOMPUTE. `min_restore_tokens` is 1. The first round is not counted.
 """
 
 import argparse
@@ -30,7 +28,7 @@ Rounds = Mapping[int, Sequence[tuple[float, float]]]
 
 
 def break_even(rounds: Rounds) -> int | None:
-    """The smallest length from which on restoring is faster in the median; None if it is not at the greatest."""
+    """The smallest length from which on restoring is faster in the median; None if there is none."""
     found = None
     for length in sorted(rounds, reverse=True):
         restored, computed = (statistics.median(times) for times in zip(*rounds[length], strict=True))

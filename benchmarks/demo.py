@@ -1,8 +1,7 @@
 """An agent that remembers after kill -9: `make demo`.
 
-Starts the three services with the demo model, tells agent "marco" facts inside about 4,000 tokens of dialogue and asks
-for one (cold), asks again (hot), kills worker and store with SIGKILL, asks again when they are back (warm), and asks
-agent "danny", who was never told. Exit status 1 if an answer or a reuse is wrong.
+Tells agent "marco" facts inside about 4,000 tokens of dialogue and asks for one (cold), asks again (hot), kills worker
+and store, asks again (warm), and asks agent "danny", who was never told. Exit status 1 if something is wrong.
 """
 
 import asyncio
@@ -90,7 +89,6 @@ async def tell_and_ask(stack: LiveStack, console: Console) -> list[Step]:
 
 
 async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
-    """The table, and what the memory takes."""
     table = Table(title="Time to first token, seen by the client")
     for column in ("", "agent", "question", "answer", "match", "tier", "reused", "prompt", "first token", ""):
         table.add_column(column, justify="right" if column in ("reused", "prompt", "first token") else "left")

@@ -1,7 +1,6 @@
-"""Figures with 95 % intervals: sums over samples that were drawn at random, shares, and differences of paired answers.
+"""Figures with 95 % intervals: means, shares, and differences of paired answers. Pure.
 
-What was drawn at random are texts and not tokens, since the tokens of one text go wrong together. So a bootstrap
-resamples whole texts, each with what was found with and without quantization. Pure; NumPy only.
+A bootstrap resamples whole texts, since the tokens of one text go wrong together.
 """
 
 import math
@@ -28,10 +27,7 @@ class Interval(NamedTuple):
 
 
 def mean(sums: Sequence[float], counts: Sequence[float]) -> Interval:
-    """The mean over all that was counted, of samples with a sum and a count each; by a bootstrap over samples.
-
-    Always the same draws, so that intervals over the same samples are of the same resamples.
-    """
+    """Mean of samples with a sum and a count each, by a bootstrap over samples with always the same draws."""
     each, weights = np.array(sums, dtype=np.float64), np.array(counts, dtype=np.float64)
     chosen = np.random.default_rng(0).integers(len(each), size=(DRAWS, len(each)))
     drawn = each[chosen].sum(axis=1) / np.maximum(1, weights[chosen].sum(axis=1))
@@ -96,7 +92,6 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """The correlation of ranks; equal values share theirs."""
     return pearson(_ranks(x), _ranks(y))
 
 

@@ -52,7 +52,6 @@ class LiveStack:
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     async def serves(self) -> bool:
-        """Whether the gateway says that turns can run."""
         try:
             answer = await self._health.Check(health_pb2.HealthCheckRequest(), timeout=1)
         except grpc.aio.AioRpcError:
@@ -119,7 +118,6 @@ class LiveStack:
         return model.state == model_pb2.MODEL_STATE_LOADED
 
     def process(self, service: str) -> psutil.Process:
-        """The present process of "store", "worker" or "gateway"."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         return next(child for child in children if MODULES[service] in child.cmdline())
 
@@ -161,7 +159,6 @@ async def kill_all(process: asyncio.subprocess.Process) -> None:
 
 
 def _ended(process: psutil.Process) -> bool:
-    """Also one that nobody waits for, as orphans of containers without an init."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

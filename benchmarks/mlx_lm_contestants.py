@@ -40,7 +40,6 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the caches, spare room included."""
         return sum(int(cache.nbytes) for cache in self.caches)
 
 
@@ -100,7 +99,6 @@ class Alone:
 
     @classmethod
     def plain(cls, model: nn.Module) -> "Alone":
-        """The model's default caches, in the compute dtype."""
         return cls(model, "mlx-lm alone", lambda: make_prompt_cache(model))
 
     @classmethod

@@ -2,10 +2,8 @@
 
     agentmem bench page [--model NAME=PATH] [--rounds 12] [--tokens 1200] [--agents 8] [--stored 1000]
 
-One stack with 1,000 agents. In every other round three tabs are opened as the agents begin, and stay open until they
-have ended. Their requests are those that a real Chromium made, sent by a process of the lowest priority
-(`benchmarks.page_views`). The agents stream chat completions. Ratios are of two rounds that follow each other, with an
-interval by a bootstrap over these pairs. A round that had ended before the page was complete counts for none.
+In every other round three tabs of `page_views` are open while the agents stream chat completions. Ratios are of pairs
+of rounds, with an interval by a bootstrap. A round that ended before the page was complete counts for none.
 """
 
 import argparse
@@ -31,14 +29,13 @@ PROMPT = "The colour of the boat is green. Who told you that?"
 
 
 async def fill(stack: LiveStack, agents: int) -> None:
-    """Have so many agents that look alike."""
     await stack.ask(STORED.format(0), 40, prompt=PROMPT)
     for number in range(1, agents):
         await stack.fork(STORED.format(0), STORED.format(number))
 
 
 def together(answers: list[Answer], tokens: int) -> float:
-    """Tokens a second while all generate: from the last one's second piece until the first one has ended.
+    """Tokens a second from the last one's second piece until the first one has ended.
 
     Raises RuntimeError where an answer is wrong, or they hardly generated together.
     """
@@ -82,7 +79,6 @@ class Rounds:
 
 
 def figures(samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Throughput both ways, the ratio of pairs with its interval, None without one that counts; what the page asked."""
     ratios = [
         mine["tokens_per_second"] / other["tokens_per_second"]
         for mine, other in zip(samples[WITH], samples[WITHOUT], strict=True)
@@ -137,7 +133,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 async def rounds(stack: LiveStack, asked: dict[str, Any], ends: list[int], pairs: int, output: str) -> dict[str, Any]:
-    """All rounds on a stack; what was written."""
     samples: dict[str, list[dict[str, Any]]] = {WITHOUT: [], WITH: []}
     await fill(stack, asked["stored"])
     found: dict[str, Any] = {}

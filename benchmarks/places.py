@@ -1,7 +1,4 @@
-"""Blocks and pieces of a store that a benchmark has to itself, given to sequences and taken back when nobody has them.
-
-The memory of each is taken when it is used first: what is in use is what agents have.
-"""
+"""Blocks and pieces of a store that a benchmark has to itself; memory is taken when one is used first."""
 
 import heapq
 from collections.abc import Sequence
@@ -26,7 +23,7 @@ class Places:
         self._blocks, self._pieces = _Numbers(), _Numbers()
 
     def take(self, tokens: int, checkpoints: int = 1) -> "Place":
-        """Have a place for a sequence that grows to so many tokens, and for so many checkpoints of it."""
+        """A place for a sequence that grows to so many tokens, and for checkpoints of it."""
         pieces = (1 + checkpoints) * self.geometry.checkpoint_pieces
         blocks = self._blocks.take(-(-tokens // BLOCK_TOKENS))
         return Place(self, blocks, self._pieces.take(pieces), blocks)
@@ -48,8 +45,7 @@ class Places:
 
 @dataclass(eq=False)
 class Place:
-    """Where a sequence is, for as long as somebody has this: its blocks, pieces of its own, and which blocks are its
-    own; the others are those of `first`."""
+    """Blocks and pieces of a sequence; `own` blocks are its own, the others `first`'s."""
 
     places: Places
     blocks: list[int]

@@ -1,8 +1,6 @@
-"""Writes a model of real geometry with random 4-bit weights, and a tokenizer of its size, that a worker can load.
+"""Writes a model of real geometry with random 4-bit weights, and a tokenizer in which every token has some text.
 
-    python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4] [--seed 1]
-
-Its text means nothing, but every token has some, so that whatever carries text has as much to do as with a real model.
+python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4] [--seed 1]
 """
 
 import json
@@ -24,7 +22,7 @@ _TEMPLATE = (
 
 
 def write_tokenizer(directory: Path, size: int) -> None:
-    """`size` tokens: the special ones, the bytes, and words that no text is made into and that decode to themselves."""
+    """`size` tokens: special ones, bytes, and words that no text is made into."""
     pieces = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     pieces += [f"Ġw{number}" for number in range(size - len(pieces))]
     tokenizer = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[]))

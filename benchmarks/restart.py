@@ -2,9 +2,8 @@
 
     agentmem bench restart [--agents 5] [--length 4096] [--samples 3]
 
-`agentmem up` and its services are killed and started over the same data directory; all agents are asked at once as soon
-as the gateway lets calls through. The other way sends the same prompts without an agent's name and with
-CACHE_POLICY_RECOMPUTE. The two take turns; the first sample of each warms the page cache and is not counted.
+All agents are asked at once as soon as the gateway lets calls through. The other way sends the same prompts without a
+name and with CACHE_POLICY_RECOMPUTE. The two take turns; the first sample of each is not counted.
 """
 
 import argparse
@@ -74,7 +73,6 @@ class Restarts:
         return found
 
     async def stop(self) -> None:
-        """End the stack, if there is one."""
         if self._stack is not None:
             await self._stack.close()
 

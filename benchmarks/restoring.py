@@ -2,10 +2,9 @@
 
     agentmem bench restoring [--tokens 1024 4096 16384] [--runs 5] [--directory DIRECTORY] [--output NAME]
 
-Needs no model: blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), and in the page cache. In turns
-and by the worker's own functions: MLX reads the files, unverified ("raw read"); threads read, hash and check them
-("read and verify"); the engine begins the sequence ("begun"); a sequence begins whose blocks are in memory ("hot").
-Before each, the cache of MLX's allocator is emptied, as between turns. The first round is not counted.
+Blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), and in the page cache. In turns: MLX reads the
+files; threads read, hash and check them; the engine begins the sequence ("begun"); a sequence begins whose blocks are
+in memory ("hot"). MLX's cache is emptied before each. The first round is not counted.
 """
 
 import argparse
@@ -59,7 +58,7 @@ def raw(files: Sequence[File]) -> None:
 
 
 class Pool:
-    """A store of as many blocks as the longest run of files, and one for the tokens that come then."""
+    """A store with room for all files and a tail."""
 
     def __init__(self, tokens: int) -> None:
         self.store = KVStore(GEOMETRY, tokens // BLOCK_TOKENS + 1, 0)

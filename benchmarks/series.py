@@ -2,10 +2,8 @@
 
     agentmem bench all [--only NAME …] [--directory DIRECTORY] [--limit SECONDS]
 
-On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
---directory if it is not there. Nothing else should run meanwhile; on two cores it takes more than an hour. A benchmark
-that fails, or takes longer than --limit, leaves its result as it was, and the others go on. The exit status is 1 where
-one failed.
+On a CPU with the demo model; on a GPU with random weights of Llama 3.1 8B's geometry, which are written to --directory.
+On two cores it takes more than an hour. A benchmark that fails or takes too long leaves its result as it was.
 """
 
 import argparse
@@ -51,7 +49,7 @@ def commands(backend: str, directory: Path, only: Sequence[str]) -> list[list[st
 
 
 def run(command: Sequence[str], limit: float) -> int:
-    """Run a module's command; its exit status, or 124 where it took longer. It is interrupted, as by Ctrl-C."""
+    """Run a module's command; its exit status, 124 after `limit` seconds."""
     with subprocess.Popen([sys.executable, "-m", *command], start_new_session=True) as process:
         try:
             return process.wait(limit)

@@ -3,10 +3,9 @@
     agentmem bench swap [--lengths 512 2048 4096] [--runs 3]
     agentmem bench swap --model a=DIR --model b=DIR --lengths 2048 8192 16384 --output swap-llama-3.1-8b-gpu
 
-Two models, one loaded at a time, by gRPC at a worker. For each length: an agent's first turn on A, its next one (hot),
-a turn on B, and the agent's next one on A (swap); then a turn on B, and one of as many tokens on A by an agent that A
-does not know. Last, the worker is killed and all agents' next turns are warm. Without --model both are the demo model
-under two names. `python -m benchmarks.random_models llama-3.1-8b DIR --seed 1` writes a model of real geometry.
+At a worker that loads one of two models at a time: an agent's next turn on A while it is hot, after a turn on B, and
+after a restart; and a turn of as many tokens that A does not know, after a turn on B. Without --model both are the demo
+model. `python -m benchmarks.random_models llama-3.1-8b DIR --seed 1` writes a model of real geometry.
 """
 
 import argparse
@@ -72,7 +71,6 @@ class Services:
             await process.wait()
 
     async def turn(self, model: str, agent: str, **arguments: Any) -> Turn:
-        """One turn that generates 4 tokens."""
         key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
         sampling = types_pb2.Sampling(ignore_eos=True)
         request = inference_pb2.GenerateRequest(key=key, max_tokens=4, sampling=sampling, **arguments)
@@ -112,7 +110,6 @@ class Swaps:
         self._services, self._names, self._random = services, names, random.Random(1)
 
     def tokens(self, count: int) -> types_pb2.TokenIds:
-        """So many tokens that nobody has seen."""
         return types_pb2.TokenIds(ids=token_ids(count, self._random.random()))
 
     def more(self) -> types_pb2.Append:
@@ -128,7 +125,6 @@ class Swaps:
         return turn, by_stage(await watching, sent)
 
     async def one(self, tokens: int, run: int) -> dict[str, Any]:
-        """An agent from its first turn to its next one after a swap; and one that is unknown, after another swap."""
         a, b = self._names
         agent, services = f"agent-{tokens}-{run}", self._services
         await services.turn(a, agent, token_ids=self.tokens(tokens))

@@ -1,7 +1,4 @@
-"""What a benchmark says of its figures, on the terminal and in RESULTS.md: tables, and claims that are met or missed.
-
-A benchmark's module has `tables(figures)`, a pure function of its samples, and some have `claims(figures)`.
-"""
+"""Tables of figures, and claims that are met or missed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from rich.markup import escape
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are shown: the first column is text, the others numbers with their units. `note` is prose below."""
+    """The first column is text, the others numbers with their units. `note` is prose below."""
 
     title: str
     columns: Sequence[str]
@@ -33,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure to reach: `value` is at most `limit`, or at least, as `at_most` says; both in `unit` ("x", " %")."""
+    """`value` is to be at most or at least `limit`, in `unit`."""
 
     text: str
     value: float

@@ -15,12 +15,8 @@ class WrongTurn(RuntimeError):
 
 @dataclass
 class Turn:
-    """A turn. `first` and `seconds` are the client's clock, from sending to the first token and to the end.
-
-    `token_ids` are those that were generated, `arrivals` the monotonic time of each; `cached` the tokens reused of each
-    tier, and `tier` the first of them ("none"); `queue`, `load` and `prefill` are seconds of the worker's clock,
-    `load_bytes` of KV read below hot.
-    """
+    """A turn. Seconds: `first`, `seconds` by the client's clock; `queue`, `load`, `prefill` by the worker's.
+    `cached` tokens by tier, `tier` the first of them; `load_bytes` of KV read below hot."""
 
     text: str = ""
     match: str = ""
@@ -40,7 +36,6 @@ class Turn:
 
     @property
     def reused(self) -> int:
-        """Tokens of the prompt that were not computed."""
         return sum(self.cached.values())
 
 
@@ -65,7 +60,7 @@ async def take(
 
 
 def check(turn: Turn, prompt: int, generated: int, reused: int, tiers: Collection[str] = ()) -> Turn:
-    """The same turn. Raises WrongTurn unless it had so many tokens, and reused as many, all from these tiers."""
+    """Return the turn. Raises WrongTurn unless it had these tokens and reused only from these tiers."""
     said = (turn.prompt, turn.generated, len(turn.token_ids), turn.reused)
     if said != (prompt, generated, generated, reused):
         raise WrongTurn(
@@ -80,7 +75,6 @@ def check(turn: Turn, prompt: int, generated: int, reused: int, tiers: Collectio
 
 
 def chat(messages: list[tuple[str, str]]) -> types_pb2.Messages:
-    """Messages of the contract from (role, content) pairs."""
     return types_pb2.Messages(messages=[types_pb2.ChatMessage(role=role, content=text) for role, text in messages])
 
 

@@ -3,15 +3,10 @@
     agentmem bench work --model smollm2 --agents 1 8
     agentmem bench work --model llama-3.1-8b --agents 8 32 --servers agentmem
 
-Each agent has a context, and takes turn after turn without a pause, as agents with tools do. All agents take their
-second turn at once, and are measured from then on, by one client over OpenAI's API, in which agents have names.
-
-- "hot": agents are in memory; three groups of them, one after the other.
-- "warm": all processes are killed by SIGKILL once the KV of the first turns is on disk, and started again.
-
-A "gap" is the time between two pieces of an answer's text. Every answer is checked: its end, and its number of tokens.
-A geometry stands for a model: its weights are random and 4-bit. Its text is not made into the same tokens again, so
-that servers that do not keep tokens compute answers once more: compare with those over a real model.
+Agents take turn after turn without a pause; measured from their second turns on, by one client over OpenAI's API.
+"hot": agents are in memory; "warm": all processes were killed by SIGKILL. A "gap" is the time between two pieces of
+text. A geometry is a model of random 4-bit weights; its text is not made into the same tokens again, so servers that do
+not keep tokens compute answers once more.
 """
 
 import argparse
@@ -45,7 +40,6 @@ _WARM_UP = "warm-up"
 _Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
 """Takes the figures of so many agents by a name, as soon as there are any."""
 _GROUPS = 3
-"""Of hot agents: the 95th percentiles of their first tokens were 415, 358, 326 and 340 ms on one stack."""
 
 
 class Agent(Chat):

@@ -37,7 +37,6 @@ class Cluster:
     nodes: dict[str, Node]
 
     def any_other(self, name: str) -> Node:
-        """A node that is not this one."""
         return next(node for each, node in self.nodes.items() if each != name)
 
     async def known(self, count: int) -> None:
@@ -60,7 +59,6 @@ class Cluster:
             return {agent: await holder(agent) for agent in agents}
 
     async def lists(self, agents: Iterable[str], asked: Node) -> dict[str, tuple[str, ...]]:
-        """What the ledger has of scripted workers' agents."""
         async with connect(asked.store) as channel:
             store = StoreClient(channel)
 
@@ -85,10 +83,7 @@ async def cluster(
     made: Callable[..., Node] = Node,
     **more: Any,
 ) -> AsyncIterator[Cluster]:
-    """So many new nodes with gateways on the database at libpq's `url`, all ready and known to each other.
-
-    They leave in the end, and their tables stay. `more` goes to `made`.
-    """
+    """Start nodes with gateways on the database at libpq's `url`, known to each other. `more` goes to `made`."""
     run, environment = uuid.uuid4().hex[:6], {"AGENTMEM_STORE_CLUSTER": url, **more.pop("environment", {})}
     with scratch() as root:
         certificates = issue(authority(Path(root) / "tls"), Path(root) / "tls", HOST, _DAYS)

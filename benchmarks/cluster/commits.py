@@ -2,10 +2,9 @@
 
     agentmem bench commits [--agents 1 8 32 128] [--database postgresql://… --standby postgresql://…]
 
-A real store process on new ledgers, and on its socket a client for each agent, which commits turn after turn of 64
-tokens. --database names a server without a standby, --standby one whose commits wait for one; their tables are left.
-Where neither is named, both are started here, on one disk. All are measured in turns, since a disk's speed changes, and
-each round's figures are compared with SQLite's of the same round.
+A client for each agent commits turn after turn of 64 tokens at a real store. --database names a server without a
+standby, --standby one whose commits wait for one; without either, both are started here. All are measured in turns, and
+compared with SQLite's figures of the same round.
 """
 
 import argparse
@@ -106,7 +105,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 @contextmanager
 def servers(database: str, standby: str) -> Iterator[dict[str, str]]:
-    """The URL of each, "" for SQLite: those that are named, or else those of servers that are started for it."""
+    """Libpq's URL of each, "" for SQLite: those that are named, or servers of its own."""
     if database or standby:
         urls = {POSTGRESQL: database, STANDBY: standby}
         yield {SQLITE: "", **{name: url for name, url in urls.items() if url}}

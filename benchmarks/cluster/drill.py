@@ -2,13 +2,9 @@
 
     agentmem bench drill [--turns 10000] [--seed 0]
 
-Real stores and gateways with scripted workers, on a PostgreSQL with a synchronous standby. Clients ask any gateway, and
-in every other round any worker, too, so that what a node has in memory is often old. They ask again under the same
-request_id at any other one. In rounds, each on new servers: every process is killed by SIGKILL, and a whole node;
-workers and stores are stopped; nodes are cut off from PostgreSQL, lose its answers and have their packets held; a clock
-jumps by years (where there is a C compiler); and the primary is killed, and its standby takes over. No time is
-measured. The history of each round is checked as a whole (`history.py`): the exit status is 1 where something is wrong,
-and every such turn is told.
+Real stores and gateways with scripted workers, on a PostgreSQL with a synchronous standby. Clients ask any gateway, in
+every other round any worker, too, and ask again under the same request_id. In each round: kills, stops, lost and held
+packets, a clock that jumps, and a failover of the database. The exit status is 1 where a history is wrong.
 """
 
 import argparse

@@ -2,17 +2,10 @@
 
     agentmem bench failover [--samples 3] [--detection 3]
 
-Real stores and gateways with scripted workers, and a PostgreSQL with a synchronous standby, which are started for it.
-Agents ask turn after turn, each at a gateway's door of its own, and where an answer is an error they ask again under
-the same request_id at the next door, after the wait that the answer names, or as SDKs wait. In each round, under load:
-
-- one node's gateway, worker and store are killed by SIGKILL. For each agent that had its turn there, or its present
-  state from there: the seconds from the kill to the first token of the turn that was acknowledged next.
-- another one leaves by SIGTERM, as `agentmem up` ends its services; the same seconds, from the SIGTERM.
-- the primary is killed by SIGKILL, and its standby promoted --detection seconds later, which is what whoever watches
-  it takes to notice (Patroni: up to its `ttl`). The longest time that an acknowledged turn took.
-
-In the end of a round all that clients were told is held against the ledger, turn by turn.
+Real stores and gateways with scripted workers, and a PostgreSQL with a synchronous standby. Clients ask again under the
+same request_id at the next door, as SDKs wait. In each round a node is killed, another one leaves by SIGTERM (seconds
+to the next first token of each agent that it had), and the primary is killed, its standby promoted --detection seconds
+later. Last, all that clients were told is compared with the ledger.
 """
 
 import argparse

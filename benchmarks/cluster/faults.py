@@ -100,11 +100,9 @@ class Drill:
             await asyncio.sleep(0.01)
 
     async def endure(self) -> None:
-        """What is done while a fault lasts."""
         await self.wait(self._pace.during)
 
     async def end(self) -> list[Operation]:
-        """Let the clients end; what they saw."""
         self.ended.set()
         await asyncio.gather(*self.running)
         return [operation for client in self.clients for operation in client.history]
@@ -117,17 +115,14 @@ class Drill:
 
 
 async def kill_worker(drill: Drill, machine: Machine) -> None:
-    """SIGKILL; started again a while later."""
     await _kill(drill, machine, "worker")
 
 
 async def kill_gateway(drill: Drill, machine: Machine) -> None:
-    """SIGKILL; started again a while later."""
     await _kill(drill, machine, "gateway")
 
 
 async def kill_store(drill: Drill, machine: Machine) -> None:
-    """SIGKILL; started again a while later."""
     await _kill(drill, machine, "store")
 
 
@@ -174,7 +169,6 @@ async def hold_packets(_: Drill, machine: Machine) -> None:
 
 
 async def set_clocks(drill: Drill, machine: Machine) -> None:
-    """A year ahead, a year behind, and right."""
     for ahead in (YEAR, -YEAR, 0):
         machine.set_clock(ahead)
         await drill.endure()
@@ -204,7 +198,7 @@ async def all_faults(drill: Drill, first: int = 0) -> list[str]:
 
 
 def clock(directory: Path) -> dict[str, str]:
-    """Variables of a machine whose clock the file of the second one moves; none where there is no compiler."""
+    """Variables of a machine whose clock a file moves; none without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         return {}

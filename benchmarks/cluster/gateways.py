@@ -6,9 +6,7 @@ from benchmarks.cluster.policies import BUSIER, View, limit
 
 
 class Gateways:
-    """Each knows of a node's load what the last heartbeat said, and what it has sent there in this period and the one
-    before. Without heartbeats all know all at once.
-    """
+    """Each knows of a node's load the last heartbeat and what it sent there in two periods; without heartbeats, all."""
 
     def __init__(self, nodes: int, *, heartbeats: bool, busier: float = BUSIER) -> None:
         self.ready = [True] * nodes

@@ -45,12 +45,8 @@ GIVEN: Inputs = {
 
 @dataclass(frozen=True)
 class Costs:
-    """What turns cost on one node, in seconds; sequences are by class of length.
-
-    `prompt` and `cold` occupy the GPU: computing a turn's new tokens, and with them all that came before. `memory` and
-    `disk` occupy the node's disk, `network` its card: KV from the page cache, from files, from another node. `remote`
-    is from S3, on the same card. `step` is of one token for each of so many agents at once, `step[0]` is not used.
-    """
+    """Seconds of a turn on one node, by class of length. GPU: `prompt` (new tokens), `cold` (all). Disk: `memory`
+    (page cache), `disk`. Card: `network`, `remote` (S3). `step[n]` is one token for each of n agents."""
 
     tokens: Sequence[float]
     prompt: Sequence[float]
@@ -84,7 +80,7 @@ class Costs:
         return 1 / self.turn
 
     def stay(self, load: float) -> float:
-        """Seconds of a turn at a load below 1, but for waiting: its prompt, and an answer among others."""
+        """Seconds of a turn at a load below 1, without waiting."""
         rate, stay, prompt = self.capacity * load, self.turn, float(np.mean(self.prompt))
         for _ in range(100):
             beside = min(max(rate * stay, 1), self.slots)
@@ -119,7 +115,6 @@ def costs(inputs: Inputs, *, prefill: float = 1.0) -> Costs:
 
 
 def _lengths(measured: Mapping[int, float]) -> Array:
-    """Of the classes: the middle of each, within what was measured."""
     normal = NormalDist()
     middles = [normal.inv_cdf((number + 0.5) / CLASSES) for number in range(CLASSES)]
     found: Array = np.clip(MEDIAN_TOKENS * np.exp(SPREAD * np.array(middles)), min(measured), max(measured))

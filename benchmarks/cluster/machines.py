@@ -37,11 +37,8 @@ class Process(Protocol):
 
 
 class Node:
-    """One node's processes over a directory of its own, which `destroy` removes.
-
-    `environment` is what theirs has besides. With `gateway_flags` it has a gateway, too, with two `ports` from that one
-    on.
-    """
+    """One node's processes over a directory of its own. With `gateway_flags` it has a gateway at `ports` and the
+    next."""
 
     def __init__(
         self,
@@ -70,7 +67,6 @@ class Node:
         self.processes: dict[str, Process] = {}
 
     def start(self, *names: str) -> None:
-        """Start processes (default: all) without waiting."""
         for name in names or tuple(self._commands):
             log = self.root / f"{name}.log"
             log.touch()
@@ -96,7 +92,6 @@ class Node:
         return f"unix:{self.run}/store.sock"
 
     def signal(self, number: Signals, *names: str) -> None:
-        """Send a signal to processes (default: all)."""
         for name in names or tuple(self.processes):
             self.processes[name].send_signal(number)
 
@@ -117,13 +112,11 @@ class Node:
         return {name: self.processes.pop(name).wait(END_SECONDS) for name in names}
 
     def destroy(self) -> None:
-        """Kill what runs, and remove all files."""
         self.kill()
         shutil.rmtree(self.root)
 
 
 async def serving(target: str) -> bool:
-    """Whether a server's health service says SERVING."""
     async with connect(target) as channel:
         try:
             answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)

@@ -2,14 +2,9 @@
 
     agentmem bench simulation [--nodes 1000] [--agents 10000000] [--load 0.85] [--seconds 60] [--seeds 1] [--prefill 1]
 
-A discrete-event simulation whose inputs are measured, but where they say that they are not. A load of 1 is what the
-nodes can do while every turn finds its KV in the pool. One node is lost after two fifths of the time, as a machine that
-says nothing more; the first fifth is not counted.
-
-What is simpler than it is: prompts that wait together are computed one after the other, where a worker computes short
-ones in a batch; no answer is decoded while a prompt is computed; a node that is asked for KV has no work of it, and KV
-that an agent left on nodes before the last does not count; agents are alike but for the lengths of their memories, and
-none is new.
+A load of 1 is what the nodes can do while every turn finds its KV in the pool. A node vanishes after two fifths of the
+time; the first fifth is not counted. Simpler than it is: prompts are not batched, no answer is decoded meanwhile, KV
+from another node costs that node nothing, and agents differ in the lengths of memories alone.
 """
 
 import argparse
@@ -33,7 +28,7 @@ Figures = dict[str, Any]
 
 
 def load_of(agents: int, nodes: int, part: float, costs: Costs) -> Load:
-    """Return what so many agents ask, where it is a part of what the nodes can do. Raises SystemExit for too few."""
+    """Return what agents ask at a part of what nodes can do. Raises SystemExit for too few."""
     rate = part * costs.capacity * nodes
     idle = TURNS * (agents / rate - costs.stay(part)) - (TURNS - 1) * PAUSE
     if idle <= 0:
@@ -175,7 +170,6 @@ def _table(title: str, figures: Mapping[str, Any], cells: Sequence[tuple[str, st
 
 
 def _cell(found: Mapping[str, float] | None, form: str, unit: str) -> str:
-    """The median, with its spread where there is one."""
     if found is None:
         return ""
     median, low, high = (f"{found[name]:{form}}" for name in ("median", "min", "max"))

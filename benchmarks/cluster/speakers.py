@@ -31,10 +31,8 @@ _ATTEMPT_SECONDS: Final = 120.0
 
 @dataclass(frozen=True)
 class Spoken:
-    """An acknowledged turn, on the client's monotonic clock: asked first, its first token, and its end.
-
-    `door` is the number of the node that was asked first; `failures` are the errors before the answer, by name.
-    """
+    """An acknowledged turn, on the client's monotonic clock. `door` is the node that was asked first, `failures` the
+    errors."""
 
     agent: str
     request_id: str
@@ -60,7 +58,7 @@ class Speakers:
     _running: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Begin, each at a door of its own, as a balancer spreads connections; then at the last that answered."""
+        """Begin, each at a door of its own; then at the last that answered."""
         self._running = [asyncio.create_task(self._speak(*each)) for each in enumerate(self.agents)]
 
     async def wait(self, seconds: float) -> None:
@@ -115,7 +113,7 @@ class Speakers:
 
 
 def _pause(failure: errors.AgentmemError, failures: int, chance: random.Random) -> float:
-    """As SDKs wait: what the answer says, else half a second, doubling to eight, less up to a quarter by chance."""
+    """As SDKs wait: the answer's seconds, else 0.5 doubling to 8, less up to a quarter."""
     said = getattr(failure, "retry_after", 0.0)
     if said:
         return float(said)

@@ -65,10 +65,7 @@ class Door:
 
 @dataclass
 class Wanderer:
-    """A client that asks at any door, and another one where it is refused or not answered; what it saw is `history`.
-
-    `again` counts the turns that were acknowledged after a first attempt that was not.
-    """
+    """A client that asks at any door, again at another. `again` counts turns that were acknowledged after a failure."""
 
     name: str
     doors: Sequence[Door]

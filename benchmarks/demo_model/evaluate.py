@@ -2,8 +2,7 @@
 
     python -m benchmarks.demo_model.evaluate inference_service/demo_model [--output benchmarks/demo_model/results.json]
 
-An answer counts when every token of it, the end token included, is the model's first choice after the right
-conversation before it: exactly when greedy decoding writes the expected sentence.
+An answer counts when every token of it, the end token included, is the model's first choice.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ def score(model: Llama, encoder: Encoder, dialogues: list[Dialogue], length: int
 
 
 def environment() -> dict[str, str]:
-    """What a figure depends on besides the code."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
     versions = {name: importlib.metadata.version(name) for name in ("torch", "tokenizers", "safetensors")}
     return {"device": device, "python": platform.python_version(), **versions}

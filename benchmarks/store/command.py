@@ -2,9 +2,8 @@
 
     agentmem bench store [--agents 1000]
 
-With so many agents of 4096 tokens and 16 blocks: seconds until the process is ready, memory while ListAgents pages
-through all, latencies of OpenCache (the whole ledger and 16 files), GetAgent, CommitTurn, DeleteAgent, and of ForkAgent
-at 1K and 64K tokens; bytes written per turn, with files of the geometry of Llama 3.1 8B in Q4. Needs Linux.
+With so many agents of 4096 tokens and 16 blocks: the start, memory while ListAgents pages through all, latencies of
+RPCs, and bytes written per turn, with files of the geometry of Llama 3.1 8B in Q4. Needs Linux.
 """
 
 import argparse
@@ -118,7 +117,6 @@ class Bench:
         return await timed(store.cache.CommitTurn, request)
 
     async def _fork(self, store: StoreProcess) -> None:
-        """Forks of two agents by turns; their turns have 1024 tokens."""
         for tokens in FORKED:
             agent = Agent(f"long-{tokens}", TINY)
             for number in range(tokens // 1024):
@@ -131,7 +129,7 @@ class Bench:
         self.figures |= {f"fork_{tokens}": latency(each) for tokens, each in seconds.items()}
 
     async def turn_writes(self, data: Path, turns: int) -> None:
-        """Bytes that store and worker send to the disk for a turn, over the Q4 bytes of its new tokens and the tail."""
+        """Bytes sent to the disk for a turn, over the Q4 bytes of its new tokens and the tail."""
         agent, ratios = Agent("writer", LLAMA), []
         async with serving(data) as store:
             await agent.speak(store, tokens_of("prompt", PROMPT))

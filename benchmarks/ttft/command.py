@@ -3,17 +3,10 @@
     agentmem bench ttft [--lengths 1000 2000 4000 8000 16000 32000] [--samples 3]
     agentmem bench ttft --model llama-3.1-8b=DIRECTORY --samples 2
 
-Through the gateway, by the client's clock, one turn at a time. An agent's memory has exactly as many tokens as the
-length says, and its next turn appends text of 50 tokens. `cold` computes a prompt that nobody has seen; `warm` is the
-next turn after worker and store were killed by SIGKILL; `hot` the turn after that one; `dropped` a next turn whose
-files were dropped from the page cache (posix_fadvise; mincore says what is still there). After each restart a short
-agent's turn goes first, so that what a process does once is not counted as memory's.
-
-In turns with them, in a process with the same weights, dtype and BLAS: mlx-lm without a cache, by its BatchGenerator,
-and its load_prompt_cache of a file of as many tokens, in the compute dtype and in 4 bits, with generate_step over 50.
-
-The first sample of each is not counted, but for prompts that take longer than --cold-seconds to compute: these are
-computed once, ours as the turn that makes the agent, which has 51 tokens fewer.
+Through the gateway, one turn of 50 new tokens at a time. `cold`: nobody has seen the prompt; `warm`: after a SIGKILL of
+worker and store; `hot`: the turn after that; `dropped`: the files were dropped from the page cache. A short agent's
+turn goes first after each restart. Beside them, in one process: mlx-lm's BatchGenerator, and its load_prompt_cache
+in the compute dtype and in 4 bits. The first sample is not counted, but where computing takes more than --cold-seconds.
 """
 
 import argparse
@@ -71,7 +64,6 @@ class Bench:
                 await self._cold(length)
 
     async def _begin(self, length: int) -> None:
-        """The agent, and with it the first cold turns; mlx-lm's files."""
         first, files = await self._agents.remember(_agent(length), length)
         self._files[length] = files
         for number in range(self._arguments.samples + 1):
@@ -93,7 +85,6 @@ class Bench:
         self._note(length, cold=ours.first, mlx_lm_cold=await self._child.ask(do="cold", token_ids=prompt))
 
     async def _round(self, number: int) -> None:
-        """A restart, and then each length: our turns, and mlx-lm."""
         self._restarts["seconds"].append(await self._agents.restart())
         await self._agents.fork(FIRST, f"{FIRST}: {number}")
         first = await self._agents.next_turn(f"{FIRST}: {number}", "warm", FIRST_TOKENS)
@@ -129,7 +120,6 @@ class Bench:
                     self._note(length, **{name + way: seconds})
 
     def _droppable(self, files: list[Path]) -> bool:
-        """Drop files from the page cache; whether that worked."""
         page_cache.drop(files)
         self._left.append(page_cache.resident(files))
         return self._left[-1] <= MOST_RESIDENT

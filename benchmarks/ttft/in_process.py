@@ -35,10 +35,7 @@ class InProcess:
         self._network, self._mlx_lm, self._scratch = network, MlxLm(network), scratch
 
     def cold(self, token_ids: Sequence[int], save: int = 0) -> float:
-        """mlx-lm without a cache: a BatchGenerator computes a prompt, up to its first token.
-
-        With `save`, KV of the first so many tokens goes to prompt-cache files of both kinds, for `resumed`.
-        """
+        """Seconds of a BatchGenerator to the first token; KV of the first `save` tokens goes to prompt-cache files."""
         computed = self._mlx_lm.prefill(token_ids)
         if save:
             caches = [_cut(cache, save) for cache in computed.row.caches]
@@ -50,10 +47,7 @@ class InProcess:
         return computed.seconds
 
     def resumed(self, kind: str, tokens: int, new_ids: Sequence[int]) -> float | str:
-        """mlx-lm's load_prompt_cache, then its generate_step over the new tokens, up to the first token.
-
-        What MLX says, where it has no kernel for that on this backend.
-        """
+        """Seconds of load_prompt_cache and generate_step to the first token, or MLX's error where it has no kernel."""
         try:
             return self._resumed(kind, tokens, new_ids)
         except RuntimeError as error:

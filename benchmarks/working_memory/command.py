@@ -2,16 +2,14 @@
 
     agentmem bench working-memory [--agents 3 5 10 20] [--tokens 2400 1600 1000 700] [--seed 1]
 
-Facts are told in early phases, before all, in private and by whispers; filler goes by; then everybody is asked for what
-it heard, for what only others heard, and for what nobody was told. The same workflows run
+Facts are told, filler goes by, then everybody is asked for what it heard, for what only others heard, and for what
+nobody was told. The same workflows run
 
-    persistent     by RunWorkflow on a live stack: agents keep their attention state
-    re-prefilled   by the same program, each turn the whole chat so far, sent to a model that keeps nothing
-    no memory      likewise, but each turn only the system text and what is to be answered
+    persistent     by RunWorkflow; also with a pool of four agents, and with worker and store killed midway
+    re-prefilled   by the same program, each turn the whole chat, sent to a model that keeps nothing
+    no memory      likewise, but each turn only the system text and the message
 
-and, persistent, once more with a pool that holds four agents, and with worker and store ended by SIGKILL midway. Demo
-model, temperature 0. A leak is a value, in anything that an agent says or notes, that it could not know. Exit status 1
-if something leaked, or a persistent run did not recall all.
+A leak is a value that the agent could not know. Exit status 1 for a leak, or a persistent run that did not recall all.
 """
 
 import argparse
@@ -48,7 +46,7 @@ PERSISTENT = ("persistent", "pool of 4", "killed")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is to be run: filler tokens by number of agents, and which of these numbers with a SIGKILL, too."""
+    """Filler tokens by number of agents, and which numbers are also killed."""
 
     tokens: dict[int, int]
     killed: list[int]
@@ -134,7 +132,6 @@ def cpu_seconds(stack: LiveStack) -> float:
 
 
 async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Performance:
-    """A run that keeps nothing in the worker."""
     async with connect(stack.addresses["grpc"]) as channel:
         inference = inference_pb2_grpc.InferenceServiceStub(channel)
         definition = load(json.dumps(scenario.definition), {})
@@ -182,7 +179,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def sizes_of(arguments: argparse.Namespace) -> Sizes:
-    """What was asked for on the command line."""
     agents, tokens = arguments.agents, arguments.tokens
     if tokens is None:
         tokens = [_TOKENS.get(each, min(_TOKENS.values())) for each in agents]

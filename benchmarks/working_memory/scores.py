@@ -16,11 +16,7 @@ _WORD = re.compile(r"[A-Za-z]+|\d+")
 
 @dataclass(frozen=True)
 class Work:
-    """One thing that an agent did: it spoke, noted something, or took in what it heard without a word.
-
-    Tokens are those of the prompt, and how many of them had KV already; seconds are the worker's own, from the arrival
-    of the request to the first token.
-    """
+    """A turn, a note, or listening in silence. Seconds are the worker's, to the first token."""
 
     kind: Literal["turn", "note", "silent"]
     phase: str
@@ -74,7 +70,7 @@ def misses(scenario: Scenario, performance: Performance) -> list[Miss]:
 
 
 def leaks(scenario: Scenario, performance: Performance) -> list[Leak]:
-    """All values in what agents said or noted, in any phase, that they could not know by its end."""
+    """Values in any text of an agent that it could not know by the phase's end."""
     return [
         Leak(work.phase, work.agent, value, work.text)
         for work in performance.works
@@ -118,7 +114,7 @@ def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
 
 
 def differing(one: Performance, other: Performance) -> int:
-    """How many of the texts that agents said or noted are not the same in both runs, each agent's in its order."""
+    """Number of texts that differ, each agent's in its order."""
     first, second = _texts(one), _texts(other)
     return sum(
         mine != yours
@@ -128,7 +124,6 @@ def differing(one: Performance, other: Performance) -> int:
 
 
 def _shares(questions: Sequence[Question], missed: Sequence[Miss], *, told: bool) -> dict[str, Any]:
-    """How many were asked and right, of what the agents were told or not, and by how they learned it."""
     wrong = {(miss.phase, miss.agent) for miss in missed}
     counts: dict[str, dict[str, int]] = {}
     for question in questions:

@@ -1,7 +1,6 @@
 """A workflow without memory below the prompt: the same program, its works sent as chats to a model that keeps nothing.
 
-With `whole` each request is the agent's whole chat so far, as frameworks send it; without, only its system text and the
-message that it answers. What an agent takes in without a word is then no request at all, only text of the next one.
+With `whole` each request is the whole chat so far; without, the system text and the message that it answers.
 """
 
 import asyncio

@@ -41,6 +41,7 @@ def test_pages_quote_tables_by_their_titles() -> None:
 
 def test_the_committed_report_is_of_the_committed_results() -> None:
     found = document.read(results.RESULTS)
+    assert len(document.document(found).encode()) <= 60 << 10, "keep the newest results, and fewer of their tables"
     assert document.document(found) == (command.HERE / "RESULTS.md").read_text(), "run: agentmem bench report"
     for page in command.QUOTING:
         assert command.quoting(page.read_text(), found) == page.read_text(), f"{page}: run: agentmem bench report"
