@@ -3,9 +3,9 @@
 __main__.py    the process, with its `settings` and the `metrics` that it exports
 process.py     what the process does, from its settings to its orderly end
 store.py       opens and closes all of it in order, on the ledgers of this machine (own_ledger.py) or on those that the
-               nodes of a cluster share (shared_ledger.py)
+               nodes of a cluster share (cluster/ledger.py)
 connection.py  a connection to either database, as the functions of ledger/ and files/ take it
-cluster/       this store as a node: heartbeat, lease, the list of nodes, the clock that all share
+cluster/       this store as a node: PostgreSQL's ledger, heartbeat, lease, the list of nodes, files of other nodes
 rpc/           the RPCs; from here on values are passed, not messages
 tiers/         which files of KV stay on the disk, which are in the object store, and how they get there
 ledger/        the database: agents, and the ledgers that are their memories

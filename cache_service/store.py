@@ -37,7 +37,7 @@ from cache_service.tiers.warm import WarmTier
 from cache_service.tiers.warm_rows import WarmRows
 
 if TYPE_CHECKING:
-    from cache_service.shared_ledger import SharedLedger
+    from cache_service.cluster.ledger import SharedLedger
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +199,6 @@ class Store:
 def _ledger(directory: DataDirectory, cluster: ClusterSettings | None) -> "OwnLedger | SharedLedger":
     if cluster is None:
         return OwnLedger(directory)
-    from cache_service.shared_ledger import SharedLedger  # a single machine does not load PostgreSQL's client
+    from cache_service.cluster.ledger import SharedLedger  # a single machine does not load PostgreSQL's client
 
     return SharedLedger(directory, cluster)

@@ -17,6 +17,7 @@ from agentmem.process.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
+from cache_service.cluster.peers import PeerBlocks
 from cache_service.connection import Connection
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory, Probe
@@ -30,7 +31,6 @@ from cache_service.tiers import eviction, objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.objects import Object
-from cache_service.tiers.peers import PeerBlocks
 from cache_service.tiers.quotas import LedgerWriter
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams

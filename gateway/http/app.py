@@ -24,10 +24,10 @@ from gateway.api.messages_schema import MessagesRequest
 from gateway.api.models import anthropic_model, anthropic_page, openai_list, openai_model
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
+from gateway.cluster.endpoint import ClusterEndpoint
 from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
-from gateway.http.cluster import ClusterEndpoint
 from gateway.http.guards import Authentication, KnownHosts, RequestLimits
 from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
 from gateway.http.middleware import (

@@ -12,8 +12,8 @@ import pytest
 
 from agentmem.process.service import CANNOT_SERVE, WRONG_SETTING
 from agentmem.process.sockets import parse_address
-from cache_service.ledger.postgres.settings import Settings as PostgresSettings
-from cache_service.ledger.postgres.settings import UnsafeServer, connect
+from cache_service.cluster.postgres.settings import Settings as PostgresSettings
+from cache_service.cluster.postgres.settings import UnsafeServer, connect
 from gateway.settings import NodeSettings
 from tests import postgres
 

@@ -15,7 +15,7 @@ import yaml
 
 from agentmem.process.cluster_tls import CA, CERT, KEY
 from agentmem.process.sockets import parse_address
-from cache_service.ledger.postgres.settings import Settings as PostgresSettings
+from cache_service.cluster.postgres.settings import Settings as PostgresSettings
 from gateway.http.middleware import ALIVE, READY
 
 from .commands import DEPLOY

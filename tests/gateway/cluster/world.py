@@ -25,7 +25,7 @@ from agentmem.v1 import (
     types_pb2,
 )
 from gateway.app import Gateway
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 from gateway.edge.keys import ApiKey
 from tests import scratch
 from tests.gateway.cluster.run_records import RunRecords
