@@ -217,8 +217,8 @@ class TestNode:
     @property
     def ready(self) -> int:
         """How many nodes it takes for ready."""
-        assert self.gateway._node is not None
-        return sum(node.ready for node in self.gateway._node._membership.nodes())
+        assert self.gateway is not None
+        return sum(node.ready for node in self.gateway.parts.cluster._membership.nodes())
 
 
 class World:
