@@ -40,17 +40,23 @@ from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.ledger.database import Database
 from cache_service.ledger.ledgers import Failure
 from cache_service.ledger.schema import ForeignDatabase
+from cache_service.ledger_home import LedgerHome
 from cache_service.offline.database import IMPORTING
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.replication import Alone, Nodes
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
 
-class SharedLedger:
-    """The cluster's ledgers. `refuse`, `open`, `join` and `serve` in this order; then `close`, once."""
+class SharedLedger(LedgerHome):
+    """The cluster's ledgers."""
+
+    is_own = False
+    database: Postgres
+    clock: SharedClock
 
     def __init__(self, directory: DataDirectory, settings: ClusterSettings) -> None:
         self._directory = directory
@@ -75,9 +81,6 @@ class SharedLedger:
                 f"{self._directory.root} has ledgers of its own; bring them into the cluster (agentmem cluster import),"
                 " or choose another --data for this node's files"
             )
-
-    def check(self) -> None:
-        """Nothing: the ledgers are elsewhere."""
 
     def open(self, _: LastUse) -> None:
         """Reach the server, and bring its tables to this version.
@@ -108,8 +111,11 @@ class SharedLedger:
             raise DirectoryUnusable(str(error)) from error
         event(log, "joined the cluster", cluster_id=cluster_id, node=identity.name)
 
+    @property
+    def nodes(self) -> Nodes:
+        return self.membership or Alone()
+
     def serve(self, rows: WarmRows, blocks: BlockStore, registry: CollectorRegistry) -> None:
-        """Begin to follow what other nodes do."""
         assert self.membership is not None, "join has not been called"
         self.membership.start(
             lambda: rows.read_blocking(holding.followed),
@@ -119,7 +125,6 @@ class SharedLedger:
         registry.register(ClusterCollector(self.membership))
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> PeerBlocks | None:
-        """Files on other nodes; None where nothing says how these are reached."""
         reach = self.connect
         return None if reach is None else PeerBlocks(self._holder, reach, streams, registry)
 
@@ -133,17 +138,21 @@ class SharedLedger:
         return "" if node is None else node.address, version
 
     def watch(self, failed: Callable[[Failure], None]) -> None:
-        """Call `failed` where the database fails."""
         self.database.on_failure = self._beats.on_failure = failed
 
     def services(self) -> list[tuple[str, Register, Any]]:
-        """ClusterService."""
         assert self.membership is not None, "join has not been called"
         servicer = ClusterServicer(self.database, self.membership)
         return [("agentmem.v1.ClusterService", cluster_pb2_grpc.add_ClusterServiceServicer_to_server, servicer)]
 
+    async def unfollowed(self, key: AgentKey) -> int:
+        return await self.database.read(nodes.unfollowed, key)
+
+    def wake_others(self) -> None:
+        if self.membership is not None:
+            self.membership.wake()
+
     async def problem(self) -> str:
-        """Why no turn could be kept now; empty if one could."""
         return "" if self.membership is None else self.membership.problem()
 
     async def stay_whole(self) -> None:

@@ -74,7 +74,7 @@ class PeerMetrics:
 
 
 class PeerBlocks:
-    """Finds and fetches. Event loop; `close` before the streams."""
+    """Finds and fetches files (`ledger_home.Peers`)."""
 
     def __init__(self, holder: Holder, connect: Connect, streams: BlockStreams, registry: CollectorRegistry) -> None:
         self._holder = holder
@@ -85,7 +85,6 @@ class PeerBlocks:
         self._metrics = PeerMetrics(registry)
 
     async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
-        """Those of `names` that the node has where the agent spoke last; remembered for `fetch`."""
         asked = list(names)
         address, version = await self._holder(key)
         if not address or self._rests(address):
@@ -114,14 +113,12 @@ class PeerBlocks:
         return found
 
     async def fetch(self, namespace: str, names: Sequence[FileName]) -> None:
-        """Bring those of `names` that another node was found to have; the others, and what fails, stay away."""
         wanted = [each for name in names if (each := self._found.pop((namespace, name), None)) is not None]
         if wanted:
             places = asyncio.Semaphore(_AT_ONCE)
             await asyncio.gather(*(self._bring(each, places) for each in wanted))
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._channels.close()
 
     async def _bring(self, each: _Found, places: asyncio.Semaphore) -> None:

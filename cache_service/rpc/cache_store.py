@@ -17,7 +17,6 @@ from agentmem.process.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
-from cache_service.cluster.peers import PeerBlocks
 from cache_service.connection import Connection
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory, Probe
@@ -26,6 +25,7 @@ from cache_service.ledger import agents, branches, object_references, turns, wor
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.ledger.turns import Commit, Turn
+from cache_service.ledger_home import Peers
 from cache_service.rpc import conversions
 from cache_service.tiers import eviction, objects
 from cache_service.tiers.blocks import BlockStore
@@ -55,7 +55,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     _ledgers: LedgerWriter
     _retriever: Retriever | None
     """None where there is no remote tier."""
-    _peers: PeerBlocks | None
+    _peers: Peers | None
     """None on a single machine."""
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:

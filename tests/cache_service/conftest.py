@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -22,6 +22,7 @@ from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
+from cache_service.own_ledger import OwnLedger
 from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas
@@ -68,7 +69,12 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Serve `data` for a while."""
     registry = CollectorRegistry()
-    store = await asyncio.to_thread(Store, data, registry, limits, quotas, remote, cluster)
+    home: Any = OwnLedger
+    if cluster is not None:
+        from cache_service.cluster.ledger import SharedLedger
+
+        home = lambda directory: SharedLedger(directory, cluster)  # noqa: E731
+    store = await asyncio.to_thread(Store, data, registry, limits, quotas, remote, home)
     server = GrpcServer(f"unix:{data}/store.sock", store.services)
     await server.start()
     try:

@@ -76,7 +76,7 @@ def test_all_are_applied_in_one_namespace() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_node_has_the_certificate_of_the_name_that_it_advertises(name: str) -> None:
     node = filled_in(name)
-    assert node.up.node == name and node.store.cluster_settings is not None
+    assert node.up.node == name and node.store.cluster.get_secret_value()
     certificate = one("Certificate", name)["spec"]
     assert certificate["dnsNames"] == [parse_address(node.up.advertise).host]
     headless = one("Service", SET["serviceName"])
