@@ -1,6 +1,7 @@
 """RESULTS.md as text, from the results as they lie in `benchmarks/results`."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ HEAD = """# Results
 Written by `agentmem bench report` from the files in `benchmarks/results`, which hold the system, all versions and all
 raw samples. Times are medians with the smallest and the largest sample. Compare figures of one table,
 which are of one run, and not seconds of different machines. Nothing here was measured on Apple hardware."""
+_SENTENCE = re.compile(r"(?<=\.) ")
 GONE = "Measured at the commit that each result names. This benchmark is no longer part of the repository."
 
 
@@ -37,12 +39,14 @@ class Result:
         where = f"{found['device']}, mlx {found['mlx']}, commit {found['commit']}, {found['date']}"
         return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
 
-    def shown(self) -> list[str]:
-        """A note that several tables have in a row is said after the last."""
-        tables = self.tables()
-        notes = [table.note for table in tables[1:]] + [""]
-        pairs = zip(tables, notes, strict=True)
-        return [(replace(table, note="") if table.note == after else table).markdown() for table, after in pairs]
+    def shown(self, said: set[str]) -> list[str]:
+        """Return the tables as Markdown; sentences of notes that were `said` before are left out."""
+        found = []
+        for table in self.tables():
+            new = [each for each in _SENTENCE.split(table.note) if each not in said]
+            said.update(new)
+            found.append(replace(table, note=" ".join(new)).markdown())
+        return found
 
 
 def read(directory: Path) -> list[Result]:
@@ -55,8 +59,9 @@ def read(directory: Path) -> list[Result]:
 def document(results: Sequence[Result]) -> str:
     parts = [HEAD]
     for benchmark in dict.fromkeys(result.benchmark for result in results):
+        said: set[str] = set()
         parts += [f"## {benchmark}", summary(NAMES[benchmark]) if benchmark in NAMES else GONE]
         for result in results:
             if result.benchmark == benchmark:
-                parts += [f"### {result.name}", result.origin(), *result.shown()]
+                parts += [f"### {result.name}", result.origin(), *result.shown(said)]
     return "\n\n".join(parts) + "\n"
