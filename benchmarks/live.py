@@ -224,28 +224,17 @@ async def running(
 ) -> AsyncIterator[LiveStack]:
     """`agentmem up` over an empty data directory, which is removed afterwards. `environment` has more settings."""
     with scratch() as root:
-        async with running_over(root, model, environment, metrics) as stack:
+        address = f"127.0.0.1:{scraping.free_ports(3)}" if metrics else ""
+        process = await launch(root, model, environment, address)
+        stack = None
+        try:
+            stack = await ready(process, root, model)
             if show:
                 lines = (root / "up.log").read_text().splitlines()
                 sys.stdout.write("".join(f"  {line}\n" for line in lines if "OpenBLAS" in line))
             yield stack
-
-
-@asynccontextmanager
-async def running_over(
-    root: Path, model: str = "demo", environment: Mapping[str, str] | None = None, metrics: bool = False
-) -> AsyncIterator[LiveStack]:
-    address = f"127.0.0.1:{scraping.free_ports(3)}" if metrics else ""
-    process = await launch(root, model, environment, address)
-    stack = None
-    try:
-        stack = await ready(process, root, model)
-        yield stack
-    finally:
-        if stack is not None:
-            await stack.close()
-        else:
-            await end(process)
+        finally:
+            await (stack.close() if stack is not None else end(process))
 
 
 @contextmanager

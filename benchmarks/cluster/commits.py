@@ -26,7 +26,7 @@ from benchmarks.live import scratch
 from benchmarks.store.agents import tokens_of, turn
 from benchmarks.store.process import StoreProcess, serving
 from benchmarks.tables import Table, spread
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 
 SQLITE, POSTGRESQL, STANDBY = "SQLite", "PostgreSQL", "PostgreSQL, standby"
 _SURVIVES = {POSTGRESQL: "crash", STANDBY: "server"}

@@ -18,11 +18,11 @@ from typing import Any
 
 from benchmarks import options, results
 from benchmarks.cluster import postgres
+from benchmarks.cluster.clients import Speakers, Spoken, speakers
 from benchmarks.cluster.clusters import Cluster, cluster
 from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node
 from benchmarks.cluster.postgres_pair import Pair, paired
-from benchmarks.cluster.speakers import Speakers, Spoken, speakers
 from benchmarks.tables import Table, spread
 
 KILLED, LEFT, DATABASE = "killed", "left", "database"
@@ -122,7 +122,7 @@ async def sample(number: int, asked: dict[str, Any], made_of: Callable[..., Node
                 }
                 await speaking.end()
             lists = await made.lists(agents, next(iter(made.nodes.values())))
-    wrong = violations((turn.append() for turn in speaking.spoken), lists)
+    wrong = violations(speaking.spoken, lists)
     return {**found, "turns": len(speaking.spoken), "wrong": [str(each) for each in wrong]}
 
 

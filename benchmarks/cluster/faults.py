@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.cluster.clients import Door, Wanderer
 from benchmarks.cluster.history import Operation
 from benchmarks.cluster.machines import HOST, SCRIPTED, Node
 from benchmarks.cluster.postgres_pair import Pair
 from benchmarks.cluster.proxy import Proxy
-from benchmarks.cluster.wanderers import Door, Wanderer
 from benchmarks.scraping import free_ports
 
 NAMES: Final = "abc"
