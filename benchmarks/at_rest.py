@@ -55,8 +55,6 @@ class Start:
 
 @dataclass(frozen=True)
 class Started:
-    """A server that has answered."""
-
     start: Start
     processes: dict[str, psutil.Process]
 

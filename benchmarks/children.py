@@ -15,8 +15,6 @@ _LIMIT = 64 << 20
 
 
 class Child:
-    """The asking side."""
-
     def __init__(self, process: asyncio.subprocess.Process, module: str) -> None:
         self._process = process
         self._module = module

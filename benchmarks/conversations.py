@@ -23,7 +23,6 @@ class Conversation:
         return [*self.token_ids, *prompts.token_ids(new, f"{self.agent}, from {len(self.token_ids)}")]
 
     def heard(self, prompt: list[int], turn: Turn) -> None:
-        """Go on from a turn that was asked with that prompt."""
         self.token_ids = [*prompt, *turn.token_ids]
 
 

@@ -189,7 +189,6 @@ def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = Tru
 
 
 def _doubles(module: nn.Module) -> bool:
-    """Whether it is a norm that scales by 1 + weight, and has weights of 1."""
     if "RMSNorm" not in type(module).__name__ or not bool((module.weight == 1).all()):
         return False
     return type(module).__call__ is not nn.RMSNorm.__call__ and bool((module(mx.ones_like(module.weight)) > 1.5).all())

@@ -55,7 +55,6 @@ class Recall:
 
     @classmethod
     def of(cls, answers: Sequence[tuple[bool, bool]]) -> Self:
-        """Of answers, each right or not without quantization and with it."""
         return cls(
             len(answers),
             sum(plain for plain, _ in answers),

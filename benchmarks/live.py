@@ -239,7 +239,6 @@ async def running(
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory with a short path, which is removed afterwards."""
     root = Path(tempfile.mkdtemp(prefix="agentmem-", dir="/tmp"))
     try:
         yield root

@@ -151,7 +151,6 @@ def _active() -> int:
 
 
 def check(what: str, measured: int, expected: int, tolerance: float = 0.0) -> None:
-    """Raise RuntimeError where a measurement is not what was expected."""
     if abs(measured - expected) > tolerance * expected:
         raise RuntimeError(f"{what}: measured {measured}, expected {expected}")
 

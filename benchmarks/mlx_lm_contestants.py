@@ -67,7 +67,6 @@ class MlxLm:
         return _MlxLmRunning(self.model, rows)
 
     def resume(self, row: Row) -> float:
-        """Merging caches at rest into a batch of one."""
         started = time.perf_counter()
         mx.eval([cache.state for cache in (type(cache).merge([cache]) for cache in row.caches)])
         return time.perf_counter() - started

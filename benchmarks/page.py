@@ -50,8 +50,6 @@ def together(answers: list[Answer], tokens: int) -> float:
 
 
 class Rounds:
-    """Rounds on one stack."""
-
     def __init__(self, stack: LiveStack, browser: Child, client: Client, asked: dict[str, Any]) -> None:
         self._stack, self._browser, self._client, self._asked = stack, browser, client, asked
         self._numbers = itertools.count()

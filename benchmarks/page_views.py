@@ -44,7 +44,6 @@ class Tab:
         self.opened = threading.Event()
 
     async def run(self) -> None:
-        """Open it and keep it open, until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             opening = [tasks.create_task(self._once(**request)) for request in self._view["opening"]]
             for request in self._view["again"]:

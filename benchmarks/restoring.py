@@ -64,7 +64,6 @@ class Pool:
         self.store = KVStore(GEOMETRY, tokens // BLOCK_TOKENS + 1, 0)
 
     def restore(self, loop: asyncio.Runner, files: Sequence[File]) -> tuple[float, float, KVSequence]:
-        """Seconds to read and verify, and to begin; and the sequence."""
         blocks = range(len(files) + 1)
 
         def into(header: BlockHeader) -> HostBuffers | None:

@@ -65,7 +65,6 @@ class Services:
                 await asyncio.sleep(0.02)
 
     async def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """End a process by a signal, if it runs."""
         if (process := self._processes.pop(name, None)) is not None:
             process.send_signal(number)
             await process.wait()

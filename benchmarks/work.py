@@ -43,8 +43,6 @@ _GROUPS = 3
 
 
 class Agent(Chat):
-    """A named agent whose answers are checked."""
-
     def __init__(self, server: Server, words: Prompts, sizes: TurnSizes, name: str) -> None:
         super().__init__(server, words, sizes, name, name)
 
@@ -56,7 +54,6 @@ class Agent(Chat):
         return answer
 
     async def works(self) -> list[Answer]:
-        """Take all turns but the first, without a pause."""
         return [await self.turn() for _ in range(self._sizes.turns - 1)]
 
 

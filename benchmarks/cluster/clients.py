@@ -146,7 +146,6 @@ class Speakers:
             task.result()
 
     async def end(self) -> None:
-        """Begin no turns; return when those that run are acknowledged."""
         self.ended.set()
         await asyncio.gather(*self._running)
 

@@ -32,8 +32,6 @@ _DAYS: Final = 2
 
 @dataclass
 class Cluster:
-    """Its nodes by name, running or not."""
-
     nodes: dict[str, Node]
 
     def any_other(self, name: str) -> Node:

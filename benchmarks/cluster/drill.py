@@ -62,7 +62,6 @@ async def one_round(pace: Pace, number: int, kind: Kinds = _KINDS) -> dict[str, 
 
 
 def counts(history: Sequence[Operation]) -> dict[str, int]:
-    """Turns by what clients were told of them, and reads."""
     told = Counter(str(each.outcome) for each in history if isinstance(each, Append))
     reads = sum(isinstance(each, Read) for each in history)
     return {"turns": told.total(), **{name: told[name] for name in ("ok", "failed", "unknown")}, "reads": reads}

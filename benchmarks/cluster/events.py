@@ -145,7 +145,6 @@ class Simulation:
         return self.found
 
     def _at(self, when: float, happens: Callable[..., None], what: Any) -> None:
-        """Have something happen, of things at the same time in the order in which they were added."""
         self._number += 1
         heapq.heappush(self._agenda, (when, self._number, happens, what))
 
@@ -216,7 +215,6 @@ class Simulation:
         return disk, card, prompt
 
     def _not_uploaded(self, turn: Turn, holder: Node, prompt: float) -> float:
-        """Seconds of GPU to compute a last turn again that only a lost node had."""
         failure = self._failure
         if failure is None or holder.alive or self._committed[turn.agent] <= failure.at - failure.uploaded:
             return 0.0

@@ -83,8 +83,6 @@ class Machine:
 
 
 class Drill:
-    """Machines, and clients that write a history."""
-
     def __init__(self, pair: Pair, machines: list[Machine], clients: list[Wanderer], pace: Pace) -> None:
         self.pair, self.machines, self.clients, self._pace = pair, machines, clients, pace
         self.ended = asyncio.Event()
@@ -151,7 +149,6 @@ async def stop_store(_: Drill, machine: Machine) -> None:
 
 
 async def cut_off(drill: Drill, machine: Machine) -> None:
-    """Connections to PostgreSQL break, and new ones are refused."""
     with machine.without(Proxy.cut):
         await drill.endure()
 
@@ -163,7 +160,6 @@ async def lose_answers(_: Drill, machine: Machine) -> None:
 
 
 async def hold_packets(_: Drill, machine: Machine) -> None:
-    """The network to PostgreSQL carries nothing for a while."""
     with machine.without(Proxy.holding):
         await asyncio.sleep(PAUSE)
 

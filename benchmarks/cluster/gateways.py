@@ -32,7 +32,6 @@ class Gateways:
         )
 
     def came(self, gateway: int, node: int) -> None:
-        """Count a turn that a gateway has sent to a node."""
         self._loads[node] += 1
         self._total += 1
         if self._heartbeats:

@@ -53,8 +53,6 @@ Operation = Append | Read
 
 
 class Kind(StrEnum):
-    """What is wrong."""
-
     LOST = "lost"
     """An append that was acknowledged is not there."""
     UNDEAD = "undead"
@@ -180,7 +178,6 @@ def _order(appends: Mapping[str, Append], reads: Iterable[Read], final: tuple[st
 
 
 def _misplaced(front: _Placed, back: _Placed) -> tuple[Kind, str]:
-    """What it means that the one in front began when the other one had ended."""
     times = f"(it ended at {back.ended:.6f}, and the other began at {front.began:.6f})"
     match front.operation, back.operation:
         case Append(request_id=later), Append(request_id=earlier):

@@ -76,11 +76,9 @@ class Costs:
 
     @property
     def capacity(self) -> float:
-        """Turns/s of one node when all KV is in its pool."""
         return 1 / self.turn
 
     def stay(self, load: float) -> float:
-        """Seconds of a turn at a load below 1, without waiting."""
         rate, stay, prompt = self.capacity * load, self.turn, float(np.mean(self.prompt))
         for _ in range(100):
             beside = min(max(rate * stay, 1), self.slots)

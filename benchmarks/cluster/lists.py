@@ -21,7 +21,6 @@ def ledger_of(request_ids: Iterable[str]) -> Ledger:
 
 
 def listed(ledger: Ledger) -> tuple[str, ...]:
-    """The request_ids of a ledger's turns, in their order."""
     return tuple(ledger.text.decode().splitlines())
 
 

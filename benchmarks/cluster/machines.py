@@ -27,8 +27,6 @@ END_SECONDS: Final = 30.0
 
 
 class Process(Protocol):
-    """What is used of subprocess.Popen."""
-
     @property
     def pid(self) -> int: ...
     def poll(self) -> int | None: ...
@@ -105,7 +103,6 @@ class Node:
             self.end(SIGTERM, name)
 
     def end(self, number: Signals, *names: str) -> dict[str, int]:
-        """End processes (default: all), running or stopped; their exit statuses."""
         names = names or tuple(self.processes)
         self.signal(number, *names)
         self.signal(SIGCONT, *names)

@@ -29,7 +29,6 @@ Policy = Callable[[int, int, View, Iterator[int]], int]
 
 
 def limit(loads: int, ready: int, busier: float = BUSIER) -> float:
-    """Return the load beyond which a node is passed over."""
     return busier * loads / ready + SMALL
 
 
@@ -70,8 +69,6 @@ def last_holder(agent: int, last: int, view: View, ordered: Iterator[int]) -> in
 
 
 class RoundRobin:
-    """One node after the other, whoever asks."""
-
     def __init__(self) -> None:
         self._next = 0
 

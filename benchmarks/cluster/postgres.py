@@ -64,7 +64,6 @@ def programs() -> Path:
 
 
 def _copied(package: Path) -> Path:
-    """A copy of the package, and of the libraries beside it, that every user may read."""
     copied = Path(tempfile.mkdtemp(dir="/tmp", prefix="pg-programs"))
     atexit.register(shutil.rmtree, copied)
     copied.chmod(0o755)
@@ -112,7 +111,6 @@ class Server:
         assert ended.returncode == 0, ended.stderr.decode()
 
     def start(self) -> None:
-        """Start the server, and wait until it can be asked."""
         flags = [flag for name, value in {**_SMALL, **self.settings}.items() for flag in ("-c", f"{name}={value}")]
         command = [f"{programs()}/postgres", "-D", f"{self.data}", "-k", f"{self.root}", *flags]
         with (self.root / "log").open("ab") as log:
@@ -139,7 +137,6 @@ class Server:
         return [*first.children(recursive=True), first]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all of the server's processes."""
         for process in self.processes()[::-1]:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
@@ -178,7 +175,6 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def directory() -> Path:
-    """A new one that the servers' user may write."""
     root = Path(tempfile.mkdtemp(dir="/tmp", prefix="pg"))
     if os.geteuid() == 0:
         os.chown(root, NOBODY, NOBODY)

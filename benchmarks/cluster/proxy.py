@@ -40,7 +40,6 @@ class Proxy:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Connections that are there break, and new ones are refused."""
         self._is_cut = True
         self._break()
         try:

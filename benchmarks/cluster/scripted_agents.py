@@ -60,8 +60,6 @@ class ScriptedAgents(agent_pb2_grpc.AgentServiceServicer):
 
 
 class ScriptedModels(model_pb2_grpc.ModelServiceServicer):
-    """One model, always loaded."""
-
     def __init__(self, model_id: str) -> None:
         self._model = model_pb2.Model(
             model_id=model_id,

@@ -199,7 +199,6 @@ def _check_version(asked: TurnRequest, version: Version) -> None:
 
 
 def started_from(memory: Hot, *, was_hot: bool) -> inference_pb2.Started:
-    """What a turn is told that continues this memory."""
     tokens = len(memory.request_ids)
     match = types_pb2.MATCH_EXTEND if memory.version != NO_VERSION else types_pb2.MATCH_NEW
     cache = types_pb2.CacheReport(match=match, cached=_cached(tokens, was_hot=was_hot), prompt_tokens=tokens)

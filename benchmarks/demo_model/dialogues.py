@@ -153,7 +153,6 @@ def _groups(rng: random.Random, facts: list[Fact]) -> list[list[Fact]]:
 
 
 def _bursts(rng: random.Random, asked: int, groups: int) -> list[int]:
-    """Numbers of questions before the first group and after each; some after the last."""
     bursts = [0] * (groups + 1)
     position = groups
     while asked:
@@ -172,7 +171,6 @@ def _draw_fact(rng: random.Random, kind: Kind, entity: str, split: Split) -> Fac
 
 
 def _speaker(rng: random.Random, share: float) -> str:
-    """The prefix of a message that another agent wrote, or nothing for the user's own."""
     return f"{rng.choice(AGENTS)}: " if rng.random() < share else ""
 
 
@@ -183,7 +181,6 @@ def _enumerate(clauses: list[str]) -> str:
 
 
 def _telling(rng: random.Random, facts: list[Fact]) -> _Turn:
-    """A message that tells facts. Without the reply's repetition the model does not learn to recall."""
     clauses = _enumerate([fact.clause for fact in facts])
     if rng.random() < 0.15:
         parts = [f"Noted, {clauses}."]
@@ -212,7 +209,6 @@ def _question(rng: random.Random, kind: Kind, entity: str, reply: str, known: bo
 
 
 def _insert_filler(rng: random.Random, turns: list[_Turn], budget: int) -> None:
-    """Fill the budget with small talk and long paragraphs, anywhere but after the last question."""
     while budget >= 40:
         kind, entity = rng.choice(ENTITIES)
         draw = rng.random()

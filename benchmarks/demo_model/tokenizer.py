@@ -61,7 +61,6 @@ def render(messages: list[Message]) -> str:
 
 
 def _corpus() -> Iterator[str]:
-    """Every word of the world, often enough to be merged, whole dialogues, and last some plain English."""
     words = {word for kind in KINDS for word in (*kind.entities, *kind.values)}
     for part in (filler.SUBJECTS, filler.VERBS, filler.TOPICS, filler.TIMES, filler.REMARKS):
         words.update(word.strip(".,") for phrase in part for word in phrase.split())

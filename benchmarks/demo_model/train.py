@@ -31,8 +31,6 @@ from benchmarks.demo_model.tokenizer import write_json, write_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to train and for how long."""
-
     model: ModelConfig = field(default_factory=ModelConfig)
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
     pass_mark: float = 0.985
@@ -113,7 +111,6 @@ class Run:
         self.write(step)
 
     def step(self, tokens: torch.Tensor, targets: torch.Tensor, rate: float) -> torch.Tensor:
-        """One step of AdamW; returns the loss over the assistant's words."""
         tokens, targets = tokens.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -143,7 +140,6 @@ class Run:
             self.write(step)
 
     def write(self, step: int) -> None:
-        """Export the model, and what is worth knowing of the run."""
         save(self.model, self.output)
         facts = {
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),

@@ -41,12 +41,10 @@ class Fact(NamedTuple):
 
 
 def sentence(clause: str) -> str:
-    """The clause with a capital letter and a full stop."""
     return clause[0].upper() + clause[1:] + "."
 
 
 def unknown_answer(kind: Kind, entity: str) -> str:
-    """The one right answer while the fact has not been told."""
     return kind.unknown.format(e=entity)
 
 

@@ -54,8 +54,6 @@ class Answer:
 
 
 class Client:
-    """The client of one server."""
-
     def __init__(self, url: str, model: str, ends: Sequence[int]) -> None:
         self._model = model
         self._bias = {str(token): _NEVER for token in ends}

@@ -76,7 +76,6 @@ class Chat:
         self.messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, seed)}]
 
     async def say(self) -> Answer:
-        """Send the next message; it and its answer become the conversation's."""
         text = self._words.text(self._sizes.new, f"{self._seed}, {len(self.messages)}")
         self.messages.append({"role": "user", "content": text})
         answer = await self._server.client.ask(self.messages, self._sizes.generated, agent=self.name)

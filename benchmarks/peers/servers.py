@@ -170,7 +170,6 @@ class Agentmem(Server):
         return await super().start()
 
     async def settle(self, agents: Sequence[str]) -> None:
-        """Wait until what these agents know is on disk."""
         async with asyncio.timeout(_SETTLE_SECONDS):
             for agent in agents:
                 while not await self._is_on_disk(agent):
@@ -242,7 +241,6 @@ class LlamaCpp(Server):
         return self.weights.name
 
     def version(self) -> str:
-        """Its build, which it prints with the compiler's line after it."""
         told = subprocess.run([*self._program, "--version"], capture_output=True, text=True, check=False, timeout=60)
         lines = [line for line in (told.stdout + told.stderr).splitlines() if line.startswith("version")]
         assert self.weights.gguf is not None

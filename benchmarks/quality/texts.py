@@ -49,8 +49,6 @@ class Kind:
 
 
 class Piece(NamedTuple):
-    """Tokens that are read together."""
-
     kind: str
     token_ids: list[int]
 

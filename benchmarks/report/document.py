@@ -21,8 +21,6 @@ GONE = "Measured at the commit that each result names. This benchmark is no long
 
 @dataclass(frozen=True)
 class Result:
-    """One file: its stem, and its content."""
-
     name: str
     found: Mapping[str, Any]
 

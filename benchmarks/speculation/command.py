@@ -72,7 +72,6 @@ class Answering:
         return all(turn.over for turn in self._turns)
 
     def advance(self) -> None:
-        """Some steps, until all that they began is computed."""
         began = time.perf_counter()
         for _ in range(_SEGMENT):
             self._engine.step()
@@ -214,7 +213,6 @@ def main(
 
 
 def loaded(name: str, directory: str) -> LoadedModel:
-    """The model of a directory, with what was measured of products."""
     kept = user_cache("benchmarks")
     hashes = ContentHashes(kept / "weights.json")
     return load(name, directory, pool_bytes=_POOL_BYTES, hashes=hashes, speeds=Speeds.kept_in(kept))

@@ -75,7 +75,6 @@ class Comparison:
 
     @property
     def crowded(self) -> list[int]:
-        """The numbers of agents that do not fit the small pool."""
         return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
 
     def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
@@ -108,7 +107,6 @@ async def on_live_stack(comparison: Comparison) -> int:
 
 
 async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_token: int) -> None:
-    """A run whose agents do not all fit the pool."""
     pool_bytes = comparison.small_pool(agents, kv_bytes_per_token)
     async with running(environment={"AGENTMEM_WORKER_POOL_BYTES": str(pool_bytes)}) as stack:
         await warm_up(stack)
@@ -126,7 +124,6 @@ async def timed(stack: LiveStack, run: Coroutine[Any, Any, Performance]) -> Perf
 
 
 def cpu_seconds(stack: LiveStack) -> float:
-    """What the worker has taken so far, of all cores together."""
     times = stack.process("worker").cpu_times()
     return float(times.user + times.system)
 
@@ -139,7 +136,6 @@ async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Perfo
 
 
 async def warm_up(stack: LiveStack) -> None:
-    """The first turn of a worker is slower than others."""
     await stack.ask("warm-up", messages=chat([("user", "Hello.")]))
 
 

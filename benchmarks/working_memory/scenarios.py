@@ -77,8 +77,6 @@ def make_scenario(agents: int, tokens: int, seed: int) -> Scenario:
 
 
 class _Writer:
-    """Writes one scenario."""
-
     def __init__(self, agents: int, tokens: int, rng: random.Random) -> None:
         self._rng = rng
         self._agents = tuple(rng.sample(AGENTS, agents))
@@ -144,7 +142,6 @@ class _Writer:
                 self._learned[listener][fact] = Learned(number, channel)
 
     def _relay(self) -> None:
-        """In pairs, each is asked for what it knew before. Of an odd number one stays out."""
         circle = self._rng.sample(self._agents, len(self._agents))
         pairs = list(zip(circle[::2], circle[1::2], strict=False))
         asked = {}
@@ -190,7 +187,6 @@ class _Writer:
         return questions
 
     def _topics(self, agent: str) -> dict[str, list[tuple[Kind, str, str, str]]]:
-        """Topics of an agent: first whispers, then one fact for each way to learn."""
         known = self._rng.sample(list(self._learned[agent].items()), len(self._learned[agent]))
         ways = {learned.how: fact for fact, learned in known}
         first = sorted(self._rng.sample(list(ways.values()), len(ways)), key=lambda fact: fact != ways.get("whisper"))
@@ -227,7 +223,6 @@ class _Writer:
 
 
 def _facts(rng: random.Random) -> Iterator[Fact]:
-    """Facts in any order, held out from training; no entity and no value comes twice."""
     values: set[str] = set()
     for kind, entity in rng.sample(ENTITIES, len(ENTITIES)):
         held_out = kind.values[-kind.entities.index(entity) % HELD_OUT_STRIDE :: HELD_OUT_STRIDE]
