@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from benchmarks import live, options, results, scraping
+from benchmarks import live, options, ports, results
 from benchmarks.live import MODULES
 from benchmarks.models import DEMO
 from benchmarks.tables import Table, spread
@@ -76,7 +76,7 @@ async def agentmem(root: Path) -> AsyncIterator[Started]:
 
 @asynccontextmanager
 async def mlx_lm() -> AsyncIterator[Started]:
-    port, began = scraping.free_ports(1), time.monotonic()
+    port, began = ports.free_ports(1), time.monotonic()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "mlx_lm", "server", "--model", str(DEMO), "--port", str(port)),
         stdout=DEVNULL,

@@ -29,7 +29,7 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
-from benchmarks import scraping, turns
+from benchmarks import ports, turns
 from benchmarks.models import model_name
 from benchmarks.turns import Turn
 
@@ -224,7 +224,7 @@ async def running(
 ) -> AsyncIterator[LiveStack]:
     """`agentmem up` over an empty data directory, which is removed afterwards. `environment` has more settings."""
     with scratch() as root:
-        address = f"127.0.0.1:{scraping.free_ports(3)}" if metrics else ""
+        address = f"127.0.0.1:{ports.free_ports(3)}" if metrics else ""
         process = await launch(root, model, environment, address)
         stack = None
         try:

@@ -19,7 +19,7 @@ from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import listed
 from benchmarks.cluster.machines import HOST, START_SECONDS, Node
 from benchmarks.live import scratch
-from benchmarks.scraping import free_ports
+from benchmarks.ports import free_ports
 from gateway.cluster.cli.certificates import authority, issue
 from inference_service.storage.client import StoreClient
 

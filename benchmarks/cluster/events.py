@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.cluster.gateways import Gateways
 from benchmarks.cluster.inputs import Costs
 from benchmarks.cluster.nodes import Node, Turn
-from benchmarks.cluster.policies import BUSIER, NOWHERE, Policy, order
+from benchmarks.cluster.policies import NOWHERE, Policy, order
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,6 @@ class Simulation:
         seconds: float,
         begin: float = 0.0,
         heartbeat: float = 0.0,
-        busier: float = BUSIER,
         failure: Failure | None = None,
         seed: int = 0,
     ) -> None:
@@ -101,7 +100,7 @@ class Simulation:
         self._agenda: list[tuple[float, int, Callable[..., None], Any]] = []
         self._number = 0
         self._nodes = [Node(number, costs, self._at, self._began, self._first, self._ended) for number in range(nodes)]
-        self._gateways = Gateways(nodes, heartbeats=heartbeat > 0, busier=busier)
+        self._gateways = Gateways(nodes, heartbeats=heartbeat > 0)
         self._class = np.random.default_rng(seed).integers(0, len(costs.tokens), load.agents, np.uint8).tobytes()
         self._busy = bytearray(load.agents)
         self._holder = array("h", [NOWHERE]) * load.agents

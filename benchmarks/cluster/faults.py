@@ -18,7 +18,7 @@ from benchmarks.cluster.history import Operation
 from benchmarks.cluster.machines import HOST, SCRIPTED, Node
 from benchmarks.cluster.postgres_pair import Pair
 from benchmarks.cluster.proxy import Proxy
-from benchmarks.scraping import free_ports
+from benchmarks.ports import free_ports
 
 NAMES: Final = "abc"
 CLIENTS: Final = 8

@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
-from benchmarks.scraping import free_ports
+from benchmarks.ports import free_ports
 
 SCRIPTED: Final = "benchmarks.cluster.scripted_worker"
 HOST: Final = "127.0.0.1"

@@ -28,8 +28,8 @@ Policy = Callable[[int, int, View, Iterator[int]], int]
 """By agent, the node that committed its state or NOWHERE, the view, and its order of nodes."""
 
 
-def limit(loads: int, ready: int, busier: float = BUSIER) -> float:
-    return busier * loads / ready + SMALL
+def limit(loads: int, ready: int) -> float:
+    return BUSIER * loads / ready + SMALL
 
 
 def order(agent: int, nodes: int, seed: int = 0) -> Iterator[int]:

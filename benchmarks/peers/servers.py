@@ -22,7 +22,7 @@ from urllib.parse import quote
 import httpx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from benchmarks import live, scraping
+from benchmarks import live, ports
 from benchmarks.peers.client import Client
 from benchmarks.peers.weights import Weights
 from gateway.cli.up.openblas import preload_here
@@ -78,7 +78,7 @@ class Server(ABC):
     async def start(self) -> float:
         """Start it; return seconds until it is healthy. Raises RuntimeError with its log where it ends."""
         began = time.monotonic()
-        port = scraping.free_ports(1)
+        port = ports.free_ports(1)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self.command(port),

@@ -11,7 +11,7 @@ facts and asks for them: over prose and code alone, a model that forgot facts wa
 The limits are between what costs SmolLM2 1.4 % of perplexity (0.019 on the sample) and Gemma 3.6 % (0.024). Before K
 and V were balanced, SmolLM2's recall in chats fell by 2 points in 100 at 0.046 and 0.058, which is within noise, by 5
 to 9 at 0.092 to 0.1, and by 18 at 0.17. Other models may be more certain: the demo model, whose keys have a bias that
-plain 4 bits cannot pack, recalls all at 0.08, 95 % at 0.10 and 29 % at 1.2 (`agentmem bench key-outliers`). Of long
+plain 4 bits cannot pack, recalls all at 0.08, 95 % at 0.10 and 29 % at 1.2 (docs/results). Of long
 contexts so few tokens say little.
 """
 
