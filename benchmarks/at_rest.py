@@ -99,7 +99,7 @@ def _processor_seconds(process: psutil.Process) -> float:
 
 
 async def _answer(url: str, model: str, process: Process | None = None) -> None:
-    """Ask for one token until it comes. Raises RuntimeError where the process ends, TimeoutError after minutes."""
+    """Ask for one token until it comes. Raises RuntimeError and TimeoutError."""
     body = json.dumps({"model": model, **_BODY}).encode()
     headers = {"Content-Type": "application/json", "X-Agent-ID": "first"}
     request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
@@ -111,7 +111,7 @@ async def _answer(url: str, model: str, process: Process | None = None) -> None:
 
 
 def _answered(request: urllib.request.Request) -> bool:
-    """Return whether a completion of one token came. Raises RuntimeError for another answer."""
+    """Return whether a completion of one token came. Raises RuntimeError."""
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             tokens = json.load(response)["usage"]["completion_tokens"]

@@ -27,7 +27,7 @@ class Conversation:
 
 
 async def ask(stack: LiveStack, agent: str, prompt: list[int], generated: int) -> Turn:
-    """One turn with the whole prompt, and exactly so many generated tokens; of NOBODY all of it is computed."""
+    """One turn with the whole prompt; of NOBODY all of it is computed."""
     policy = inference_pb2.CACHE_POLICY_KEEP if agent else inference_pb2.CACHE_POLICY_RECOMPUTE
     sampling = types_pb2.Sampling(ignore_eos=True)
     tokens = types_pb2.TokenIds(ids=prompt)

@@ -169,10 +169,8 @@ oss-20b, deepseek-ai/DeepSeek-V2-Lite and Qwen/Qwen3-Next-80B-A3B-Instruct."""
 
 
 def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = True) -> nn.Module:
-    """A model with random weights, in bfloat16 where not quantized.
-
-    Norms that scale by 1 + weight (Gemma's) have weights of 0: mlx-lm's 1 would make attention see one token each.
-    """
+    """Norms that scale by 1 + weight (Gemma's) have weights of 0: mlx-lm's 1 would make attention see one token
+    each."""
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)
     model: nn.Module = module.Model(module.ModelArgs.from_dict(config))

@@ -77,14 +77,13 @@ class Recall:
 
     @property
     def chance(self) -> float:
-        """McNemar's exact test, two-sided: how probable so uneven losses and gains are if both were equally likely."""
+        """McNemar's exact test, two-sided."""
         changed = self.lost + self.gained
         tail: int = sum(math.comb(changed, each) for each in range(min(self.lost, self.gained) + 1))
         return float(min(1.0, 2 * tail / 2**changed))
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
-    """The correlation of pairs; NaN for fewer than three, or where one side does not vary."""
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
         return math.nan
     return float(np.corrcoef(x, y)[0, 1])

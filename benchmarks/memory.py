@@ -71,7 +71,7 @@ def model_of(name: str, dtype: mx.Dtype) -> Model:
 
 
 def fp16_bytes(geometry: Geometry, tokens: int, *, capped: bool = True) -> int:
-    """Return the bytes of an agent in mlx-lm's own caches; not `capped`: if sliding layers kept every token."""
+    """Return the bytes of an agent in mlx-lm's own caches."""
     whole = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
     return sum(
         2 * len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) * kept
@@ -106,8 +106,7 @@ def q4_bytes(geometry: Geometry, tokens: int) -> int:
 
 
 async def fill_pool(name: str, geometry: Geometry, split: Sizes, tokens: int) -> dict[str, int]:
-    """Fill a pool until the next agent would cost another its KV. Raises RuntimeError where the bookkeeping is
-    wrong."""
+    """Fill a pool until the next agent would cost another its KV. Raises RuntimeError."""
     before, memory = _active(), ModelMemory(geometry, split, TurnHints())
     store = KVStore(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
     taken, gone = _active() - before, list[int]()

@@ -93,7 +93,6 @@ class Browser:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def open(self, url: str, model: str, agent: str, agents: int) -> None:
-        """Open them. `agents` is how many there are at least."""
         self._wanted = agents
         self._used = cpu_seconds()
         names = {"model": model, "agent": agent}
@@ -103,8 +102,7 @@ class Browser:
         self._running = asyncio.run_coroutine_threadsafe(self._opened(http), self._loop)
 
     def close(self) -> dict[str, Any]:
-        """Close them once they are shown; `late`: they were not yet. Raises RuntimeError for a failed request or too
-        few agents."""
+        """`late`: what the page shows first was not there yet. Raises RuntimeError."""
         late = not all(tab.opened.is_set() for tab in self._tabs)
         until = time.monotonic() + _SECONDS
         while not self._running.done() and not all(tab.opened.wait(0.05) for tab in self._tabs):

@@ -41,7 +41,6 @@ _T = TypeVar("_T")
 
 
 def write(directory: Path, tokens: int) -> list[File]:
-    """Files of that many tokens; all have the same values."""
     shapes = GEOMETRY.block_shapes(BLOCK_TOKENS)
     tensors = {name: os.urandom(_BYTES[dtype] * prod(shape)) for name, (dtype, shape) in shapes.items()}
     files = []

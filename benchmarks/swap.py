@@ -51,7 +51,7 @@ class Services:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self, name: str) -> None:
-        """Start a process and wait until it serves. Raises RuntimeError with its log where it ends."""
+        """Start a process and wait until it serves. Raises RuntimeError."""
         environment = {**os.environ, **(preload_here().environment if name == "worker" else {})}
         path = self._root / f"{name}.log"
         with path.open("ab") as log:
@@ -149,7 +149,7 @@ class Swaps:
 
 
 def by_stage(stages: list[tuple[str, float]], sent: float) -> dict[str, float]:
-    """Seconds by stage. The first "wait" and "fetch" are opening; the last is for others to leave."""
+    """The last "wait" is for others to leave."""
     names = [name for name, _ in stages]
     read = names.index("read")
     opened = max((at for name, at in stages[:read] if name == "wait"), default=sent)
@@ -177,7 +177,6 @@ def _milliseconds(summary: dict[str, Any]) -> str:
 
 
 async def measure(models: Sequence[str], lengths: Sequence[int], runs: int, flags: Sequence[str]) -> dict[str, Any]:
-    """All runs; the first swap, in which kernels are compiled, is not counted."""
     names = (model_name(models[0]), model_name(models[1]))
     async with serving(models, *flags) as services:
         swaps = Swaps(services, names)

@@ -53,10 +53,8 @@ class Door:
             yield cls(inference_pb2_grpc.InferenceServiceStub(door), StoreClient(store))
 
     async def turn(self, agent: str, request_id: str, seconds: float) -> tuple[tuple[str, ...], float, float]:
-        """Take a turn: the list that it continued, and the monotonic times of its first token and its end.
-
-        Raises AgentmemError, and TimeoutError.
-        """
+        """Take a turn: the list that it continued, and the monotonic times of its first token and its end. Raises
+        AgentmemError and TimeoutError."""
         key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=MODEL)
         append = types_pb2.Append(text="go on")
         request = inference_pb2.GenerateRequest(key=key, request_id=request_id, append=append, max_tokens=1)
@@ -72,7 +70,7 @@ class Door:
         return tuple(seen), sent + turn.first, sent + turn.seconds
 
     async def read(self, agent: str) -> tuple[str, ...]:
-        """The agent's list. Raises AgentmemError."""
+        """Raises AgentmemError."""
         opened = await self.store.open(AgentKey("default", agent, MODEL), peek=True)
         return listed(opened.ledger) if opened.ledger is not None else ()
 

@@ -81,7 +81,7 @@ async def cluster(
     made: Callable[..., Node] = Node,
     **more: Any,
 ) -> AsyncIterator[Cluster]:
-    """Start nodes with gateways on the database at libpq's `url`, known to each other. `more` goes to `made`."""
+    """Start nodes with gateways on the database at libpq's `url`, known to each other."""
     run, environment = uuid.uuid4().hex[:6], {"AGENTMEM_STORE_CLUSTER": url, **more.pop("environment", {})}
     with scratch() as root:
         certificates = issue(authority(Path(root) / "tls"), Path(root) / "tls", HOST, _DAYS)

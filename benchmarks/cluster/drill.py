@@ -45,7 +45,7 @@ _LABELS = {
 
 
 async def one_round(pace: Pace, number: int, kind: Kinds = _KINDS) -> dict[str, Any]:
-    """Every fault once, on new servers; what came of it. `kind` gets certificates. Raises postgres.NoServer."""
+    """Every fault once, on new servers. Raises NoServer."""
     began = time.monotonic()
     with scratch() as root, paired() as pair:
         kind = replace(kind, certificates=issue(authority(root / "tls"), root / "tls", HOST, _DAYS))

@@ -38,7 +38,6 @@ class Round:
         self._detection, self._between = detection, between
 
     async def lose(self, name: str, *, leaving: bool) -> dict[str, Any]:
-        """A node dies, or leaves; it is back when this returns. What its agents waited for."""
         await self._speaking.wait(self._between)
         node = self._made.nodes[name]
         holders = await self._made.holders(self._speaking.agents, self._made.any_other(name))
@@ -62,7 +61,6 @@ class Round:
         return {"waits": sorted(waits.values()), "elsewhere": elsewhere, **told(during)}
 
     async def fail_over(self) -> dict[str, Any]:
-        """The primary dies, and its standby takes over. What all waited for."""
         before = len(self._speaking.spoken)
         await self._speaking.wait(self._between)
         usual = self._speaking.spoken[before:]

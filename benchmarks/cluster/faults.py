@@ -125,7 +125,6 @@ async def kill_store(drill: Drill, machine: Machine) -> None:
 
 
 async def kill_node(drill: Drill, machine: Machine) -> None:
-    """SIGKILL for all of its processes; started again a while later."""
     await _kill(drill, machine)
 
 
@@ -171,7 +170,6 @@ async def set_clocks(drill: Drill, machine: Machine) -> None:
 
 
 async def fail_over(drill: Drill, _: Machine) -> None:
-    """The primary is killed, and the standby takes over. Once for each pair."""
     await asyncio.to_thread(drill.pair.fail_over)
 
 
@@ -183,7 +181,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
 
 
 async def all_faults(drill: Drill, first: int = 0) -> list[str]:
-    """Every fault once, on one node after the other from the `first` on; their names."""
+    """Every fault once, on one node after the other from the `first` on."""
     for number, fault in enumerate(FAULTS, first):
         await drill.wait()
         machine = drill.machines[-1 if fault is set_clocks else number % len(NAMES)]
@@ -194,7 +192,7 @@ async def all_faults(drill: Drill, first: int = 0) -> list[str]:
 
 
 def clock(directory: Path) -> dict[str, str]:
-    """Variables of a machine whose clock a file moves; none without a C compiler."""
+    """Variables of a machine whose clock a file moves."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         return {}
@@ -207,7 +205,7 @@ def clock(directory: Path) -> dict[str, str]:
 async def drilling(
     pair: Pair, kind: Kinds, own_clock: Mapping[str, str], pace: Pace, seed: int = 0, *, gateways_only: bool = False
 ) -> AsyncIterator[Drill]:
-    """The last machine's clock is one that can be set. `gateways_only`: clients ask no worker itself."""
+    """The last machine's clock is one that can be set."""
     async with AsyncExitStack() as stack:
         processes = stack.enter_context(ExitStack())
         clocks = {NAMES[-1]: own_clock}

@@ -83,8 +83,7 @@ class Violation(NamedTuple):
 
 
 def violations(history: Iterable[Operation], final: Mapping[str, Sequence[str]]) -> list[Violation]:
-    """Return all mistakes by agent; `final` has the lists in the end. Raises ValueError for a request_id of two
-    appends."""
+    """All mistakes by agent; `final` has the lists in the end. Raises ValueError for a request_id of two appends."""
     appends: dict[str, dict[str, Append]] = defaultdict(dict)
     reads: dict[str, list[Read]] = defaultdict(list)
     home: dict[str, str] = {}

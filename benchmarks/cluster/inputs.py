@@ -89,7 +89,6 @@ class Costs:
 
 
 def costs(inputs: Inputs, *, prefill: float = 1.0) -> Costs:
-    """Return what turns cost by the inputs. `prefill`: prompts are computed so many times as fast."""
     tokens = _lengths(inputs["cold"])
     sizes = tokens * inputs["bytes_per_token"]
     overhead = min(inputs["hot"][length] - inputs["prompt"][length] for length in inputs["hot"])
@@ -126,7 +125,7 @@ def _by_tokens(measured: Mapping[int, float], tokens: Any) -> Array:
 
 
 def _steps(rates: Mapping[int, float]) -> list[float]:
-    """Seconds of a step for 1 to SLOTS agents, from tokens/s in all; between what was measured linear."""
+    """Seconds of a step for 1 to SLOTS agents, from tokens/s in all."""
     agents = sorted(rates)
     found = np.interp(range(1, SLOTS + 1), agents, [number / rates[number] for number in agents])
     return [float(seconds) for seconds in found]

@@ -71,12 +71,12 @@ class Node:
             self.processes[name] = self.started(self._commands[name], log, {**os.environ, **self.environment})
 
     def started(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Process:
-        """Start `python -m` with these arguments; its output goes to the end of `log`."""
+        """Start `python -m` with these arguments."""
         with log.open("ab") as output:
             return subprocess.Popen((sys.executable, "-m", *command), stdout=output, stderr=output, env=environment)
 
     async def ready(self) -> None:
-        """Wait until turns can be asked for. Raises RuntimeError with a log where a process has ended."""
+        """Wait until turns can be asked for. Raises RuntimeError."""
         end = time.monotonic() + START_SECONDS
         while not all([await serving(door) for door in self.doors]):
             for name, process in self.processes.items():
@@ -94,11 +94,10 @@ class Node:
             self.processes[name].send_signal(number)
 
     def kill(self, *names: str) -> None:
-        """SIGKILL processes (default: all) and wait for their end."""
         self.end(SIGKILL, *names)
 
     def leave(self) -> None:
-        """SIGTERM to one after the other, as `agentmem up` ends them: the gateway first, the store last."""
+        """SIGTERM to the gateway first, the store last."""
         for name in reversed(tuple(self.processes)):
             self.end(SIGTERM, name)
 

@@ -33,7 +33,6 @@ def limit(loads: int, ready: int) -> float:
 
 
 def order(agent: int, nodes: int, seed: int = 0) -> Iterator[int]:
-    """Yield all nodes in the order of an agent: the same each time, and independent of other agents'."""
     given: set[int] = set()
     state = (agent * 0xD1B54A32D192ED03 + seed * 0xAEF17502108EF2D9) & _MASK
     while len(given) < nodes:
@@ -62,7 +61,7 @@ def bounded(_agent: int, _last: int, view: View, ordered: Iterator[int]) -> int:
 
 
 def last_holder(agent: int, last: int, view: View, ordered: Iterator[int]) -> int:
-    """The node that committed its state, unless that is much busier than the others; then as `bounded`."""
+    """The node that committed its state, unless that is much busier than the others."""
     if last != NOWHERE and view.ready[last] and view.load(last) <= view.limit:
         return last
     return bounded(agent, last, view, ordered)

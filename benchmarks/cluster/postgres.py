@@ -42,7 +42,6 @@ class NoServer(Exception):
 
 
 def identity() -> dict[str, Any]:
-    """Arguments of subprocess: a user who may run a server, and no libraries but its own."""
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     return {**user, "cwd": "/", "env": {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}}
 
@@ -142,7 +141,7 @@ class Server:
                 process.send_signal(number)
 
     def receiver(self) -> psutil.Process:
-        """The process of a standby that receives what the primary writes: stopped, it acknowledges nothing."""
+        """The process of a standby that receives what the primary writes."""
         while True:
             for process in self.processes():
                 with suppress(psutil.NoSuchProcess):
@@ -207,7 +206,7 @@ def serving(settings: Mapping[str, str] = FAST) -> Iterator[Server]:
 
 @contextmanager
 def standby(primary: Server, name: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A streaming standby; `name` is for synchronous_standby_names. Raises NoServer without pg_basebackup."""
+    """Raises NoServer."""
     if not (programs() / "pg_basebackup").exists():
         raise NoServer(f"no standby can be made without pg_basebackup, and {programs()} has none")
     server = Server(directory())

@@ -63,7 +63,6 @@ class Pair(NamedTuple):
             connection.execute("SELECT pg_promote()")
 
     def on_standby(self) -> bool:
-        """Whether the standby shows an agent: what it has acknowledged it shows a little later."""
         with self.standby.connect() as connection:
             there = connection.execute("SELECT to_regclass('agentmem.agents')").fetchone() != (None,)
             return there and connection.execute("SELECT 1 FROM agentmem.agents").fetchone() is not None
@@ -80,7 +79,7 @@ def until(condition: Callable[[], object]) -> bool:
 
 @contextmanager
 def paired(settings: Mapping[str, str] = postgres.DURABLE) -> Iterator[Pair]:
-    """Both, with the standby in step. Raises postgres.NoServer."""
+    """Both, with the standby in step. Raises NoServer."""
     settings = {**settings, "synchronous_standby_names": "beside"}
     with postgres.serving(settings) as primary, postgres.standby(primary, "beside", settings) as standby:
         with primary.connect() as connection:

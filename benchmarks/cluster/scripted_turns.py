@@ -182,7 +182,7 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
 
 
 async def _compute(seconds: float, aborted: asyncio.Event) -> None:
-    """Take so long. Raises Cancelled where the request is aborted."""
+    """Raises Cancelled."""
     try:
         async with asyncio.timeout(seconds):
             await aborted.wait()

@@ -28,7 +28,7 @@ Figures = dict[str, Any]
 
 
 def load_of(agents: int, nodes: int, part: float, costs: Costs) -> Load:
-    """Return what agents ask at a part of what nodes can do. Raises SystemExit for too few."""
+    """Return what agents ask at a part of what nodes can do. Raises SystemExit."""
     rate = part * costs.capacity * nodes
     idle = TURNS * (agents / rate - costs.stay(part)) - (TURNS - 1) * PAUSE
     if idle <= 0:

@@ -68,15 +68,13 @@ class _Turn(NamedTuple):
 
 @functools.lru_cache(maxsize=65536)
 def count_tokens(text: str) -> int:
-    """Tokens of a text of this world, in which every word is one token. Needs no tokenizer."""
+    """Tokens of a text of this world, in which every word is one token."""
     return len(_PRE_TOKEN.findall(text))
 
 
 def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split: Split = "heldout") -> Dialogue:
-    """A dialogue of at most `target_tokens` tokens with the chat template's, and less than 40 fewer.
-
-    "heldout" pairs of entity and value never occur in "train". Raises ValueError if facts and a question don't fit.
-    """
+    """A dialogue of at most `target_tokens` tokens with the chat template's, and less than 40 fewer. "heldout" pairs of
+    entity and value never occur in "train". Raises ValueError."""
     rng = random.Random(f"{split}/{seed}/{target_tokens}/{facts}")
     messages: list[Message] = []
     if rng.random() < 0.8:
@@ -110,10 +108,7 @@ def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split
 
 
 def _facts_and_questions(rng: random.Random, told: int, asked: int, split: Split) -> list[_Turn]:
-    """Turns that tell facts, with bursts of questions between them and at the end.
-
-    Most dialogues have one or two kinds: where each fact is of its own kind, a model learns to look for the kind alone.
-    """
+    """Mostly of one or two kinds: where each fact is of its own kind, a model learns to look for the kind alone."""
     kinds = rng.sample(KINDS, rng.choice((1, 1, 1, 1, 2, len(KINDS))))
     if sum(len(kind.entities) for kind in kinds) < 2 * told:
         kinds = list(KINDS)
@@ -195,7 +190,6 @@ def _telling(rng: random.Random, facts: list[Fact]) -> _Turn:
 def _never_told(
     rng: random.Random, known: dict[str, Fact], later: list[tuple[Kind, str]], pool: list[tuple[Kind, str]]
 ) -> tuple[Kind, str]:
-    """Something not told so far: of `later`, else mostly of the dialogue's own kinds."""
     if later:
         return rng.choice(later)
     while True:

@@ -76,7 +76,6 @@ def _corpus() -> Iterator[str]:
 
 
 def train_tokenizer() -> Tokenizer:
-    """A tokenizer trained on generated text alone; the same one every time."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

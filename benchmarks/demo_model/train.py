@@ -92,7 +92,6 @@ class Run:
         return (time.monotonic() - self.started) / 60
 
     def train(self) -> None:
-        """Train until steps or minutes are used up; the model is written after every stage."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         print(f"{parameters} parameters on {environment()['device']}", flush=True)
         batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(self.loader)
@@ -120,7 +119,6 @@ class Run:
         return loss.detach()
 
     def check(self, step: int, loss: float) -> None:
-        """Score the present length; go on to the next when it is passed."""
         length = self.plan.lengths[self.stage.value]
         result = score(self.model, self.encoder, self.checks[length], length, bf16=True)
         self.last[str(length)] = round(result.share(), 4)

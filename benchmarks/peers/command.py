@@ -77,7 +77,6 @@ class Peers:
                 await server.stop()
 
     async def measure(self, scenario: str, servers: Sequence[Server], sizes: Sizes, samples: int) -> dict[str, Any]:
-        """So many samples of a scenario; who is first changes from sample to sample."""
         found: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
         for number in range(samples):
             first = number % len(servers)

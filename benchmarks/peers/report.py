@@ -26,7 +26,6 @@ def values(samples: Samples, server: str, name: str) -> list[float | None]:
 
 
 def ratio(samples: Samples, server: str, name: str) -> float | None:
-    """Median of the ratios value by value; above 1 agentmem is faster."""
     pairs = zip(values(samples, OURS, name), values(samples, server, name), strict=False)
     found = [
         mine / other if name.endswith(SPEED) else other / mine

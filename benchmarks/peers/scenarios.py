@@ -59,7 +59,7 @@ class Sample:
         self.figures.setdefault(name, []).append(value)
 
     def first(self, name: str, answer: Answer, tokens: int) -> bool:
-        """The time to the first token of an answer, checked; whether it counts."""
+        """The time to the first token of an answer, checked."""
         good = self.check(answer, tokens)
         self.add(name, answer.first if good else None)
         return good
@@ -116,7 +116,7 @@ async def restarted(server: Server, words: Prompts, sizes: Sizes, number: int) -
 
 
 async def together(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """Agents one after the other, and as many others at once; each has two turns."""
+    """Agents one after the other, and as many others at once."""
     sample = Sample(words)
     for way in ("in turn", "at once"):
         chats = [Chat(server, words, sizes, f"{way} {number}, {agent}") for agent in range(sizes.agents)]
@@ -138,7 +138,7 @@ async def together(server: Server, words: Prompts, sizes: Sizes, number: int) ->
 
 
 async def round_robin(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """More agents than memory holds, one after the other, round after round; their first turns are not counted."""
+    """More agents than memory holds, one after the other, round after round."""
     sample = Sample(words)
     chats = [Chat(server, words, sizes, f"round robin {number}, {agent}") for agent in range(sizes.agents)]
     for chat in chats:

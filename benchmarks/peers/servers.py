@@ -76,7 +76,7 @@ class Server(ABC):
         return self._client
 
     async def start(self) -> float:
-        """Start it; return seconds until it is healthy. Raises RuntimeError with its log where it ends."""
+        """Start it; return seconds until it is healthy. Raises RuntimeError."""
         began = time.monotonic()
         port = ports.free_ports(1)
         with self.log.open("ab") as log:
@@ -248,7 +248,7 @@ class LlamaCpp(Server):
 
 
 def found_llama_server(given: str | None) -> list[str] | str:
-    """How llama.cpp's server is called: `given`, or what is in PATH; or why there is none."""
+    """How llama.cpp's server is called: `given`, or what is in PATH."""
     program = shlex.split(given) if given else ["llama-server"]
     if program and shutil.which(program[0]):
         return program
@@ -261,7 +261,6 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def end_tokens(directory: Path) -> list[int]:
-    """Special tokens, none of which is to be generated."""
     added = json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
     return [token["id"] for token in added if token["special"]]
 

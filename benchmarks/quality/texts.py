@@ -36,7 +36,7 @@ class Kind:
     files: Sequence[str]
 
     def paths(self) -> list[Path]:
-        """The files; fetches the package the first time. Raises Unavailable."""
+        """Raises Unavailable."""
         folder = kept("texts", f"{self.name}-{self.package.version}-{_MADE}", self._extracted)
         return [folder / Path(file).name for file in self.files]
 
@@ -117,7 +117,7 @@ _SEVERAL: Final = 6
 
 
 def text_of(kind: Kind, render: Render) -> str:
-    """All of a kind's files as one text; chats as `render` has them. Raises Unavailable."""
+    """All of a kind's files as one text. Raises Unavailable."""
     contents = [path.read_text(encoding="utf-8") for path in kind.paths()]
     if kind is TOOLS:
         return render([message for content in contents for message in tool_calls(json.loads(content))], False)
@@ -127,8 +127,7 @@ def text_of(kind: Kind, render: Render) -> str:
 
 
 def dialogue(content: str) -> list[dict[str, str]]:
-    """A corpus file as one chat. A conversation's last message and the next one's first are joined: templates refuse
-    two."""
+    """One chat; a conversation's last message and the next one's first are joined, since templates refuse two."""
     said = [
         ("assistant" if number % 2 else "user", str(line).strip())
         for lines in YAML(typ="safe", pure=True).load(content)["conversations"]
@@ -141,7 +140,7 @@ def dialogue(content: str) -> list[dict[str, str]]:
 
 
 def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A chat whose assistant looks countries up by a tool. Results are user messages: not all templates know tools."""
+    """A chat whose assistant looks countries up by a tool."""
 
     def turn(user: str, assistant: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]

@@ -38,7 +38,7 @@ class Result:
         return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
 
     def shown(self, said: set[str]) -> list[str]:
-        """Return the tables as Markdown; sentences of notes that were `said` before are left out."""
+        """Sentences of notes that were `said` before are left out."""
         found = []
         for table in self.tables():
             new = [each for each in _SENTENCE.split(table.note) if each not in said]

@@ -133,7 +133,6 @@ def _prompt(model: LoadedModel, request: Request) -> list[int]:
 def measure(
     model: LoadedModel, engines: tuple[BatchEngine, BatchEngine], requests: Sequence[Request], tokens: int, runs: int
 ) -> dict[str, Any]:
-    """Both ways, so often: some steps of the one, then some of the other."""
     pairs = []
     for _ in range(runs):
         plain, speculative = (Answering(model, engine, requests, tokens) for engine in engines)

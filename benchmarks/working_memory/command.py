@@ -63,7 +63,6 @@ class Comparison:
         self._persistent: dict[int, Performance] = {}
 
     def add(self, agents: int, way: str, performance: Performance) -> None:
-        """Score a run; the first of each size is the persistent one, with which the others are compared."""
         first = self._persistent.setdefault(agents, performance)
         found = score(self.scenarios[agents], performance) | {
             "filler_tokens": self.sizes.tokens[agents],

@@ -64,7 +64,7 @@ class Scenario:
     phases: list[str] = field(default_factory=list)
 
     def could_know(self, agent: str, phase: str) -> frozenset[Fact]:
-        """All that an agent could know at the end of a phase; the judge could know everything."""
+        """All that an agent could know at the end of a phase."""
         if agent == JUDGE:
             return frozenset(self.facts)
         until = self.phases.index(phase)
@@ -72,7 +72,7 @@ class Scenario:
 
 
 def make_scenario(agents: int, tokens: int, seed: int) -> Scenario:
-    """A scenario of 3 agents or more, with ledgers of about `tokens` tokens. Deterministic."""
+    """A scenario of 3 agents or more, with ledgers of about `tokens` tokens."""
     return _Writer(agents, tokens, random.Random(f"{seed}/{agents}")).scenario()
 
 
@@ -122,7 +122,6 @@ class _Writer:
         return self._rng.sample(others, min(len(others) - 1, self._rng.randint(1, 2)))
 
     def _say(self, channel: str, speakers: Sequence[str], to: Mapping[str, list[str]]) -> None:
-        """Each speaker says a new fact; without `to` before all. In private they speak at the same time."""
         told = {speaker: next(self._facts) for speaker in speakers}
         self._told += told.values()
         everybody = len(speakers) == len(self._agents)
