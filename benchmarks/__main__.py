@@ -51,7 +51,6 @@ def summary(module: str) -> str:
 
 
 def overview() -> str:
-    """What `agentmem bench --help` prints."""
     rows = [f"  {name:<15} {summary(module)}" for name, module in NAMES.items()]
     return "\n".join(
         [

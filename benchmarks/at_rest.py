@@ -1,4 +1,4 @@
-"""What a start takes until the first answer, and what a stack takes that does nothing; beside mlx_lm.server.
+"""Starts until the first answer, and stacks that do nothing, beside mlx_lm.server: seconds, processors, memory.
 
     agentmem bench at-rest [--starts 3] [--seconds 30]
 

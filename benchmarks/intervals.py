@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 Z = 1.959964
-"""Of 95 %."""
+"""For 95 %."""
 DRAWS = 10_000
 
 
@@ -46,7 +46,7 @@ def wilson(right: int, asked: int) -> Interval:
 
 @dataclass(frozen=True)
 class Recall:
-    """Of `asked` answers `plain` are right without quantization; with it `lost` are not, and `gained` others are."""
+    """`plain` of `asked` answers are right without quantization; with it `lost` are not, and `gained` others are."""
 
     asked: int
     plain: int

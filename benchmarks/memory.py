@@ -40,7 +40,7 @@ from inference_service.pool.memory import TYPICAL_TOKENS, ModelMemory, Sizes, ag
 
 TOLERANCE = 0.02
 MODELS = tuple(name for name, config in GEOMETRIES.items() if config["model_type"] != "qwen3_next")
-"""Those whose memory is KV alone."""
+"""Their memory is KV alone."""
 _DTYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
 _CHUNK = 2048
 Figures = dict[str, Any]

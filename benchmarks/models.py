@@ -11,7 +11,6 @@ DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
 
 
 def model_name(model: str) -> str:
-    """What `--model` calls it."""
     return model.partition("=")[0]
 
 

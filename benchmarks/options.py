@@ -1,4 +1,4 @@
-"""What the command lines of the benchmarks have in common."""
+"""Command lines of benchmarks."""
 
 import argparse
 from collections.abc import Callable

@@ -19,7 +19,7 @@ _SECONDS: Final = 600
 
 
 class Unavailable(Exception):
-    """What a package ships cannot be had here; says why."""
+    """A package's content cannot be had here; says why."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the page at /ui/ costs while it is open: decode throughput of 8 agents with it and without it, in turn.
+"""The cost of the page at /ui/ while it is open: decode throughput of 8 agents with it and without it, in turn.
 
     agentmem bench page [--model NAME=PATH] [--rounds 12] [--tokens 1200] [--agents 8] [--stored 1000]
 

@@ -39,7 +39,7 @@ class Tab:
         self._names = names
         self._tokens: dict[str, asyncio.Future[str]] = {}
         self.seconds: list[tuple[str, float]] = []
-        """Of each answer the path without its query, and how long it took."""
+        """Each answer's path without its query, and its seconds."""
         self.agents = 0
         self.opened = threading.Event()
 

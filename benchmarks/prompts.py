@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 NEW_TOKENS = 50
-"""That an agent's next turn brings."""
+"""An agent's next turn brings so many."""
 _FIRST_ID, _LAST_ID = 8, 899
 """Ids that every model of the benchmarks has, and none of which ends a turn."""
 _WORDS = (

@@ -1,4 +1,4 @@
-"""What a model swap costs, and what it does not: agents' memory comes back with their model.
+"""The cost of a model swap: agents' memory comes back with their model.
 
     agentmem bench swap [--lengths 512 2048 4096] [--runs 3]
     agentmem bench swap --model a=DIR --model b=DIR --lengths 2048 8192 16384 --output swap-llama-3.1-8b-gpu

@@ -28,7 +28,7 @@ from inference_service.storage.client import StoreClient
 
 ATTEMPTS: Final = 4
 _SECONDS, _PATIENT_SECONDS = 5.0, 120.0
-"""Of one attempt; a speaker's are longer."""
+"""An attempt's; a speaker's are longer."""
 _CERTAIN: Final = (errors.Aborted, errors.ResourceExhausted, errors.InvalidArgument, errors.FailedPrecondition)
 """With these a turn was not committed. Unavailable may mean that this is not known."""
 _FINAL: Final = (

@@ -25,9 +25,9 @@ from inference_service.storage.client import StoreClient
 
 MODEL: Final = "scripted"
 _PORTS: Final = 4
-"""Of each node: its gateway's two, that for other nodes, and one that is spare."""
+"""Each node's: its gateway's two, that for other nodes, and a spare one."""
 _DAYS: Final = 2
-"""That certificates are good for."""
+"""Certificates are good for so many."""
 
 
 @dataclass

@@ -27,7 +27,7 @@ from benchmarks.tables import Table
 from gateway.cluster.cli.certificates import authority, issue
 
 _DAYS = 2
-"""That certificates are good for."""
+"""Certificates are good for so many."""
 _KINDS = Kinds()
 _LABELS = {
     "cut_off": "a node is cut off from PostgreSQL",

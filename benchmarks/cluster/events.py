@@ -32,7 +32,7 @@ class Load:
     pause: float = 20.0
     """Between a turn's end and the next turn of its session, in the mean."""
     turns: float = 1.0
-    """Of a session, in the mean; their number is geometric."""
+    """Mean turns of a session; their number is geometric."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Failure:
     connect: float = 2.0
     retry: float = 1.0
     uploaded: float = 5.0
-    """What was committed so long before is in S3."""
+    """Seconds from a commit until it is in S3."""
 
 
 @dataclass
@@ -67,11 +67,11 @@ class Found:
     presence: list[float] = field(default_factory=list)
     """By node that was not lost, seconds of turns being there, from `begin` on."""
     lost_turns: int = 0
-    """That were on the lost node."""
+    """They were on the lost node."""
     lost: "array[float]" = field(default_factory=lambda: array("d"))
-    """Of these: seconds from the loss to their first token elsewhere."""
+    """Seconds from the loss to their first token elsewhere."""
     lost_tokens: float = 0.0
-    """Of answers that were on their way."""
+    """Tokens of answers that were on their way."""
     moved: "array[float]" = field(default_factory=lambda: array("d"))
     """As `first`, of agents whose KV was on the lost node: their first turn after the loss."""
     recomputed: float = 0.0

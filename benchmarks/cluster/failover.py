@@ -1,4 +1,4 @@
-"""What clients wait for when a node of three dies, when one leaves, and when the database's primary dies.
+"""Clients' waits when a node of three dies, when one leaves, and when the database's primary dies.
 
     agentmem bench failover [--samples 3] [--detection 3]
 

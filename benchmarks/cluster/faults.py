@@ -30,7 +30,7 @@ YEAR: Final = 365 * 86_400
 
 @dataclass(frozen=True)
 class Kinds:
-    """What nodes are: which module is their worker, and what starts them; with certificates they have gateways."""
+    """The worker's module, and the class that starts nodes; with certificates they have gateways."""
 
     worker: str = SCRIPTED
     certificates: Path | None = None
@@ -153,7 +153,6 @@ async def cut_off(drill: Drill, machine: Machine) -> None:
 
 
 async def lose_answers(_: Drill, machine: Machine) -> None:
-    """What the node asks PostgreSQL arrives, and it never hears what became of it."""
     with machine.without(Proxy.losing_answers):
         await asyncio.sleep(PAUSE)
 

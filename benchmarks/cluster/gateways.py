@@ -1,4 +1,4 @@
-"""What the gateways of the simulation know of the nodes: as many gateways as nodes, and any is asked."""
+"""Gateways of the simulation, as many as nodes, and their knowledge of these."""
 
 from collections import Counter
 

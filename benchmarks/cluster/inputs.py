@@ -57,7 +57,7 @@ class Costs:
     remote: Sequence[float]
     step: Sequence[float]
     overhead: float = 0.0
-    """Of each first token, on the way through the services."""
+    """Seconds of each first token in the services."""
     answer: float = 256.0
     """Tokens of an answer in the mean; they are exponential."""
     new_tokens: int = 50

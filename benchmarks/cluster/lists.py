@@ -25,5 +25,5 @@ def listed(ledger: Ledger) -> tuple[str, ...]:
 
 
 def is_element(request_id: str) -> bool:
-    """Whether it is one line of text, and not an empty one."""
+    """Return whether it is one line of text, and not empty."""
     return request_id.splitlines() == [request_id]

@@ -21,7 +21,7 @@ _FORWARDED: Final = (
 
 
 class ScriptedAgents(agent_pb2_grpc.AgentServiceServicer):
-    """What the store answers, behind the agent's running turn, and what a worker's memory has. No exports."""
+    """RPCs that the store answers, after the agent's running turn. No exports."""
 
     def __init__(self, turns: ScriptedTurns) -> None:
         self._turns = turns

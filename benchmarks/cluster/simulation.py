@@ -22,7 +22,7 @@ from benchmarks.tables import Table
 
 HERE = ("pool", "page cache", "disk")
 PAUSE, TURNS = 20.0, 10.0
-"""Of a session: seconds between turns, and turns."""
+"""Seconds between turns of a session, and turns."""
 
 Figures = dict[str, Any]
 

@@ -119,7 +119,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def quantized(x: Tensor, bits: int) -> Tensor:
-    """What is left of x [..., head_dim] after affine quantization in groups of one head (64)."""
+    """Return x [..., head_dim] after affine quantization in groups of one head (64)."""
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     scale = (high - low).clamp_min(1e-7) / (2**bits - 1)
     restored: Tensor = ((x - low) / scale).round() * scale + low

@@ -56,7 +56,7 @@ which while who whole why will wind with woman wonder word work world would writ
 
 
 def render(messages: list[Message]) -> str:
-    """What the chat template renders, without Jinja: training renders some ten thousand dialogues a second."""
+    """Render as the chat template does, without Jinja: training renders some ten thousand dialogues a second."""
     return BOS + "".join(f"{START}{message['role']}\n{message['content']}{END}\n" for message in messages)
 
 

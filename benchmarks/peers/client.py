@@ -76,7 +76,7 @@ class Client:
         return answer
 
     async def look(self, path: str) -> Any:
-        """What a path answers, as JSON. Raises HTTPError."""
+        """Raises HTTPError."""
         return (await self._http.get(path)).raise_for_status().json()
 
     async def close(self) -> None:

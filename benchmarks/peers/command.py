@@ -47,7 +47,7 @@ __all__ = ["main", "tables"]
 
 SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
 _TEMPLATE_TOKENS = 16
-"""That a chat template puts around a turn's two messages, at most."""
+"""A chat template puts at most so many around a turn's two messages."""
 
 
 class Peers:

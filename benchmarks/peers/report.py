@@ -1,4 +1,4 @@
-"""What is said of the figures: medians with their ratios to agentmem, and what went wrong. Pure."""
+"""Medians with their ratios to agentmem, and problems. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ TITLES = {
 }
 _RATIO = "agentmem as fast"
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Of one scenario: each server's samples, in the same order."""
+"""Each server's samples of one scenario, in the same order."""
 
 
 def values(samples: Samples, server: str, name: str) -> list[float | None]:
@@ -36,7 +36,6 @@ def ratio(samples: Samples, server: str, name: str) -> float | None:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """What is compared, a table for each scenario, and what was not as it should be."""
     names = list(figures["servers"])
     found = [_compared(figures)]
     for scenario, samples in figures["scenarios"].items():

@@ -1,4 +1,4 @@
-"""What every server is asked, one sample at a time, with the server's own answers as history.
+"""Scenarios for every server, one sample at a time, with the server's own answers as history.
 
 A figure is seconds, or tokens a second where its name ends so; None where a turn was wrong.
 """
@@ -45,7 +45,7 @@ class Sample:
         self.turns: list[dict[str, Any]] = []
 
     def check(self, answer: Answer, tokens: int) -> bool:
-        """Whether an answer is what it should be, also by how many tokens its text is."""
+        """Return whether an answer is right, also by the tokens of its text."""
         problem = answer.problem(tokens)
         if not problem and (counted := len(self._words.ids_of(answer.text))) < tokens // 2:
             problem = f"its text is {counted} tokens, not {tokens}"
@@ -156,6 +156,6 @@ SCENARIOS: dict[str, Scenario] = {
     "round-robin": round_robin,
 }
 CROWDED = frozenset({"round-robin"})
-"""Those for which memory is made to hold few agents."""
+"""Memory is made to hold few agents for these."""
 ONCE = frozenset({"together", "round-robin"})
-"""Those of which one sample is taken: it has a value of each agent."""
+"""One sample of these has a value of each agent."""

@@ -61,11 +61,11 @@ class Server(ABC):
 
     @abstractmethod
     def model(self) -> str:
-        """What requests call the model."""
+        """The model's name in requests."""
 
     @abstractmethod
     def version(self) -> str:
-        """What is compared, with its version and its weights."""
+        """The server's version and its weights."""
 
     def environment(self) -> dict[str, str]:
         return {}

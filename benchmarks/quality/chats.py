@@ -46,7 +46,7 @@ _NAMES: Final = ("Clara", "Peter", "Olga", "Henry", "Maria", "Victor")
 _EACH: Final = 2
 """Facts of one sort in a chat."""
 _CHARACTERS: Final = range(200, 1200)
-"""Of a passage."""
+"""A passage has so many."""
 
 
 @dataclass(frozen=True)

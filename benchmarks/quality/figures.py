@@ -1,4 +1,4 @@
-"""What was measured as figures: sums of pieces and answers of chats become means with intervals. Pure."""
+"""Figures of measurements: sums of pieces and answers of chats become means with intervals. Pure."""
 
 import math
 from collections.abc import Sequence

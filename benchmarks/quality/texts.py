@@ -57,7 +57,7 @@ _SPEECHES: Final = ("2009_barack_obama_d", "2010_barack_obama_d", "2018_donald_j
 _MODULES: Final = ("compiler", "environment", "parser", "lexer")
 _PAGES: Final = ("Server", "Reply", "Hooks", "Validation-and-Serialization", "Routes", "Errors")
 _FIELDS: Final = ("capital", "region", "languages", "currencies", "latlng", "borders", "area", "demonyms")
-"""Of a country, for a tool that is called."""
+"""A country's fields, for a tool that is called."""
 _TALKS: Final = (
     *("conversations", "ai", "emotion", "psychology", "humor", "literature", "computers", "science"),
     *("sports", "money", "politics", "gossip", "trivia", "movies", "food", "botprofile"),

@@ -1,4 +1,4 @@
-"""What agents still know in late phases of a workflow, what they cannot know, and what it takes.
+"""Agents' knowledge in late phases of a workflow: recall, leaks, and the work that it takes.
 
     agentmem bench working-memory [--agents 3 5 10 20] [--tokens 2400 1600 1000 700] [--seed 1]
 

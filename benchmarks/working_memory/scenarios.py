@@ -22,7 +22,7 @@ from benchmarks.demo_model.world import AGENTS, ENTITIES, HELD_OUT_STRIDE, Fact,
 JUDGE = "judge"
 """Hears the answers, and is not counted among the agents."""
 ASKED = ("known", "known", "withheld", "known", "never told")
-"""What an agent's questions are about, in turns; "withheld" is what others were told."""
+"""Subjects of an agent's questions, in turns; "withheld" is what others were told."""
 _TALKS = (0.15, 0.25, 0.6)
 """Shares of the filler after what is public, what is private, and what was passed on."""
 _LARGEST_TALK = 2500

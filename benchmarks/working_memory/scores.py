@@ -1,4 +1,4 @@
-"""What a run of a scenario was worth: what was recalled, what leaked, and what it took. Pure."""
+"""Scores of a run: recall, leaks and work. Pure."""
 
 import re
 import statistics
@@ -35,7 +35,7 @@ class Performance:
     works: list[Work] = field(default_factory=list)
     seconds: float = 0.0
     notices: dict[str, Any] = field(default_factory=dict)
-    """What else is to be told, such as an outage."""
+    """Further figures, such as an outage."""
 
 
 @dataclass(frozen=True)
