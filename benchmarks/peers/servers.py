@@ -71,6 +71,11 @@ class Server(ABC):
         return {}
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def client(self) -> Client:
         assert self._client is not None
         return self._client
