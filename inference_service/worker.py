@@ -83,7 +83,7 @@ class Worker:
         locks, hints = AgentLocks(), TurnHints()
         least = settings.min_restore_tokens
         limits = MatchLimits(least) if least else MatchLimits()
-        speeds = Speeds(measures=settings.fetch == "measured")
+        speeds = Speeds()
         fetcher = Fetcher(store, self._metrics, speeds)
         restorer = Restorer(fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)

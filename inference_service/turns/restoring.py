@@ -14,7 +14,7 @@ from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import CheckpointCandidate, checkpoint_candidates
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import Lookup, look_up
-from inference_service.memory.speeds import Option, Speeds
+from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
@@ -76,7 +76,7 @@ class Restorer:
         """A prompt's chunks were computed: how long what is not fetched will take."""
         for chunk in chunks:
             if chunk.alone:
-                self._speeds.computed(model.model_id, chunk.position, chunk.tokens, chunk.ended - chunk.began)
+                self._speeds.computed(model.model_id, chunk.tokens, chunk.ended - chunk.began)
 
     async def find(
         self,
@@ -147,16 +147,14 @@ class Restorer:
             found.files[file.chain_hash] = file
 
     def _choose(self, found: Restored, *, ahead: bool) -> Reason:
-        """Take the most that is worth reading, and of what is elsewhere that which is worth fetching; why not more."""
+        """Take the most that is worth reading, and what is elsewhere if worth fetching; return why not more."""
         below = found.choose(self._min_tokens)
-        if ahead or not any(found.away.values()):
+        if ahead or not (away := found.away):
             return below
-        options = [found, *found.nearer()]
-        now = time.monotonic()
-        best = self._speeds.choose(found.model.model_id, [Option(each.tokens, each.away) for each in options], now)
-        if not best:
+        here = found.here()
+        if self._speeds.fetches(found.model.model_id, found.tokens - here.tokens, away, time.monotonic()):
             return below
-        found.files, found.window_files = options[best].files, options[best].window_files
+        found.files, found.window_files = here.files, here.window_files
         found.choose(self._min_tokens)
         return types_pb2.MISS_REASON_FETCH_SLOWER
 
@@ -166,7 +164,10 @@ class Restorer:
         model, counted = found.model, ahead
         while True:
             less = self._choose(found, ahead=ahead)
-            counted = counted or self._count(found, less)
+            computes = less == types_pb2.MISS_REASON_FETCH_SLOWER
+            if not counted and (computes or found.away):
+                self._metrics.fetch_choices.labels(model.model_id, "compute" if computes else "fetch").inc()
+            counted = True
             if missing := await self._bring(found):
                 fault = types_pb2.MISS_REASON_IO_ERROR
                 for name in missing:
@@ -192,14 +193,6 @@ class Restorer:
             await run_shielded(self._engine.call(lambda: arena.take(places)))
         except MemoryError as error:
             raise ResourceExhausted(f"the device's memory is taken: {error}") from None
-
-    def _count(self, found: Restored, less: Reason) -> bool:
-        """Count what becomes of what is elsewhere; say that this is done."""
-        slower, fetched = less == types_pb2.MISS_REASON_FETCH_SLOWER, any(found.away.values())
-        if slower or fetched:
-            choice = ("some" if fetched else "compute") if slower else "fetch"
-            self._metrics.fetch_choices.labels(found.model.model_id, choice).inc()
-        return True
 
     async def _bring(self, found: Restored) -> list[FileName]:
         """Bring what was chosen and is elsewhere to the store's disk; return what does not come."""
