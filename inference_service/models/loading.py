@@ -237,7 +237,7 @@ class Loader:
                 others_decode,
             )
         )
-        loaded.engine.speculative = self._settings.speculation
+        loaded.engine.speculative, loaded.memory.wait = self._settings.speculation, self._settings.room_wait
         await self._on_file_thread(loaded.prepare)
         return loaded
 

@@ -14,9 +14,10 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from agentmem.kv.ledger import shared_tokens
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.ledger import Uint32, ordered, shared_tokens
 
 
 class PoolError(Exception):
@@ -42,6 +43,11 @@ class BlockTokens(NamedTuple):
     parent: bytes
     token_ids: bytes
     """As `ordered` returns them."""
+
+    @classmethod
+    def of(cls, namespace: str, parent: bytes, sequence: Uint32, first: int) -> Self:
+        """Return those of a sequence's block that begins at `first`."""
+        return cls(namespace, parent, ordered(sequence[first : first + BLOCK_TOKENS]))
 
 
 class _Continuations:

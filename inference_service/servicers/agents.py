@@ -25,11 +25,11 @@ from inference_service.servicers.portable import PortableAgents
 from inference_service.servicers.requests import probe_request
 from inference_service.storage.client import StoreClient
 from inference_service.turns.decoding import check_input
+from inference_service.turns.locks import AgentLocks
 from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.prefetching import Prefetcher
-from inference_service.turns.reserving import AgentLocks
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.turn import Turn
@@ -95,9 +95,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             if turn.retokenized:
                 turn.restored = Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
             else:
-                options = {"incompatible": turn.incompatible}
                 await self.persister.wait_resumable(probe.key, turn.earlier_checkpoints)
-                turn.restored = await self.restorer.probe(probe.key, model, turn.lookup, **options)
+                turn.restored = await self.restorer.probe(probe.key, model, turn.lookup)
         return pb.ProbeAgentResponse(
             cache=turn.cache_report(), version=agent.version.to_proto(), context_trim=turn.context_trim()
         )

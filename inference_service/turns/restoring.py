@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from agentmem.errors import ResourceExhausted
 from agentmem.kv.blockfile import FileName
@@ -52,25 +53,18 @@ def kv_lookup(
     return look_up(*ids, ledger.token_ids, keep_tokens, sequence, windows)
 
 
+@dataclass(eq=False, repr=False)
 class Restorer:
     """Finds KV and reads it. Event loop; files on other threads. A bad or missing file is a miss, never an error.
 
     Blocks are read into the sequence's own blocks where the device's memory is the host's.
     """
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        metrics: WorkerMetrics,
-        min_tokens: int,
-        speeds: Speeds,
-        engine: EngineThread | None = None,
-    ) -> None:
-        self._engine = engine
-        self._fetcher = fetcher
-        self._metrics = metrics
-        self._min_tokens = min_tokens
-        self._speeds = speeds
+    _fetcher: Fetcher
+    _metrics: WorkerMetrics
+    _min_tokens: int
+    _speeds: Speeds
+    _engine: EngineThread | None = None
 
     def computed(self, model: LoadedModel, chunks: Iterable[Chunk]) -> None:
         """A prompt's chunks were computed: how long what is not fetched will take."""
@@ -85,20 +79,19 @@ class Restorer:
         lookup: Lookup,
         reservation: Reservation,
         *,
-        incompatible: bool = False,
         ahead: bool = False,
     ) -> Restored:
         """Take the longest gapless run of blocks, those in the pool first, and read what of it is in files.
 
         `reservation` then holds those in the pool. A model with other layers than full attention resumes only where
-        there is a checkpoint. `incompatible`: the agent's own KV is of another model. What is on other nodes or in the
-        object store is fetched where that is estimated to be faster than to compute it, and `ahead` of a turn, when
-        nobody waits, always. Raises ResourceExhausted where the device has no memory for what files would be read into.
+        there is a checkpoint. KV elsewhere is fetched where that is estimated to be faster than to compute it, and
+        `ahead` of a turn, when nobody waits, always. Raises ResourceExhausted where the device has no memory for what
+        files would be read into.
         """
         started = time.monotonic()
         found = Restored.in_pool(key, model, lookup)
         found.hold(reservation)
-        reason = await self._look(found, key, incompatible=incompatible)
+        reason = await self._look(found, key)
         reason = await self._read(found, ahead=ahead) or reason
         self._conclude(found, reason)
         if found.tokens:
@@ -110,16 +103,14 @@ class Restorer:
             found.release()
         return found
 
-    async def probe(
-        self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, incompatible: bool = False, ahead: bool = False
-    ) -> Restored:
+    async def probe(self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, ahead: bool = False) -> Restored:
         """Return what `find` would take if every file is good. Holds nothing, reads no file, and counts as no use."""
         found = Restored.in_pool(key, model, lookup)
-        reason = await self._look(found, key, incompatible=incompatible, peek=True)
+        reason = await self._look(found, key, peek=True)
         self._conclude(found, self._choose(found, ahead=ahead) or reason)
         return found
 
-    async def _look(self, found: Restored, key: AgentKey, *, incompatible: bool, peek: bool = False) -> Reason:
+    async def _look(self, found: Restored, key: AgentKey, *, peek: bool = False) -> Reason:
         """Ask the store, if it could have more than the pool; return why there is not more, as far as it knows."""
         found.choose(0)
         if found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
@@ -136,7 +127,7 @@ class Restorer:
             return reason
         if not opened.evicted.isdisjoint(missing):
             return types_pb2.MISS_REASON_EVICTED
-        return types_pb2.MISS_REASON_INCOMPATIBLE if incompatible else types_pb2.MISS_REASON_ABSENT
+        return types_pb2.MISS_REASON_INCOMPATIBLE if found.lookup.incompatible else types_pb2.MISS_REASON_ABSENT
 
     async def _look_by_tokens(self, found: Restored, key: AgentKey, peek: bool) -> None:
         """Ask the store for a block that begins as the sequence goes on, where those that were named end too early."""

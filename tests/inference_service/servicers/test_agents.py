@@ -13,7 +13,7 @@ from agentmem.validation import AgentKey
 from inference_service.pool.hot import HotAgents, HotState
 from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.servicers.agents import AgentServicer
-from inference_service.turns.reserving import AgentLocks
+from inference_service.turns.locks import AgentLocks
 
 A = AgentKey("ns", "a", "tiny")
 
