@@ -113,7 +113,9 @@ class Restorer:
     async def _look(self, found: Restored, key: AgentKey, *, peek: bool = False) -> Reason:
         """Ask the store, if it could have more than the pool; return why there is not more, as far as it knows."""
         found.choose(0)
-        if found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
+        # Without hot state the store alone knows the checkpoints that the turn's state will have.
+        known = found.model.geometry.resumes_anywhere or found.room is None or found.room.hot is not None
+        if known and found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
             return types_pb2.MISS_REASON_UNSPECIFIED
         opened, reason = await self._fetcher.look(
             key,
