@@ -118,7 +118,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return response
 
     async def TrimAgent(self, request: pb.TrimAgentRequest, context: Any) -> pb.TrimAgentResponse:
-        return await self._moved(self.store.agents.TrimAgent, request)
+        return await self._changed(self.store.agents.TrimAgent, request, moves=True)
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Any) -> pb.CreateSnapshotResponse:
         key = AgentKey.from_proto(request.key)
@@ -131,7 +131,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return await self.store.call(self.store.agents.ListSnapshots, request)
 
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Any) -> pb.RestoreSnapshotResponse:
-        return await self._moved(self.store.agents.RestoreSnapshot, request)
+        return await self._changed(self.store.agents.RestoreSnapshot, request, moves=True)
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotResponse:
         async with self.locks.hold(AgentKey.from_proto(request.key)):
@@ -189,18 +189,14 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._complete(response.agent)
         return pb.ImportAgentResponse(agent=response.agent, kv_misfit=kv_misfit)
 
-    async def _changed(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any) -> _Response:
-        """Change an agent in the store, behind its running turn; the answer has the agent."""
-        async with self.locks.hold(AgentKey.from_proto(request.key)):
-            response = await self.store.call(rpc, request)
-        self._complete(cast(Any, response).agent)
-        return response
-
-    async def _moved(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any) -> _Response:
-        """Move an agent to another state, once its present one is written."""
+    async def _changed(
+        self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any, *, moves: bool = False
+    ) -> _Response:
+        """Change an agent in the store, behind its running turn; move it to another state once its own is written."""
         key = AgentKey.from_proto(request.key)
         async with self.locks.hold(key):
-            await self.persister.wait_written(key)
+            if moves:
+                await self.persister.wait_written(key)
             response = await self.store.call(rpc, request)
         self._complete(cast(Any, response).agent)
         return response
