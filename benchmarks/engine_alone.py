@@ -22,7 +22,7 @@ from benchmarks.children import answer
 from benchmarks.contestants import Ours, Row
 from benchmarks.prompts import token_ids
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.models.proof import Speeds
+from inference_service.engine.product_speeds import ProductSpeeds
 
 _SPARE = 8
 """Tokens that an agent may generate besides those that are measured."""
@@ -38,7 +38,7 @@ class EngineAlone:
         if mx.default_device().type == mx.DeviceType.cpu:
             model.set_dtype(mx.float32)
         with tempfile.TemporaryDirectory() as cache:
-            self._ours = Ours(model, Speeds.kept_in(Path(cache)))
+            self._ours = Ours(model, ProductSpeeds(Path(cache) / "products.json"))
         self._rows: dict[int, Row] = {}
 
     def decode(self, agents: int, context: int, tokens: int) -> dict[str, float]:

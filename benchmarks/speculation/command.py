@@ -47,10 +47,10 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import Speeds
 from inference_service.pool.kv import Table as KVTable
 
 _POOL_BYTES = 256 << 20
@@ -243,7 +243,7 @@ def loaded(name: str, directory: str, pool_bytes: int = _POOL_BYTES) -> LoadedMo
     """The model of a directory, with what was measured of products."""
     kept = user_cache("benchmarks")
     hashes = ContentHashes(kept / "weights.json")
-    return load(name, directory, pool_bytes=pool_bytes, hashes=hashes, speeds=Speeds.kept_in(kept))
+    return load(name, directory, pool_bytes=pool_bytes, hashes=hashes, speeds=ProductSpeeds(kept / "products.json"))
 
 
 def of_geometry(name: str, layers: int | None, context: int) -> tuple[LoadedModel, tuple[Request, ...]]:

@@ -26,7 +26,7 @@ from benchmarks.places import Place
 from inference_service.engine.geometry import HostTensors
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.models.proof import Speeds
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.storage.blocks import verified
 
 STEPS = 5
@@ -48,7 +48,7 @@ class InProcess:
         if mx.default_device().type == mx.DeviceType.cpu:
             network.set_dtype(mx.float32)  # as the worker does there
         with tempfile.TemporaryDirectory() as remembered:
-            self._ours = Ours(network, Speeds.kept_in(Path(remembered)))
+            self._ours = Ours(network, ProductSpeeds(Path(remembered) / "products.json"))
         if self._ours.geometry.sliding is not None:
             raise SystemExit("the parts are told apart for models whose layers all have full attention only")
         self._network, self._mlx_lm, self._scratch = network, MlxLm(network), scratch

@@ -25,7 +25,7 @@ from inference_service.engine.products import DEQUANTIZED, FLATTENED, GIVEN, Sha
 from inference_service.models import proof
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import Speeds, order_problem, prove, riding_problem, rows_problem
+from inference_service.models.proof import order_problem, prove, riding_problem, rows_problem
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.inference_service.engine.test_traces import loaded
 from tests.oracle import Oracle
@@ -241,8 +241,8 @@ def by_the_matrix(shape: Shape, layers: Any, wanted: Sequence[Case]) -> Figures:
     return {str(c): {way: 1.0 if way in (FLATTENED, DEQUANTIZED) else 2.0 for way in c.ways(shape)} for c in wanted}
 
 
-def speeds_in(directory: Path) -> Speeds:
-    return Speeds(ProductSpeeds(directory / "products.json", by_the_matrix))
+def speeds_in(directory: Path) -> ProductSpeeds:
+    return ProductSpeeds(directory / "products.json", by_the_matrix)
 
 
 def ways_of(model: nn.Module) -> set[tuple[str, str]]:

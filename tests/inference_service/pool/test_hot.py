@@ -140,6 +140,17 @@ def test_a_leftover_is_replaced_by_what_has_all_of_it(pool: KVPool, hot: HotAgen
     pool.check_integrity(hot.tables())
 
 
+@pytest.mark.parametrize(("version", "left"), [(Version("u", 1), 0), (Version("u", 2), 1), (Version("other", 2), 0)])
+def test_kv_of_an_earlier_version_is_left_over(pool: KVPool, hot: HotAgents, version: Version, left: int) -> None:
+    """And not that of another agent of that name, which was deleted."""
+    before = state(pool)
+    hot.put(key("a"), before)
+    present = version == before.version
+    assert hot.present(key("a"), version) is (before if present else None)
+    assert (key("a") in hot, len(list(hot)) - present) == (present, left)
+    pool.check_integrity(hot.tables())
+
+
 @pytest.mark.parametrize("erase", [False, True], ids=["evicted", "deleted"])
 def test_leftovers_go_with_their_agent(pool: KVPool, hot: HotAgents, erase: bool) -> None:
     """With a deleted one go those of agents of its namespace that are in no list."""
