@@ -298,13 +298,6 @@ def test_what_follows_the_last_checkpoint_is_no_cue_if_it_is_long() -> None:
     assert set(positions(checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, twice, (77,)))) == {73, 77}
 
 
-def test_nothing_kept_and_nothing_known() -> None:
-    ledger = agent(((1, 2, 3), (4,)))
-    assert checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 0, (9, 9), ()) == ()
-    assert checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, (9,), ()) == ()
-    assert choose_checkpoint((), {}, 64, 100) is None
-
-
 def test_the_same_prompt_again_trims_the_turn() -> None:
     ledger = agent(((1, 2, 3), ()))
     before, candidate = checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), ())

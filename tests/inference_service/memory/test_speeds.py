@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from inference_service.memory.speeds import LEAST_TOKENS, PROBE_SECONDS, Line, Option, Source, Speeds
 
 MIB = 1 << 20
-BLOCK_TOKENS = 256
 positive = st.floats(1e-4, 1e4)
 
 
@@ -66,30 +65,6 @@ def test_points_of_one_size_give_a_line_from_zero_or_a_level_one() -> None:
         for y in (1.0, 3.0):
             line.add(4.0, y)
         assert line.parts == pytest.approx(parts)
-
-
-@given(
-    st.floats(0, 10),
-    st.floats(0, 1),
-    st.floats(1e-6, 1e-2),
-    st.floats(0, 1e-6),
-    st.integers(0, 500),
-    st.integers(1, 300),
-)
-def test_of_a_run_all_or_none_is_best(
-    latency: float, per_block: float, per_token: float, per_position: float, before: int, blocks: int
-) -> None:
-    """No part of a run of blocks is better to fetch than all of it and none, whatever the speeds."""
-
-    def computing(first: int, end: int) -> float:
-        return (end - first) * (per_token + per_position * (first + end) / 2)
-
-    def waits(fetched: int) -> float:
-        fetching = latency + per_block * fetched if fetched else 0.0
-        return fetching + computing(BLOCK_TOKENS * (before + fetched), BLOCK_TOKENS * (before + blocks))
-
-    best = min(map(waits, range(blocks + 1)))
-    assert min(waits(0), waits(blocks)) <= best * (1 + 1e-9)
 
 
 def test_what_was_never_measured_is_fetched() -> None:
