@@ -1,5 +1,4 @@
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -7,7 +6,7 @@ import pytest
 
 from agentmem import errors
 from agentmem.channels import connect
-from agentmem.kv.blockfile import NO_PARENT, BlockHeader, FileName
+from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
 from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
@@ -162,12 +161,6 @@ async def test_stage_publish_quarantine(client: StoreClient, store: ScriptedStor
     await client.quarantine("ns", asked[1], b"d" * 16, "digest")
     wanted = cache_store_pb2.QuarantineBlockRequest(namespace="ns", name=names[1], reason="digest", digest=b"d" * 16)
     assert store.asked.pop() == wanted
-
-
-def test_names_of_headers() -> None:
-    header = BlockHeader("print", "ns", b"h", NO_PARENT, 0, 5)
-    assert FileName.of(header) == FileName.block(b"h") == (BLOCK, b"h")
-    assert FileName.of(replace(header, window=True)) == FileName.window(b"h") == (WINDOW, b"h")
 
 
 async def test_storage_half_of_agents(client: StoreClient, store: ScriptedStore) -> None:
