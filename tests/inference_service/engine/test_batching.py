@@ -305,26 +305,3 @@ def test_a_cancelled_turn_whose_blocks_cannot_be_named_harms_no_other(
         turn.job.future.result(0)
     run(model)
     assert other.generated.sampled == 20 and right(oracle, other)
-
-
-def test_a_stop_string_is_trimmed_off_wherever_it_comes(model: LoadedModel) -> None:
-    """Also right after a window slid: it keeps more than it shows."""
-    met = 0
-    for number in range(8):
-        prompt = prompt_of(model, number, 16)[:300]
-        free = begin(model, prompt, 30)
-        run(model)
-        ends = [sum(len(event.text) for event in free.events[: n + 1]) for n in range(30)]
-        text = "".join(event.text for event in free.events)
-        for stop, end in ((text[end - 3 : end], end) for end in ends[17:26]):
-            if len(stop) < 3 or "\ufffd" in stop or text.index(stop) != end - 3:
-                continue
-            turn = begin(model, prompt, 30, stop=(stop,))
-            run(model)
-            assert turn.generated.stop_string == stop
-            assert turn.whole and not turn.kv.lost
-            assert differing(packed(model, turn.kv), packed(model, free.kv, turn.kv.length)) == 0
-            met += 1
-        if met >= 3:
-            break
-    assert met
