@@ -12,7 +12,6 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import agent_pb2
 from tests.system.stack import Stack, running
 
 FACT = "The colour of the boat is green."
@@ -95,29 +94,6 @@ async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, 
     assert text == ANSWER
     assert 0 == cached[0] < cached[1] < cached[2]
     assert agents == {told["agent_id"]}
-
-
-async def test_stop_strings(sdk: openai.AsyncOpenAI) -> None:
-    noted, _, _ = await asked(sdk, [said(FACT)], stream=False)
-    messages = [said(FACT), {"role": "assistant", "content": noted}, said(QUESTION)]
-    whole = await sdk.chat.completions.create(**MODEL, messages=messages)
-    assert whole.choices[0].message.content == ANSWER
-    stopped = await sdk.chat.completions.create(**MODEL, messages=messages, stop=["nothing like it", " is gr"])
-    assert stopped.choices[0].message.content == "The colour of the boat"
-    assert stopped.choices[0].finish_reason == "stop"
-
-
-async def test_choices_and_seeds(sdk: openai.AsyncOpenAI) -> None:
-    async def texts(seed: int) -> list[str | None]:
-        answer = await sdk.chat.completions.create(
-            model="demo", messages=[said("sea Rex 12 house")], n=2, temperature=2, seed=seed, max_tokens=12
-        )
-        return [choice.message.content for choice in answer.choices]
-
-    first = await texts(1)
-    assert first[0] != first[1]
-    assert await texts(1) == first
-    assert await texts(9) != first
 
 
 async def test_errors_are_the_sdk_s_own(sdk: openai.AsyncOpenAI) -> None:
@@ -269,33 +245,6 @@ async def test_responses_branch(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
         assert cached(one) >= before.usage.total_tokens
     late = await respond(sdk, LOCKER, root)
     assert "417" in late.output_text and report(late)["agent_id"] not in agents
-
-
-async def test_a_retry_of_a_response_is_the_same_turn(sdk: openai.AsyncOpenAI) -> None:
-    first = await respond(sdk, f"{FACT} Once.")
-    once: Any = {"extra_headers": {"Idempotency-Key": "once"}}
-    second = await respond(sdk, QUESTION, first, **once)
-    again = await respond(sdk, QUESTION, first, **once)
-    assert (again.id, again.output_text) == (second.id, second.output_text)
-    assert [report(one)["replayed"] for one in (second, again)] == [False, True]
-    assert report(again)["agent_id"] == report(first)["agent_id"]
-
-
-async def test_what_is_unknown_or_not_stored_cannot_be_followed(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    stored = await respond(sdk, "The name of the cat is Tim.")
-    hidden = await respond(sdk, "The name of the cat is Tim.", stored, store=False)
-    gone = await respond(sdk, "The name of the cat is Kim.")
-    client = await stack.client("gateway")
-    key = client.key(report(gone)["agent_id"])
-    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), timeout=30)
-    for unknown in (hidden, gone, stored.model_copy(update={"id": f"resp_{'0' * 32}{stored.id[-16:]}"})):
-        with pytest.raises(openai.NotFoundError) as missing:
-            await respond(sdk, "What is the name of the cat?", unknown)
-        assert missing.value.param == "previous_response_id"
-    assert (await sdk.responses.retrieve(stored.id)).output_text == stored.output_text
-    for unknown in (hidden, gone):
-        with pytest.raises(openai.NotFoundError, match="does not exist"):
-            await sdk.responses.retrieve(unknown.id)
 
 
 @pytest.mark.slow

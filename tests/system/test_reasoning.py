@@ -4,14 +4,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
-import httpx
 import openai
 import pytest
 import pytest_asyncio
 
-from agentmem import AsyncClient
-from agentmem.v1 import types_pb2
-from gateway.cli.chat import Conversation, Shown, turn_dict
 from tests.scripted_model import OPENING_TEMPLATE, SAID, THINKING_TEMPLATE, THOUGHT, write_thinking
 from tests.system.stack import Client, Stack, chat, running
 
@@ -62,28 +58,6 @@ async def test_the_contract_tells_both_and_the_ledger_has_what_was_written(clien
     assert again.finished.usage.reasoning_tokens == usage.reasoning_tokens
     appended = await client.say("both", "and now?")
     assert (appended.reasoning, appended.text) == (THOUGHT, SAID)
-
-
-async def test_max_tokens_inside_the_thinking(client: Client) -> None:
-    turn = await client.turn("cut", messages=chat(("user", "hi")), max_tokens=3)
-    assert turn.finished.reason == types_pb2.FINISH_REASON_LENGTH
-    assert turn.text == ""
-    assert turn.reasoning and THOUGHT.startswith(turn.reasoning)
-    assert turn.finished.usage.reasoning_tokens == 3
-
-
-async def test_stop_strings_are_of_the_answer(client: Client) -> None:
-    unharmed = await client.turn("", messages=chat(("user", "hi")), stop=["muse", "</think>"])
-    assert (unharmed.reasoning, unharmed.text) == (THOUGHT, SAID)
-    stopped = await client.turn("", messages=chat(("user", "hi")), stop=["calm"])
-    assert (stopped.reasoning, stopped.text, stopped.finished.stop_string) == (THOUGHT, "It is ", "calm")
-
-
-async def test_raw_text_stays_raw(client: Client, gpt: openai.AsyncOpenAI) -> None:
-    prompt = "<|muse|>"
-    turn = await client.turn("", prompt=prompt, parse_special=True)
-    assert (turn.reasoning, turn.text) == ("", WRITTEN)
-    assert turn.finished.usage.reasoning_tokens == 0
 
 
 async def test_chat_completions(gpt: openai.AsyncOpenAI) -> None:
@@ -191,23 +165,6 @@ async def test_a_named_agent_goes_on_after_a_restart_and_goes_back(client: Clien
 def len_of(turn: Any) -> int:
     usage = turn.finished.usage
     return int(usage.prompt_tokens + usage.completion_tokens)
-
-
-async def test_rest_has_both(stack: Stack) -> None:
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        body = {"messages": {"messages": [{"role": "user", "content": "hi"}]}}
-        got = await http.post("/v1/agents/rest/generate", params={"model": "thinking"}, json=body)
-    assert (got.status_code, got.json()["reasoning"], got.json()["text"]) == (200, THOUGHT, SAID)
-
-
-async def test_the_terminal_shows_thinking_dimmed(stack: Stack) -> None:
-    told, thought = list[str](), list[str]()
-    conversation = Conversation("terminal", "thinking")
-    async with AsyncClient(f"127.0.0.1:{stack.ports['grpc']}") as client:
-        await conversation.open(client)
-        answer = await conversation.take_turn(client, "hi", Shown(told.append, thought.append))
-    assert ("".join(thought), "".join(told)) == (THOUGHT, f"\n\n{SAID}")
-    assert turn_dict("terminal", answer)["reasoning"] == answer.reasoning == THOUGHT
 
 
 async def test_what_is_held_to_a_schema_is_thought_about_first(client: Client, gpt: openai.AsyncOpenAI) -> None:
