@@ -59,12 +59,6 @@ async def client(stack: Stack) -> Client:
     return await stack.client()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def warm(seed: int) -> types_pb2.Sampling:
     return types_pb2.Sampling(temperature=1.0, seed=seed)
 

@@ -32,12 +32,6 @@ async def stack() -> AsyncIterator[Stack]:
         yield started
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
-
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 

@@ -65,12 +65,6 @@ async def stack(directory: Path) -> AsyncIterator[Stack]:
         yield started
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
-        yield client
-
-
 @dataclass
 class Answer:
     """One chat completion, and what the worker did for it."""

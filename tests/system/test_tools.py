@@ -29,16 +29,16 @@ TOOLS: list[Any] = [WEATHER]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def scripted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """All three processes; the markers of calls are special tokens."""
     directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
-    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as stack:
-        yield stack
+    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as started:
+        yield started
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(scripted: Stack) -> Client:
-    return await scripted.client()
+async def client(stack: Stack) -> Client:
+    return await stack.client()
 
 
 def asked(*said: tuple[str, str], tools: bool = True) -> types_pb2.Messages:
@@ -73,7 +73,7 @@ async def test_unasked_calls_are_text(client: Client) -> None:
     assert turn.finished.reason == types_pb2.FINISH_REASON_STOP
 
 
-async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(client: Client, scripted: Stack) -> None:
+async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(client: Client, stack: Stack) -> None:
     first = await client.turn("found", messages=asked(("user", "hi")), tool_calls=True)
     assert (first.text, arguments(first)) == ("I look.", [("get_weather", {"city": "Paris"})])
     (call,) = first.calls
@@ -94,12 +94,6 @@ async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(clien
     second = await client.turn("found", messages=messages, tool_calls=True)
     assert (second.match, second.cached) == ("EXTEND", {"hot": tokens})
     assert (second.text, second.finished.reason) == ("It rains in Paris!", types_pb2.FINISH_REASON_STOP)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sdk(scripted: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0) as sdk:
-        yield sdk
 
 
 def cached(completion: ChatCompletion) -> int:
