@@ -206,5 +206,5 @@ async def test_through_the_gateway(stack: Stack) -> None:
     assert (await refusal(client, file, "c", namespace="theirs"))[0] == "PERMISSION_DENIED"
     theirs = forged(file, lambda found: setattr(found.head.key, "namespace", "theirs"))
     assert (await refusal(client, theirs, "c", namespace=""))[0] == "PERMISSION_DENIED"
-    assert (await refusal(client, file, namespace=""))[0] == "ALREADY_EXISTS"
+    assert (await refusal(client, file + b"x", namespace=""))[0] == "ALREADY_EXISTS", "before it is read"
     assert (await refusal(client, file[:-1], "c", namespace=""))[0] == "DATA_LOSS"
