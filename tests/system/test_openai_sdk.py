@@ -124,26 +124,6 @@ async def test_a_full_worker_is_tried_again_when_it_says(stack: Stack, sdk: open
     assert second - first >= wait, "the SDK by itself would wait for half a second at most"
 
 
-@pytest.mark.slow
-async def test_closing_a_stream_cancels_the_turn(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named: Any = {"extra_headers": {"X-Agent-ID": "leaving"}}
-    await sdk.chat.completions.create(**MODEL, messages=[said(FACT)], max_tokens=4, **named)
-    before = await stack.ledger("leaving")
-    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
-    requests: list[Any] = [
-        sdk.chat.completions.create(messages=[said(FACT), said("Go on.")], **ENDLESS, **named),
-        sdk.completions.create(prompt="boat", **ENDLESS),
-    ]
-    for request in requests:
-        stream = await request
-        await anext(aiter(stream))
-        assert await stack.metric("worker", "agentmem_num_requests_running") == 1
-        await stream.close()
-        await idle(stack)
-    assert await stack.ledger("leaving") == before
-    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 2
-
-
 async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> None:
     named: Any = {"extra_headers": {"X-Agent-ID": "raw"}, "max_tokens": 8}
     prompt = "The colour of the boat is green . The key is in the"
@@ -190,26 +170,6 @@ async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **field
 
 def cached(response: Any) -> int:
     return int(response.usage.input_tokens_details.cached_tokens)
-
-
-@pytest.mark.slow
-async def test_responses_follow_each_other(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    under: Any = {"instructions": "You are a keeper of facts."}
-    first = await respond(sdk, FACT, **under)
-    second = await respond(sdk, "Where is the key?", first, **under)
-    async with sdk.responses.stream(
-        model="demo", temperature=0, input=QUESTION, previous_response_id=second.id, **under
-    ) as stream:
-        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
-        third = await stream.get_final_response()
-    assert third.output_text == "".join(deltas) == ANSWER
-    assert cached(first) == 0
-    assert cached(second) == first.usage.total_tokens
-    assert third.usage is not None and cached(third) == second.usage.total_tokens
-    assert len({report(one)["agent_id"] for one in (first, second, third)}) == 1
-    with pytest.raises(openai.BadRequestError) as other:
-        await respond(sdk, QUESTION, third)
-    assert other.value.param == "instructions"
 
 
 async def test_responses_are_remembered_by_content_too(sdk: openai.AsyncOpenAI) -> None:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from gateway.cli.main import main
 from tests.system.stack import Stack, chat
 
@@ -63,26 +63,6 @@ async def test_json_has_the_exact_text_too(stack: Stack) -> None:
     assert [turn["generated_tokens"] for turn in marco["history"]] == [t.generated_tokens for t in ledger.turns]
     roles = [[message["role"] for message in turn["messages"]] for turn in marco["history"]]
     assert roles == [["system", "user", "assistant"], ["user", "assistant"]]
-
-
-@pytest.mark.slow
-async def test_a_whole_chat_and_what_it_left_behind(stack: Stack) -> None:
-    """Each turn shows what is new in it; a raw prompt and what is left of a turn are shown as they were rendered."""
-    client = await stack.client("gateway")
-    noted = await client.turn("lena", messages=chat(("user", FACT)), max_tokens=20)
-    whole = chat(("user", FACT), ("assistant", noted.text), ("user", QUESTION))
-    await client.turn("lena", messages=whole, max_tokens=20)
-    edited = chat(("user", FACT), ("assistant", noted.text), ("user", "Where is the key?"))
-    await client.turn("lena", messages=edited, max_tokens=20)
-    (lena,) = await told(stack, "show", "lena", "--text")
-    said = [[(m["role"], m["content"]) for m in turn["messages"]] for turn in lena["history"]]
-    assert said[0] == [("user", FACT), ("assistant", noted.text)]
-    assert said[-1][0] == ("user", "Where is the key?")
-    assert not any(QUESTION in content for turn in said for _, content in turn)
-    key = client.key("raw")
-    await client.inference.Prefill(inference_pb2.PrefillRequest(key=key, prompt=FACT))
-    (raw,) = await told(stack, "show", "raw", "--text")
-    assert [(m["role"], FACT in m["content"]) for m in raw["history"][0]["messages"]] == [("", True)]
 
 
 async def test_branches(stack: Stack) -> None:

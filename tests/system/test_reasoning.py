@@ -133,28 +133,6 @@ async def test_a_request_can_have_its_history_rendered(sdk: openai.AsyncOpenAI) 
     assert unknown.value.param == "X-Agent-History"
 
 
-@pytest.mark.slow
-async def test_a_named_agent_goes_on_after_a_restart_and_goes_back(client: Client, stack: Stack) -> None:
-    asked = [("user", "one?")]
-    first = await client.turn("named", messages=chat(*asked))
-    asked += [("assistant", first.text), ("user", "two?")]
-    second = await client.turn("named", messages=chat(*asked))
-    assert (second.match, second.cached) == ("EXTEND", {"hot": len_of(first)})
-    asked += [("assistant", second.text), ("user", "three?")]
-    stack.kill("worker")
-    await stack.renew("worker")
-    third = await (await stack.client()).turn("named", messages=chat(*asked))
-    assert third.match == "EXTEND"
-    again = await (await stack.client()).turn("named", messages=chat(*asked[:-1], ("user", "other?")))
-    assert again.match == "PARTIAL"
-    assert sum(again.cached.values()) >= len_of(second)
-
-
-def len_of(turn: Any) -> int:
-    usage = turn.finished.usage
-    return int(usage.prompt_tokens + usage.completion_tokens)
-
-
 async def test_what_is_held_to_a_schema_is_thought_about_first(client: Client, sdk: openai.AsyncOpenAI) -> None:
     schema = '{"enum": ["calm", "rough"]}'
     turn = await client.turn("", messages=chat(("user", "hi")), json_schema=schema)
