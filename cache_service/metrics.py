@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import FileKind
 from agentmem.process.logs import event
-from cache_service.files import holding, references, waiting
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.ledger import agents
@@ -198,7 +198,7 @@ class RemoteCollector(Collector):
     """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
 
     _database: Ledgers
-    _rows: WarmRows
+    _uploads: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
@@ -208,10 +208,9 @@ class RemoteCollector(Collector):
             labels=["operation"],
         )
         size = GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[])
+        backlog.add_metric(["uploads"], self._uploads())
         with unless_it_fails("store.db"):
-            uploads = self._rows.read_within(PATIENCE_SECONDS, waiting.count)
             deletions, in_store = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
-            backlog.add_metric(["uploads"], uploads)
             backlog.add_metric(["deletions"], deletions)
             size.add_metric([], in_store)
         yield from (backlog, size)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockFileError, FileName
-from cache_service.files import holding, references
+from cache_service.files import references
 from cache_service.files.directory import FOLDERS, DataDirectory, is_disposable
 from cache_service.files.disk import open_regular, sync_directory
 from cache_service.files.publication import header_of
@@ -33,7 +33,8 @@ def check_published(
         row = references.described(each)
         path = directory.path(row.name)
         where = str(path.relative_to(directory.root))
-        users = tuple(sorted({agents[uid] for uid, _ in holding.holders(warm, row.name) if uid in agents}))
+        holders = warm.execute("SELECT uid FROM held WHERE kind = ? AND chain_hash = ?", row.name)
+        users = tuple(sorted({agents[uid] for (uid,) in holders if uid in agents}))
         try:
             problem = file_problem(path, row)
         except FileNotFoundError:

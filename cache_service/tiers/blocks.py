@@ -22,7 +22,7 @@ from agentmem.process.logs import event
 from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection
-from cache_service.files import holding, references, waiting
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
@@ -31,7 +31,7 @@ from cache_service.ledger import agents, kv_changes, object_references
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers, Query
 from cache_service.metrics import StoreMetrics
-from cache_service.tiers import eviction, objects
+from cache_service.tiers import objects
 from cache_service.tiers.objects import Object
 from cache_service.tiers.warm import WarmTier
 from cache_service.tiers.warm_rows import WarmRows
@@ -75,6 +75,8 @@ class BlockStore:
         """Files could not follow the ledger when they should have."""
         self._has_failed = False
         """The last erasure could not be finished."""
+        self.on_held: Callable[[Iterable[FileName]], None] = lambda _: None
+        """Called with the names of files that a state holds from now on. Thread of files."""
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
@@ -155,7 +157,9 @@ class BlockStore:
         if registered is None:
             self._directory.remove(placed)
             return Published(0, len(publication.staged))
-        self._directory.remove(registered)
+        gone, held = registered
+        self._directory.remove(gone)
+        self.on_held(held)
         self._let_objects_go(publication)
         self._enforce_limits(publication, list(placed))
         if refused:
@@ -344,8 +348,9 @@ class BlockStore:
         publication: Publication,
         placed: Mapping[FileName, FileRow],
         now: int,
-    ) -> list[FileName] | None:
-        """Make files visible and their agent's; the files that are nobody's now, None if the agent is gone.
+    ) -> tuple[list[FileName], set[FileName]] | None:
+        """Make files visible and their agent's; the files that are nobody's now, and those that it did not hold before.
+        None if the agent is gone.
 
         The ledger is asked within this transaction of warm.db: of an agent that it erases later, the erasure is
         followed by a later one.
@@ -356,14 +361,12 @@ class BlockStore:
             return None
         for file in placed.values():
             references.add(connection, file, now)
-        gone: list[FileName] = []
+        gone, before = list[FileName](), holding.of(connection, version.uid)
         if publication.references is None:
             holding.extend(connection, version, placed, standing)
         else:
             gone = holding.replace(connection, key, version, publication.references, standing)
-        eviction.forget(connection, version.uid, placed)
-        waiting.add(connection, placed)  # those that were held all the time, and are here again
-        return gone
+        return gone, placed.keys() | (holding.of(connection, version.uid) - before)
 
     def _let_objects_go(self, publication: Publication) -> None:
         """Let the agent's state refer to the objects of its present files, and to no others."""

@@ -7,11 +7,10 @@ database's triggers, staging/ and quarantine/ by looking.
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agentmem.errors import ResourceExhausted
-from agentmem.kv.blockfile import FileName
 from agentmem.kv.hints import TurnHints
 from agentmem.process.logs import event
 from agentmem.validation import AgentKey
@@ -23,7 +22,7 @@ from cache_service.files.references import Dropped
 from cache_service.ledger import agents, object_references
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import StoreMetrics
-from cache_service.tiers import eviction, objects
+from cache_service.tiers import eviction
 from cache_service.tiers import quotas as usage
 from cache_service.tiers.eviction import Expired, LastUse
 from cache_service.tiers.limits import DiskLimits, FixedLimits, Reason
@@ -119,7 +118,7 @@ class WarmTier:
         """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
         uid = self._database.read_blocking(agents.existing, key).version.uid
         had_objects = objects and self._database.write_blocking(object_references.drop, uid)
-        dropped = self._rows.write(eviction.drop_agent, uid, key.namespace, self._copies)
+        dropped = self._rows.write(eviction.drop_agent, uid, key.namespace)
         self._finish(replace(dropped, agents=max(dropped.agents, int(had_objects))), Reason.REQUEST)
         return dropped
 
@@ -133,7 +132,7 @@ class WarmTier:
         def drop(connection: sqlite3.Connection) -> Dropped:
             dropped = Dropped()
             for uid in here:
-                dropped.add(eviction.drop_agent(connection, uid, expired.idle[uid], self._copies))
+                dropped.add(eviction.drop_agent(connection, uid, expired.idle[uid]))
             return dropped
 
         if not self._database.read_blocking(eviction.any_limited):
@@ -171,7 +170,7 @@ class WarmTier:
 
         def work(connection: sqlite3.Connection) -> Dropped:
             self._last_use.flush_files(connection)
-            return eviction.evict(connection, goal, idle, self.hints, self._copies, namespace)
+            return eviction.evict(connection, goal, idle, self.hints, namespace)
 
         uids = self._rows.read_blocking(holding.known)
         idle = self._database.write_blocking(order)
@@ -186,9 +185,6 @@ class WarmTier:
         return self._rows.read_blocking(
             holding.held_bytes, self._database.read_blocking(eviction.pinned, protected, namespace)
         )
-
-    def _copies(self, names: Set[FileName]) -> set[FileName]:
-        return self._database.read_blocking(objects.copies, names)
 
     def _finish(self, dropped: Dropped, reason: Reason) -> None:
         self._rows.unlink(dropped)

@@ -61,9 +61,9 @@ async def page(store: Running) -> str:
 
 async def test_a_database_that_fails_leaves_the_rest_of_the_page(store: Running) -> None:
     def spoil(connection: sqlite3.Connection) -> None:
-        connection.execute("ALTER TABLE usage RENAME TO gone")
+        connection.execute("ALTER TABLE files RENAME TO gone")
 
-    await asyncio.to_thread(store.store._rows.write_queue, spoil)
+    await asyncio.to_thread(store.store._rows._database.write_blocking, spoil)
     found = await page(store)
     assert 'agentmem_cache_disk_bytes{kind="staging"} 0.0' in found
     assert 'kind="blocks"' not in found and "agentmem_cache_agents{" not in found

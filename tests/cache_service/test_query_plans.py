@@ -125,7 +125,7 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
 
     def work(connection: sqlite3.Connection) -> None:
         holding.held_bytes(connection, pinned)
-        eviction.evict(connection, 10**9, idle, TurnHints(), lambda _: set(), namespace)
+        eviction.evict(connection, 10**9, idle, TurnHints(), namespace)
 
     with Trace(store) as trace:
         pinned, idle = store.store._database.read_blocking(ask)

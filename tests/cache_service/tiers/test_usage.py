@@ -141,7 +141,7 @@ class UsageMachine(RuleBasedStateMachine):
         idle: dict[str, str] = {}
         self.write(work)
         for uid, namespace in idle.items():
-            self.write_warm(partial(eviction.drop_agent, uid=uid, namespace=namespace, copies=_no_copies))
+            self.write_warm(partial(eviction.drop_agent, uid=uid, namespace=namespace))
 
     @rule(at=st.integers(0, 20))
     def quarantine(self, at: int) -> None:
@@ -152,7 +152,7 @@ class UsageMachine(RuleBasedStateMachine):
     @rule(goal=st.integers(0, 300), namespace=st.sampled_from(("n", "m", None)))
     def evict(self, goal: int, namespace: str | None) -> None:
         idle = eviction.idle_order(self.connection, holding.known(self.warm), None, namespace)
-        self.write_warm(lambda c: eviction.evict(c, goal, idle, TurnHints(), _no_copies, namespace))
+        self.write_warm(lambda c: eviction.evict(c, goal, idle, TurnHints(), namespace))
 
     @rule(at=st.integers(0, 20))
     def vanish(self, at: int) -> None:
@@ -199,10 +199,6 @@ class UsageMachine(RuleBasedStateMachine):
 
 TestUsage = UsageMachine.TestCase
 TestUsage.settings = settings(max_examples=60 if FULL else 15, stateful_step_count=30, deadline=None)
-
-
-def _no_copies(_: object) -> set[FileName]:
-    return set()
 
 
 def by_hand(connection: sqlite3.Connection, warm: sqlite3.Connection) -> tuple[dict[str, int], dict[str, int]]:
