@@ -46,7 +46,7 @@ class StoreMetrics:
         self._quarantined = _counter(
             registry,
             "agentmem_cache_quarantined",
-            "Files of KV that failed verification and were taken out of use, by fault.",
+            "Files of KV that failed verification and were deleted, by fault.",
             "reason",
             (*REASONS, "other"),
         )
@@ -100,8 +100,7 @@ class DiskCollector(Collector):
         """The families with present values."""
         disk = GaugeMetricFamily(
             "agentmem_cache_disk_bytes",
-            "Bytes in the data directory: blocks, windows, staging and quarantine count for"
-            " the limit, the ledger does not.",
+            "Bytes in the data directory: blocks, windows and staging count for the limit, the ledger does not.",
             labels=["kind"],
         )
         limit = GaugeMetricFamily(
@@ -136,7 +135,6 @@ class DiskCollector(Collector):
             databases = self._directory.database, self._directory.warm_database
             ledger = [each.with_name(f"{each.name}{suffix}") for each in databases for suffix in ("", "-wal")]
             disk.add_metric(["staging"], size_of(self._directory.staging))
-            disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
             disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         yield from (disk, limit, free, floor, tiers)
 

@@ -31,7 +31,7 @@ class KVChange(NamedTuple):
     """From now on a state holds those files of `source_uid` that end within `tokens`, or none.
 
     `snapshot` None: the agent's own state and those of all its snapshots. With an `agent_id` (on any model, if
-    `model_id` is empty) the files that this agent's turns computed are deleted, also those in quarantine.
+    `model_id` is empty) the files that this agent's turns computed are deleted.
     """
 
     id: int
@@ -288,14 +288,12 @@ def follow_again(connection: sqlite3.Connection) -> None:
 
 
 def drop_nobodys(connection: sqlite3.Connection) -> Dropped:
-    """Drop what no state holds, and what is in quarantine: nobody can say any more that its agents are not erased."""
+    """Drop what no state holds: nobody can say any more that its agents are not erased."""
     files = connection.execute(
         "DELETE FROM files WHERE NOT EXISTS (SELECT 1 FROM held AS h WHERE h.kind = files.kind"
         " AND h.chain_hash = files.chain_hash) RETURNING kind, chain_hash, size_bytes"
     ).fetchall()
-    quarantined = connection.execute("DELETE FROM quarantined RETURNING file, size_bytes").fetchall()
-    size = sum(row[-1] for row in (*files, *quarantined))
-    return Dropped([named(*row[:2]) for row in files], [file for file, _ in quarantined], freed_bytes=size)
+    return Dropped([named(*row[:2]) for row in files], freed_bytes=sum(row[-1] for row in files))
 
 
 def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
@@ -319,13 +317,12 @@ def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
         if change.snapshot == OWN:
             _publish(connection, change.uid, change.version)
         before = _change(connection, change.uid, change.snapshot, names)
-    going, quarantined = before - names, []
+    going = before - names
     if change.agent_id is not None:
         key = AgentKey(change.namespace, change.agent_id, change.model_id or "")
         going |= set(references.computed_by(connection, key))
-        quarantined = references.drop_quarantined_of(connection, key, going)
     files, size = drop_unheld(connection, change.namespace, going)
-    return Dropped(files, quarantined, freed_bytes=size)
+    return Dropped(files, freed_bytes=size)
 
 
 def published(connection: sqlite3.Connection, uid: str) -> int:

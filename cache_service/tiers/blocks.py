@@ -61,7 +61,7 @@ def _on_thread_of_files(
 
 @dataclass(eq=False)
 class BlockStore:
-    """Staging, publishing, quarantine and erasure of files. Close it before the database."""
+    """Staging, publishing, deletion of damage and erasure of files. Close it before the database."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -80,7 +80,7 @@ class BlockStore:
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
-        """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
+        """Empty staging/, delete files without a row and rows without a file.
 
         Blocks; call before serving.
         """
@@ -91,10 +91,6 @@ class BlockStore:
         self._directory.remove(found - rows)
         if missing := rows - found:
             self._rows.write(references.forget, names=missing)
-        known = self._rows.read_blocking(references.quarantined)
-        self._directory.sweep_quarantine(known)
-        if lost := known - self._directory.quarantined():
-            self._rows.write(references.forget_quarantined, files=lost)
         self._warm.start()
         files, orphans = len(rows & found), len(found - rows)
         event(log, "data directory swept", staged=swept, files=files, orphans=orphans, missing=len(missing))
@@ -168,22 +164,15 @@ class BlockStore:
 
     @_on_thread_of_files
     def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
-        """Take a file out of use, if it still has this digest, and keep it with the reason; or only drop its row."""
-        if not self._directory.has(name):
-            self._rows.write(references.forget, names=[name], namespace=namespace)
-            return
-        kept = self._directory.new_quarantine_name(name)
-        if not self._rows.write(references.quarantine, namespace, name, kept, digest):
+        """Delete a file that is damaged, if it still has this digest; or only drop its row."""
+        is_there = self._directory.has(name)
+        found = self._rows.write(references.drop_damaged, namespace, name, digest if is_there else None)
+        if found is None or not is_there:
             return
         self._metrics.quarantined(reason)
-        event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
-        try:
-            self._directory.set_aside(name, kept, reason)
-        except FileNotFoundError:
-            return
-        except OSError as error:  # it is out of use, which is what counts
-            event(log, "quarantined file not kept", logging.ERROR, chain_hash=name.chain_hash.hex(), error=str(error))
-            self._directory.remove([name])
+        hashes = {"chain_hash": name.chain_hash.hex(), "digest": found[0].hex()}
+        event(log, "damaged file deleted", logging.WARNING, **hashes, reason=reason, size_bytes=found[1])
+        self._directory.remove([name])
 
     @_on_thread_of_files
     def adopt(self, each: Object, staged: Path) -> FileRow | None:

@@ -55,7 +55,7 @@ def evict(
     """
     dropped = Dropped()
     agents = (drop_agent(connection, idle[key], key.namespace) for key in hints.order(idle))
-    going = chain(_unowned(connection, namespace), _quarantined(connection, namespace), agents)
+    going = chain(_unowned(connection, namespace), agents)
     while dropped.freed_bytes < goal and (each := next(going, None)):
         dropped.add(each)
     return dropped
@@ -96,15 +96,6 @@ def _unowned(connection: sqlite3.Connection, namespace: str | None) -> Iterator[
     for owner, *name in rows:
         files, size = holding.drop_unheld(connection, owner, [references.named(*name)])
         yield Dropped(files, freed_bytes=size)
-
-
-def _quarantined(connection: sqlite3.Connection, namespace: str | None) -> Iterator[Dropped]:
-    """Drop files in quarantine, one after the other."""
-    within, values = _within(namespace)
-    rows = connection.execute(f"SELECT file, size_bytes FROM quarantined WHERE {within} ORDER BY rowid", values)
-    for file, size in rows.fetchall():
-        references.forget_quarantined(connection, [file])
-        yield Dropped(quarantined=[file], freed_bytes=size)
 
 
 def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:

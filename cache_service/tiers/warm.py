@@ -1,7 +1,7 @@
 """The limits of the warm tier and the quotas at work: what there is is counted, and made less where it is too much.
 
-Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are counted by the
-database's triggers, staging/ and quarantine/ by looking.
+Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are summed by
+the database, staging/ by looking.
 """
 
 import logging
@@ -52,7 +52,6 @@ class WarmTier:
 
     def start(self) -> None:
         """Count what is there, and fix limits that depend on it."""
-        self._rows.write(usage.recount_kv)
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
 
@@ -63,9 +62,8 @@ class WarmTier:
         return self._limits
 
     def used(self) -> int:
-        """Bytes of all files of KV: published, in staging and in quarantine."""
-        published = sum(self._rows.read_blocking(references.sizes).values())
-        return published + size_of(self._directory.staging) + size_of(self._directory.quarantine)
+        """Bytes of all files of KV: published and in staging."""
+        return self._rows.read_blocking(references.total) + size_of(self._directory.staging)
 
     def enforce(self, protected: str | None = None, namespace: str | None = None) -> bool:
         """Evict until the tier is below its low watermark, if it is above the high one; whether it is in its limits.
@@ -189,6 +187,6 @@ class WarmTier:
     def _finish(self, dropped: Dropped, reason: Reason) -> None:
         self._rows.unlink(dropped)
         self._metrics.evicted(reason, dropped.agents)
-        if dropped.files or dropped.quarantined:
-            files, freed_bytes = len(dropped.files) + len(dropped.quarantined), dropped.freed_bytes
+        if dropped.files:
+            files, freed_bytes = len(dropped.files), dropped.freed_bytes
             event(log, "KV evicted", reason=reason, agents=dropped.agents, files=files, freed_bytes=freed_bytes)

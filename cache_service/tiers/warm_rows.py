@@ -90,7 +90,7 @@ class WarmRows:
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
     def reconcile(self, *, anew: bool = False) -> None:
-        """Follow the ledger, forget what it does not have, and count all bytes anew. Before serving.
+        """Follow the ledger and forget what it does not have. Before serving.
 
         Where others follow it too, it may have forgotten erasures that were not followed here: what no state holds
         goes. `anew`: follow again what was followed, since the ledger may be one of before.
@@ -102,12 +102,10 @@ class WarmRows:
         self.unlink(self._database.write_blocking(holding.reconcile, states))
         if not self._forgets:
             self.unlink(self._database.write_blocking(holding.drop_nobodys))
-        self._database.write_blocking(references.recount)
 
     def unlink(self, dropped: Dropped) -> None:
         """Unlink files whose rows a transaction has dropped. On the thread of files, where no row comes in between."""
         self._directory.remove(dropped.files)
-        self._directory.remove_quarantined(dropped.quarantined)
 
     @property
     def scrub_owed(self) -> bool:

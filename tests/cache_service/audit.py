@@ -25,7 +25,7 @@ from .model import State, World
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
 TABLES = {
     "store.db": ("segments", "agents", "turns", "object_refs", "snapshots", "kv_changes"),
-    "warm.db": ("files", "held", "published", "quarantined"),
+    "warm.db": ("files", "held", "published"),
 }
 
 
@@ -101,7 +101,7 @@ def check(data: Path, world: World) -> None:
         alive = {(at, token) for state in world.states for at, token in enumerate(state.tokens)}
         assert tokens == len(alive)
         (records,) = connection.execute("SELECT coalesce(sum(length(record)), 0) FROM turns").fetchone()
-        kv_bytes = sum(file.size for file in (*world.files.values(), *(file for _, file in world.quarantined)))
+        kv_bytes = sum(file.size for file in world.files.values())
         ledger_bytes = sum(8 + len(str(token.id)) for _, token in alive) + records
         found_bytes = quotas.kv_bytes(warm, "default"), quotas.ledger_bytes(connection, "default")
         assert found_bytes == (kv_bytes, ledger_bytes)
@@ -109,13 +109,12 @@ def check(data: Path, world: World) -> None:
 
 
 def check_files(data: Path, world: World, staged: int) -> None:
-    """On disk is what has a row, what waits in staging/, and what is in quarantine/ with its note."""
+    """On disk is what has a row, and what waits in staging/."""
     for kind, folder in FOLDERS.items():
         paths = {path.relative_to(data / folder).as_posix() for path in (data / folder).rglob("*") if path.is_file()}
         hashes = [name.chain_hash.hex() for name in world.files if name.kind is kind]
         assert paths == {f"{name[:2]}/{name}.safetensors" for name in hashes}
     assert len(list((data / "staging").iterdir())) == staged
-    assert len(list((data / "quarantine").iterdir())) == 2 * len(world.quarantined)
 
 
 def check_empty(data: Path) -> None:

@@ -138,7 +138,6 @@ class World:
     def __init__(self) -> None:
         self.agents: dict[str, Memory] = {}
         self.files: dict[FileName, File] = {}
-        self.quarantined: list[tuple[FileName, File]] = []
         self._serial = 0
 
     @property
@@ -240,7 +239,6 @@ class World:
         names |= memory.names if memory is not None else set()
         before = sum(file.size for file in self.files.values())
         self.drop(names)
-        self.quarantined = [(n, file) for n, file in self.quarantined if file.origin != agent and n not in names]
         return before - sum(file.size for file in self.files.values())
 
     def expire(self) -> None:
@@ -252,7 +250,7 @@ class World:
 
     def quarantine(self, name: FileName) -> None:
         """A file turned out to be bad."""
-        self.quarantined.append((name, self.files.pop(name)))
+        del self.files[name]
 
     def within(self, names: Files, tokens: int) -> Files:
         """Those of the names whose files stand wholly within the first tokens."""

@@ -34,7 +34,6 @@ async def test_sizes_and_counts_follow_the_directory(store: Running) -> None:
 
     await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=block, reason="?"))
     assert store.metric(DISK, kind="blocks") == 0
-    assert (store.metric(DISK, kind="quarantine") or 0) > file.size_bytes
     assert store.metric("agentmem_cache_quarantined_total", reason="other") == 1
     assert store.metric("agentmem_cache_quarantined_total", reason="digest") == 0
     assert store.metric("agentmem_cache_agents", tier="none") == 2
