@@ -221,6 +221,7 @@ class Replicator:
         self._may_create = False  # who takes the manifest away hands the place over
         self.is_ready = True
         self._reached()
+        event(log, "object store", location=self._tier.location)
 
     def _reached(self) -> None:
         self._metrics.up.set(1)
