@@ -1,11 +1,12 @@
 import json
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from agentmem.diagnostics import Diagnostic
 from agentmem.jsontext import MAX_DEPTH
@@ -234,10 +235,11 @@ def test_each_value_and_key_is_where_it_was_written(data: Any, drawn: st.DataObj
 
 @given(VALUES, st.booleans())
 def test_data_survives_in_block_style(data: Any, wide: bool) -> None:
-    assert (
-        read(yaml.safe_dump(data, default_flow_style=False, allow_unicode=True, width=1000 if wide else 20)).data
-        == data
-    )
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = False, 1000 if wide else 20
+    text = StringIO()
+    yaml.dump(data, text)
+    assert read(text.getvalue()).data == data
 
 
 def test_where_values_keys_and_aliases_are() -> None:
