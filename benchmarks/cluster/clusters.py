@@ -21,7 +21,7 @@ from benchmarks.cluster.lists import listed
 from benchmarks.cluster.machines import HOST, START_SECONDS, Node
 from benchmarks.live import scratch
 from benchmarks.scraping import free_ports
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 from inference_service.storage.client import StoreClient
 
 MODEL: Final = "scripted"

@@ -28,7 +28,7 @@ from benchmarks.cluster.machines import HOST
 from benchmarks.cluster.postgres_pair import paired
 from benchmarks.live import scratch
 from benchmarks.tables import Table
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 
 _DAYS = 2
 """That certificates are good for."""

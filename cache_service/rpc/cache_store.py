@@ -25,12 +25,12 @@ from cache_service.ledger import agents, branches, object_references, turns, wor
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.ledger.turns import Commit, Turn
+from cache_service.ledger_home import Peers
 from cache_service.rpc import conversions
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.objects import Object
-from cache_service.tiers.peers import PeerBlocks
 from cache_service.tiers.quotas import LedgerWriter
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
@@ -55,7 +55,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     _ledgers: LedgerWriter
     _retriever: Retriever | None
     """None where there is no remote tier."""
-    _peers: PeerBlocks | None
+    _peers: Peers | None
     """None on a single machine."""
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:

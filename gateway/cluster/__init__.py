@@ -3,6 +3,7 @@
 router.py chooses the node of a turn, and is pure; membership.py renews this node's lease and keeps the list of nodes;
 placement.py joins these two; routed.py is the worker of all nodes, which the HTTP and gRPC servers call instead of this
 node's; door.py serves other nodes; stale_memory.py drops KV that other nodes have changed; keys.py has the cluster's
-keys; node.py puts these together. What is known of other nodes may be out of date. It only saves work: commits are safe
-without it.
+keys; node.py puts these together, and attach.py makes them part of a gateway, with its metrics.py. endpoint.py answers
+/v1/cluster; cli/ has `agentmem cluster`. What is known of other nodes may be out of date. It only saves work: commits
+are safe without it.
 """

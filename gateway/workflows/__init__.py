@@ -17,7 +17,8 @@ read:
     records.py       runs as the store keeps them
     live.py          the runs that go on here: how one begins and ends
     runs.py          runs as callers have them: begun, joined, resumed, taken over, cancelled
-    servicer.py      the RPCs
+    servicer.py      the RPCs; attach.py makes them part of a gateway, with its metrics.py
+    cli/             `agentmem run` and `agentmem workflows`
 
 A run goes on by event sourcing: the program is deterministic, so a run that is resumed is executed from its beginning,
 with what its record has of turns that are finished; the others have request_ids that follow from their place in the

@@ -15,8 +15,8 @@ from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.cli.main import main
 
+from ..conftest import Command
 from ..scripted import ScriptedWorker, delta, finished, started
-from .conftest import Command
 
 
 def agent(name: str, tokens: int = 1234) -> agent_pb2.Agent:

@@ -20,7 +20,7 @@ from agentmem.v1 import model_pb2
 from gateway.cli import models
 from gateway.cli.main import main
 from gateway.cli.models import progress
-from tests.gateway.cli.conftest import Command
+from tests.gateway.conftest import Command
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured
 
