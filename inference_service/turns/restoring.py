@@ -125,9 +125,9 @@ class Restorer:
         )
         found.files, found.window_files = dict(opened.files), dict(opened.windows)
         await self._look_by_tokens(found, key, peek)
-        if reason or not (missing := found.missing):
+        if reason or not found.missing:
             return reason
-        if not opened.evicted.isdisjoint(missing):
+        if opened.evicted:
             return types_pb2.MISS_REASON_EVICTED
         return types_pb2.MISS_REASON_INCOMPATIBLE if found.lookup.incompatible else types_pb2.MISS_REASON_ABSENT
 

@@ -86,7 +86,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
             ],
         ),
         files=[file, window],
-        evicted_hashes=[b"h2"],
+        evicted=True,
         turn=cache_store_pb2.CommittedTurn(request_digest=b"q"),
         kv_fingerprint="f",
     )
@@ -95,7 +95,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
     assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1, 2, b"m", 3),))
     assert opened.files == {b"h1": file}
     assert opened.windows == {b"h1": window}
-    assert opened.evicted == {b"h2"}
+    assert opened.evicted
     assert opened.turn is not None
     assert opened.turn.request_digest == b"q"
     assert [opened.is_incompatible(each) for each in ("f", "g")] == [False, True]
