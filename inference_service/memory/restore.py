@@ -192,8 +192,8 @@ def look_up(
       the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
       the ledger's block, cut    if it begins below keep_tokens: usable up to there, full block or tail
       blocks up to checkpoints   that lie in what is kept: an import has KV up to one, maybe in the middle of a block
-    `Lookup.end` says where the found run ends, and a block found there by its tokens joins (`Lookup.with_block`). The last
-    token of the sequence is never reused: it has to be run for its logits.
+    `Lookup.end` says where the found run ends, and a block found there by its tokens joins (`Lookup.with_block`). The
+    last token of the sequence is never reused: it has to be run for its logits.
     """
     limit, ids = len(sequence) - 1, (fingerprint, namespace)
     own = list(headers(*ids, sequence))

@@ -3,8 +3,8 @@
 A checkpoint is S bytes, KV in blocks is b bytes a token. With checkpoints d >= S / b tokens apart
 
 - all checkpoints of a conversation are at most as many bytes as its blocks;
-- one is written and read as fast as the blocks of d tokens: worth its bytes wherever KV is. No speed is needed to decide
-  that, so agents find each other's.
+- one is written and read as fast as the blocks of d tokens: worth its bytes wherever KV is. No speed is needed to
+  decide that, so agents find each other's.
 
 Distances are STEP times powers of two: positions of a larger one are positions of all smaller ones.
 """

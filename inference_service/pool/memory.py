@@ -94,9 +94,9 @@ def sizes(
     """Split the memory that weights leave. By default the pool gets all of it, at most MOST_CONTEXTS agents at the end
     of their context. With `arrays` it gets half, or a typical agent's if that is more, and they get the rest.
 
-    A hybrid model's pool gets a window for each `typical_tokens` tokens of full attention. A negative `free_bytes` counts as
-    0. A model without full attention has blocks for its agents at the end of their context, at most MOST_EMPTY_BLOCKS or one
-    such agent's.
+    A hybrid model's pool gets a window for each `typical_tokens` tokens of full attention. A negative `free_bytes`
+    counts as none. A model without full attention has blocks for its agents at the end of their context, at most
+    MOST_EMPTY_BLOCKS or one such agent's.
     """
     free_bytes = max(0, free_bytes)
     pieces = geometry.checkpoint_pieces
