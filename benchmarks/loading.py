@@ -6,6 +6,7 @@ from pathlib import Path
 from agentmem.kv.hints import TurnHints
 from inference_service.engine.calibrating import TOKENS, calibrate
 from inference_service.engine.device import has_own_memory, usable_bytes
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quality import other_text
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.capability import QuantizationSettings
@@ -15,7 +16,7 @@ from inference_service.models.kv_setup import KVSetup
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelSpec, open_network, open_text
-from inference_service.models.proof import Speeds, prove
+from inference_service.models.proof import prove
 from inference_service.pool.memory import sizes
 
 
@@ -29,7 +30,7 @@ def load(
     batch_bytes: int | None = None,
     hashes: ContentHashes,
     calibration_tokens: int = TOKENS,
-    speeds: Speeds | None = None,
+    speeds: ProductSpeeds | None = None,
 ) -> LoadedModel:
     """Load a model, alone on the device. Engine thread. Of products only `speeds` are measured. Raises
     FailedPrecondition."""

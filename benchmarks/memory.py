@@ -117,7 +117,7 @@ async def fill_pool(name: str, geometry: Geometry, split: Sizes, tokens: int) ->
         await _keep(memory, store, key, range(agents * tokens, (agents + 1) * tokens))
         if gone:
             break
-    memory.check_integrity([])
+    memory.check_integrity()
     if memory.pool.broken.is_set():
         raise RuntimeError(f"the pool of {name} does not add up: see the log")
     found = {"agents": agents, "arrays": store.nbytes, "active": taken, "active_when_full": _active() - before}

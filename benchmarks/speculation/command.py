@@ -32,10 +32,10 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import Speeds
 from inference_service.pool.kv import Table as KVTable
 
 _POOL_BYTES = 256 << 20
@@ -214,7 +214,7 @@ def main(
 def loaded(name: str, directory: str) -> LoadedModel:
     kept = user_cache("benchmarks")
     hashes = ContentHashes(kept / "weights.json")
-    return load(name, directory, pool_bytes=_POOL_BYTES, hashes=hashes, speeds=Speeds.kept_in(kept))
+    return load(name, directory, pool_bytes=_POOL_BYTES, hashes=hashes, speeds=ProductSpeeds(kept / "products.json"))
 
 
 if __name__ == "__main__":
