@@ -26,14 +26,12 @@ CPU = (
     "at-rest",
     "break-even --samples 9",
     "restoring",
-    "quality",
 )
 GPU = (
     "restoring",
     "ttft --model {model} --samples 2 --lengths 1000 4000 16000 32000",
     "break-even --model {model}",
     "restart --model {model} --samples 2",
-    "memory",
     "quality",
 )
 

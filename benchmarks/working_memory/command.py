@@ -1,6 +1,6 @@
 """Agents' knowledge in late phases of a workflow: recall, leaks, and the work that it takes.
 
-    agentmem bench working-memory [--agents 3 5 10 20] [--tokens 2400 1600 1000 700] [--seed 1]
+    agentmem bench working-memory [--agents 3 5 10 20] [--tokens 700] [--seed 1]
 
 Facts are told, filler goes by, then everybody is asked for what it heard, for what only others heard, and for what
 nobody was told. The same workflows run
@@ -174,23 +174,14 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def sizes_of(arguments: argparse.Namespace) -> Sizes:
-    agents, tokens = arguments.agents, arguments.tokens
-    if tokens is None:
-        tokens = [_TOKENS.get(each, min(_TOKENS.values())) for each in agents]
-    elif len(tokens) == 1:
-        tokens = tokens * len(agents)
-    elif len(tokens) != len(agents):
-        raise SystemExit("give --tokens once, or once for each of --agents")
-    if min(agents) < 3:
-        raise SystemExit("--agents must be 3 or more: two who know, and one who does not")
-    killed = [each for each in agents if each in arguments.killed]
-    return Sizes(dict(zip(agents, tokens, strict=True)), killed, arguments.seed)
+    tokens = {each: arguments.tokens or _TOKENS.get(each, min(_TOKENS.values())) for each in arguments.agents}
+    return Sizes(tokens, [each for each in arguments.agents if each in arguments.killed], arguments.seed)
 
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    parser.add_argument("--agents", type=int, nargs="+", default=list(_TOKENS))
-    parser.add_argument("--tokens", type=int, nargs="+", help="of filler in each agent's ledger, for each of --agents")
+    parser.add_argument("--agents", type=options.at_least(3), nargs="+", default=list(_TOKENS))
+    parser.add_argument("--tokens", type=int, help="of filler in each agent's ledger (default: 2400 to 700)")
     parser.add_argument("--killed", type=int, nargs="*", default=[10], help="of --agents, those with a SIGKILL, too")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="working-memory-demo-cpu", help="name of the file under benchmarks/results")
