@@ -164,8 +164,8 @@ GEOMETRIES = {
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
     "qwen3-next-80b": QWEN_3_NEXT,
 }
-"""By config.json of meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct, google/gemma-3-12b-it (text), openai/gpt-
-oss-20b, deepseek-ai/DeepSeek-V2-Lite and Qwen/Qwen3-Next-80B-A3B-Instruct."""
+"""By config.json of meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct, google/gemma-3-12b-it (text),
+openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite and Qwen/Qwen3-Next-80B-A3B-Instruct."""
 
 
 def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = True) -> nn.Module:
