@@ -35,6 +35,7 @@ what they share
     intervals.py    95 % intervals, and correlations
     page_cache.py   files that leave the system's memory
     scraping.py     pages of metrics
+    proxy.py        a network between two processes that can be slow, cut or silent
     starts.py       where the time of a start goes
 series.py           `agentmem bench all`: what RESULTS.md shows of a machine, one after the other
 results.py          what is written: figures with all samples, tables, the machine and the versions

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from gateway.api.exchange import Incoming
 from gateway.api.messages_schema import MessagesRequest
 from gateway.api.responses_schema import ResponseRequest
 from gateway.api.transcoding import message_model, read_json
-from gateway.workflows.definition.schema import Sampling as OfWorkflow
 from inference_service.servicers.requests import generate_request
 
 INCOMING = Incoming("default", "", "0" * 32, 7)
@@ -59,7 +59,9 @@ def anthropic(parameter: str, value: float) -> None:
 
 
 def workflows(parameter: str, value: float) -> None:
-    OfWorkflow(**{parameter: value})
+    from gateway.workflows.definition.schema import Sampling
+
+    Sampling(**{parameter: value})
 
 
 Door = Callable[[str, float], None]
@@ -70,8 +72,9 @@ DOORS: dict[Door, tuple[str, ...]] = {
     openai: (*_EACH, "logit_bias"),
     responses: ("temperature", "top_p"),
     anthropic: ("top_p", "top_k"),  # its temperature is from 0 to 1, as Anthropic documents it
-    workflows: ("temperature", "top_p", "top_k", "seed", "repetition_penalty"),
 }
+if find_spec("gateway.workflows"):
+    DOORS[workflows] = ("temperature", "top_p", "top_k", "seed", "repetition_penalty")
 _WHOLE = ("top_k", "seed")
 MEANT = {"top_p": 0.0, "top_k": -1}
 """Taken by OpenAI's and Anthropic's dialects besides: the likeliest token alone, and all tokens."""
