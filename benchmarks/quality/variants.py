@@ -16,7 +16,7 @@ from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 NewCaches = Callable[[], list[Any]]
 """Makes empty caches, one per layer."""
 
-RUNGS: Final = ("4/3", "4", "4w6", "5/4", "5/4w6", "6/4", "6/4w6", "8/4", "6", "8")
+RUNGS: Final = ("4/3", "4", "4w6", "4w8", "5/4", "5/4w6", "5/4w8", "6/4", "6/4w6", "8/4", "6", "8")
 """Bits of K and V that are measured with the model's own scheme, in groups of 64."""
 WINDOWED: Final = tuple(bits for bits in RUNGS if "w" in bits)
 """Rungs with bits of their own in sliding windows, for models that have windows and full attention."""
