@@ -9,8 +9,8 @@ machines.py      nodes as processes
 clusters.py      nodes that know each other, and which of them has an agent
 speakers.py      agents that take turn after turn at gateways
 failover.py      the command: a node is killed, leaves, and the primary is killed
-drill.py         the command: `wanderers.py` ask any node, to which `faults.py` does things; `benchmarks/proxy.py` is its
-                 network
+drill.py         the command: `wanderers.py` ask any node, to which `faults.py` does things; its network is
+                 `benchmarks/proxy.py`
 
 inputs.py       what the simulation takes as given, with its sources, and what a turn costs by it
 policies.py     on which node a turn runs: the four that are compared
