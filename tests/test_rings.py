@@ -25,7 +25,6 @@ COPIED = ("benchmarks", "cache_service", "gateway", "inference_service", "protos
 RINGS = ("gateway/cluster", "gateway/workflows", "cache_service/cluster")
 THEIRS = ("tests/cluster", "benchmarks/cluster", "tests/benchmarks/cluster", *(f"tests/{ring}" for ring in RINGS))
 OF_THE_CORE = (
-    "tests/test_packages.py",
     "tests/agentmem/test_limits.py",
     "tests/gateway/test_app.py",
     "tests/gateway/cli/test_main.py",
