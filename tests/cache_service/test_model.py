@@ -1,7 +1,7 @@
 """Any order of what clients may ask, with two writers and restarts, against the model.
 
 Over a real socket, with real SQLite and real files. AGENTMEM_MODEL_EXAMPLES is the number of such orders; if nobody
-says so 15, and 30 with AGENTMEM_FULL_MATRIX=1. `test_model_faults` shows what is caught.
+says so 4, and 30 with AGENTMEM_FULL_MATRIX=1. `test_model_faults` shows what is caught.
 """
 
 import copy
