@@ -4,7 +4,6 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem.kv.blockfile import TENSORS, FileName
-from inference_service.engine.geometry import HostTensors
 from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transport
-from inference_service.storage.blocks import BlockMiss, read_block
-from inference_service.storage.transport import READERS_AT_ONCE, File, read_all
+from inference_service.storage.blocks import read_block
+from inference_service.storage.transport import READERS_AT_ONCE, read_all
 from inference_service.turns.fetching import Fetcher
-from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, World, blocks, flip, window
-
-
-def held(read: HostTensors | BlockMiss) -> dict[str, bytes]:
-    assert not isinstance(read, BlockMiss)
-    return {name: tensor.tobytes() for name, tensor in read.items()}
-
-
-async def stored(world: World) -> tuple[list[File], list[dict[str, bytes]]]:
-    """Three blocks, the last a tail, and a window."""
-    headers = [*blocks(), window()]
-    tensors = [await world.write(header, seed) for seed, header in enumerate(headers)]
-    return [(header, await world.find(header)) for header in headers], tensors
+from tests.inference_service.storage.stored import GEOMETRY, World, flip, held, stored
 
 
 async def test_all_of_them_in_their_order(world: World) -> None:
@@ -42,25 +28,6 @@ async def test_all_of_them_in_their_order(world: World) -> None:
     many = [0, 1, 2, 3] * READERS_AT_ONCE
     for found in await asyncio.gather(*(read_all([files[n] for n in many], GEOMETRY) for _ in range(2))):
         assert [held(each) for each in found] == [tensors[n] for n in many]
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-async def test_damage_anywhere_is_a_miss_of_that_file_alone(world: World, damage: Callable[[Path], None]) -> None:
-    files, tensors = await stored(world)
-    paths = [Path(file.path) for _, file in files]
-    good = [path.read_bytes() for path in paths]
-    for bad in ({0}, {1}, {2}, {3}, {0, 2}, {0, 1, 2, 3}):
-        for n in bad:
-            damage(paths[n])
-        found = await read_all(files, GEOMETRY)
-        for n, each in enumerate(found):
-            if n in bad:
-                assert isinstance(each, BlockMiss)
-                assert (each.reason, each.fault, each.damaged) == DAMAGE[damage]
-            else:
-                assert held(each) == tensors[n]
-        for path, data in zip(paths, good, strict=True):
-            path.write_bytes(data)
 
 
 async def test_what_is_no_fault_of_a_file_is_no_miss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
