@@ -32,10 +32,9 @@ def load(
     calibration_tokens: int = TOKENS,
     speeds: ProductSpeeds | None = None,
 ) -> LoadedModel:
-    """Load a model from a directory, alone on the device, all steps in one. Engine thread.
+    """Load a model, alone on the device. Engine thread. Of products only `speeds` are measured.
 
-    Nothing is measured but the means of K and V, and with `speeds` products. Raises FailedPrecondition for a model that
-    cannot run over quantized KV or in this memory, and for files that are missing or damaged.
+    Raises FailedPrecondition for a model that cannot run over quantized KV or in this memory, and for damaged files.
     """
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)

@@ -42,7 +42,7 @@ class StoreSettings(ServiceSettings):
     warm_bytes: int | None = Field(
         None,
         ge=1,
-        description="bytes that all files of KV may take, those being written and in quarantine included; idle agents"
+        description="bytes that all files of KV may take, those being written included; idle agents"
         " lose theirs first (default: half of what is free at start plus what is there already)",
     )
     namespace_bytes: int | None = Field(

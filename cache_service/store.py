@@ -15,7 +15,7 @@ from agentmem.process.grpc_metrics import ProcessMetrics
 from agentmem.process.logs import event
 from agentmem.process.server import Register
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
-from cache_service.files import references, waiting, warm_database
+from cache_service.files import references, warm_database
 from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.disk import disk_errors
 from cache_service.ledger.database import Database, database_errors
@@ -142,8 +142,7 @@ class Store:
     ) -> tuple[Replicator, Retriever] | tuple[None, None]:
         """Claim the place that `settings` name, and begin; None if they name none. Raises RemoteRefused."""
         if settings.location is None:
-            self._rows.write_queue(waiting.leave)
-            if not nodes.name and (left := self._database.write_blocking(objects.leave)):
+            if not nodes.name and (left := self._database.read_blocking(objects.left_at)):
                 event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
             return None, None
         from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
@@ -151,11 +150,13 @@ class Store:
         directory, rows, blocks, seconds = self._directory, self._rows, self._blocks, settings.timeout
         tier = S3Tier(settings.location, settings.endpoint, settings.region, seconds)
         metrics = RemoteMetrics(registry)
-        replicator = Replicator(directory, self._database, rows, tier, metrics, blocks.quarantine, seconds, nodes)
+        replicator = Replicator(directory, self._database, rows, blocks, tier, metrics, seconds, nodes)
         replicator.start()
         self._opened.callback(replicator.close)
-        registry.register(RemoteCollector(self._database, rows))
-        retriever = Retriever(directory, self._database, rows, blocks, tier, metrics, replicator.is_ready, seconds)
+        registry.register(RemoteCollector(self._database, replicator.backlog))
+        retriever = Retriever(
+            directory, self._database, rows, blocks, tier, metrics, lambda: replicator.is_ready, seconds
+        )
         self._opened.callback(retriever.close)
         return replicator, retriever
 

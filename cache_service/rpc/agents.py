@@ -232,25 +232,21 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def _objects_deleted(self, key: AgentKey) -> None:
         """Wait until nothing of the agent is in the object store. Raises Unavailable."""
         if self._replicator is not None:
-            left, advice = await self._replicator.deleted(key), "they will be when it answers; repeat this to wait"
+            self._replicator.hurry()
+            seconds, advice = self._replicator.seconds, "they will be when it answers; repeat this to wait"
         elif self._home.is_own:
-            left = await self._database.read(objects.waiting, key=key)
-            advice = "no object store is configured; start the store with the --remote that it had"
+            seconds, advice = 0.0, "no object store is configured; start the store with the --remote that it had"
         else:
-            left = await self._left_by_others(key)
+            seconds = FOLLOWING_SECONDS
             advice = "a node that has --remote deletes them, and none has yet; repeat this to wait"
+        end = time.monotonic() + seconds
+        while (left := await self._database.read(objects.waiting, key=key)) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # rows that others write
         if left:
             raise Unavailable(
                 f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
                 retry_after=RETRY_SECONDS,
             )
-
-    async def _left_by_others(self, key: AgentKey) -> int:
-        """Wait until other nodes have deleted the agent's objects, for some seconds; how many they have not."""
-        end = time.monotonic() + FOLLOWING_SECONDS
-        while (left := await self._database.read(objects.waiting, key=key)) and time.monotonic() < end:  # noqa: ASYNC110 - others write it
-            await asyncio.sleep(0.2)
-        return left
 
 
 def _name(name: str) -> str:

@@ -142,9 +142,9 @@ class Restorer:
         except AgentmemError as error:
             logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
             return types_pb2.MISS_REASON_IO_ERROR
-        if not (missing := found.missing):
+        if not found.missing:
             return types_pb2.MISS_REASON_UNSPECIFIED
-        if not opened.evicted.isdisjoint(missing):
+        if opened.evicted:
             return types_pb2.MISS_REASON_EVICTED
         return types_pb2.MISS_REASON_INCOMPATIBLE if found.lookup.incompatible else types_pb2.MISS_REASON_ABSENT
 

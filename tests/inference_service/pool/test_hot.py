@@ -33,16 +33,6 @@ def hot(pool: KVPool) -> HotAgents:
     return HotAgents(pool, TurnHints())
 
 
-@pytest.mark.parametrize("other", [AgentKey("x", "a", "model"), AgentKey("ns", "a", "x"), AgentKey("ns", "x", "model")])
-def test_keys_are_compared_whole(pool: KVPool, hot: HotAgents, other: AgentKey) -> None:
-    hot.put(key("a"), state(pool))
-    assert hot.get(other) is None
-    assert hot.take(other) is None
-    hot.drop(other)
-    assert other not in hot
-    assert key("a") in hot
-
-
 def test_a_newer_state_may_share_the_blocks_of_the_older(pool: KVPool, hot: HotAgents) -> None:
     older = state(pool, 2)
     hot.put(key("a"), older)

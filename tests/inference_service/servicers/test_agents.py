@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentmem.errors import InvalidArgument, NotFound
+from agentmem.errors import InvalidArgument
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.v1 import agent_pb2, types_pb2
@@ -164,13 +164,6 @@ async def test_bad_keys(key: types_pb2.AgentKey, field: str) -> None:
             await world.servicer.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), None)
         assert caught.value.field == field
     assert world.store.asked == []
-
-
-async def test_unknown_agent() -> None:
-    world = World()
-    world.store.error = NotFound("agent", "a")
-    with pytest.raises(NotFound):
-        await world.servicer.GetAgent(agent_pb2.GetAgentRequest(key=A.to_proto()), None)
 
 
 async def test_list_says_what_memory_knows_of_each() -> None:

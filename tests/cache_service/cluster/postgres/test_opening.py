@@ -23,17 +23,6 @@ from cache_service.ledger.schema import TABLES, ForeignDatabase, SchemaTooNew
 from tests.cache_service.ledger.rows import NOW, tokens, turn
 
 
-def test_what_was_written_is_there_when_it_is_opened_again(postgres_settings: Settings) -> None:
-    for expected in ([], [1]):
-        postgres = Postgres(postgres_settings)
-        postgres.open()
-        if expected:
-            assert postgres.read_blocking(tokens) == expected
-        else:
-            postgres.write_blocking(turns.commit, turn(1), NOW)
-        postgres.close()
-
-
 @pytest.mark.parametrize("options", ["-c client_min_messages=error", "-c default_transaction_isolation=serializable"])
 def test_warnings_and_fresh_reads_do_not_depend_on_a_roles_settings(postgres_settings: Settings, options: str) -> None:
     """A wait for the standby that was cancelled is known by its warning; nodes that migrate read what others did."""

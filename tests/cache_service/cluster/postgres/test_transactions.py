@@ -11,8 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from agentmem.errors import Aborted, AlreadyExists, NotFound, Unavailable
-from agentmem.kv.ledger import NO_VERSION
+from agentmem.errors import Aborted, NotFound, Unavailable
 from agentmem.validation import NEVER, AgentKey
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.connection import Connection
@@ -298,11 +297,3 @@ def test_notes_of_use_are_kept_until_they_are_committed(postgres: Postgres) -> N
     postgres.write_blocking(work, 1)
     assert len(runs) == 2
     assert postgres.read_blocking(used) == 10**18 and not last_use.any_agents()
-
-
-def test_what_exists_in_sqlite_exists_here(postgres: Postgres) -> None:
-    commit(postgres, turn(1))
-    with pytest.raises(AlreadyExists):
-        postgres.write_blocking(turns.create_agent, ADA, turn(1).content, NOW)
-    assert postgres.read_blocking(turns.open_agent, EVE, NO_VERSION, "").ledger is None
-    assert postgres.read_blocking(segments.read, segments.EMPTY).token_ids.tolist() == []
