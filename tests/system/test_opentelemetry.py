@@ -34,7 +34,6 @@ LONG = {"max_tokens": 3000, "sampling": types_pb2.Sampling(logit_bias={2: -100})
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    """A collector for all tests of the module."""
     with collecting() as collector:
         yield collector
 
@@ -52,7 +51,6 @@ async def stack(tiny: Path, collector: Collector) -> AsyncIterator[Stack]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(stack: Stack) -> Client:
-    """A client of the gateway's gRPC door."""
     return await stack.client("gateway")
 
 

@@ -23,7 +23,6 @@ VERBOSE = ("--log-level", "debug", "--log-format", "json")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Any) -> AsyncIterator[Stack]:
-    """All three services; worker and store log each call, as JSON."""
     async with running(f"tiny={tiny}", worker_flags=VERBOSE, store_flags=VERBOSE) as stack:
         await stack.up("gateway")
         yield stack
