@@ -1,4 +1,4 @@
-"""Between the tiers, in real processes: prefetched ahead of a turn, evicted from memory and from disk, and found."""
+"""Between the tiers, in real processes: prefetched ahead of a turn, evicted from memory and from disk."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
