@@ -33,8 +33,8 @@ from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
 from benchmarks.tables import Table
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quantization import ROTATED
-from inference_service.models.proof import Speeds
 
 _T = TypeVar("_T")
 
@@ -72,7 +72,7 @@ class Bench:
             if mx.default_device().type == mx.DeviceType.cpu:
                 model.set_dtype(mx.float32)  # As the worker does there; MLX computes no experts in bfloat16.
         with tempfile.TemporaryDirectory() as directory:
-            speeds = Speeds.kept_in(Path(directory))
+            speeds = ProductSpeeds(Path(directory) / "products.json")
             self.ours = Ours(model, speeds)
             self._beside = [Ours(model, speeds, scheme)] if scheme else []
         self.plain = MlxLm(model)

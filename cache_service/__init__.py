@@ -16,6 +16,6 @@ doctor.py      the store's checks for `agentmem doctor`
 Imports go one way: rpc, tiers, ledger, files.
 
 cluster/ is a ring around this core, which does not import it and is whole without it: this store as a node, with
-PostgreSQL's ledger, heartbeat, lease, the list of nodes, files of other nodes. process.py finds it where settings name a
-cluster.
+PostgreSQL's ledger, heartbeat, lease, the list of nodes, files of other nodes. process.py finds it where settings name
+a cluster.
 """

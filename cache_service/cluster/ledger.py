@@ -1,6 +1,6 @@
 """The ledgers of several machines: PostgreSQL, in the place of store.db, and this node among those that share it.
 
-The data directory has files of KV and their rows in warm.db; all of it may be lost, and is computed or fetched again.
+The data directory has files of KV and their rows in warm.db; all of it may be lost.
 """
 
 import logging
@@ -52,8 +52,6 @@ log = logging.getLogger(__name__)
 
 
 class SharedLedger(LedgerHome):
-    """The cluster's ledgers."""
-
     is_own = False
     database: Postgres
     clock: SharedClock
@@ -83,9 +81,8 @@ class SharedLedger(LedgerHome):
             )
 
     def open(self, _: LastUse) -> None:
-        """Reach the server, and bring its tables to this version.
-
-        Raises DirectoryUnusable where the server is refused, Unavailable where none is reached, schema.SchemaTooNew.
+        """Reach the server, and bring its tables to this version. Raises DirectoryUnusable, Unavailable,
+        schema.SchemaTooNew.
         """
         try:
             self.database.open()
@@ -93,11 +90,11 @@ class SharedLedger(LedgerHome):
             raise DirectoryUnusable(f"--cluster: {error}") from error
 
     def adopt(self, _: Database) -> None:
-        """Files that have lost their rows are deleted: to read all ledgers for them would take longer."""
+        """Files that have lost their rows are deleted: reading all ledgers for them would take longer."""
         event(log, "warm.db was lost; the files of KV beside it are deleted", logging.WARNING)
 
     def join(self, rows: Database) -> None:
-        """Be a node of the cluster from now on, not ready yet. Raises DirectoryUnusable where another one is it."""
+        """Be a node of the cluster, not ready yet. Raises DirectoryUnusable where another one is it."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
         name = rows.write_blocking(holding.belong, cluster_id)
         identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
@@ -129,8 +126,8 @@ class SharedLedger(LedgerHome):
         return None if reach is None else PeerBlocks(self._holder, reach, streams, registry)
 
     async def _holder(self, key: AgentKey) -> tuple[str, Version]:
-        """The address of the node that made an agent's present state, "" where that is this one, or not there; and the
-        state's version.
+        """Return the address of the node that made an agent's present state, "" where that is this one or gone, and its
+        version.
         """
         assert self.membership is not None, "join has not been called"
         made, version = await self.database.read(nodes.maker, key)
@@ -169,7 +166,7 @@ class SharedLedger(LedgerHome):
                 event(log, "times of use are written later", logging.WARNING, error=error.message)
 
     def leave(self) -> None:
-        """Be no node of the cluster any more. Call it while files can still follow."""
+        """Be no node any more. Call it while files can still follow."""
         if self.membership is not None:
             self.membership.leave()
             self._listener.close()
@@ -189,7 +186,6 @@ class ClusterCollector(Collector):
     _membership: Membership
 
     def collect(self) -> Iterator[Metric]:
-        """The families with present values."""
         nodes = GaugeMetricFamily(
             "agentmem_cluster_nodes",
             "Nodes of the cluster as this one knows them: ready, draining, other (starting, or not serving) or gone"

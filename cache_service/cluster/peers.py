@@ -1,8 +1,7 @@
-"""Files of KV on the disk of another node of the cluster: looked for where an agent's last turn ran, and read there.
+"""Files of KV on the disk of another node: looked for where an agent's last turn ran, and read there.
 
-Nodes are not trusted with contents: size, digest and header of each file are checked before it is published here. Where
-a node does not answer, or has evicted a file meanwhile, the file comes from the object store, or is computed. A node
-that did not answer is not asked for some seconds, so only the first turns that want its files wait for it.
+Size, digest and header of each file are checked before it is published here. Where a node does not answer, or has
+evicted a file, it comes from the object store, or is computed. Such a node is left alone for some seconds.
 """
 
 import asyncio
@@ -35,12 +34,12 @@ Holder = Callable[[AgentKey], Awaitable[tuple[str, Version]]]
 Connect = Callable[[str], grpc.aio.Channel]
 
 _LOOK_SECONDS: Final = 1.0
-"""To ask what another node has may take; the turn waits for it."""
+"""Of the question what another node has; the turn waits for it."""
 _FIRST_SECONDS: Final = 5.0
 """Until a file's first bytes come. A node that hangs later is found by its pings (`channels.NODE_OPTIONS`)."""
 _READ_SECONDS: Final = 30.0
 _REST_SECONDS: Final = 10.0
-"""How long a node that did not answer is left alone: as long as its lease lasts, if it does not come back."""
+"""How long a node that did not answer is left alone: as long as its lease."""
 _AT_ONCE: Final = 4
 _MOST: Final = 10_000
 """Files that are remembered from the question until they are fetched."""
@@ -57,8 +56,6 @@ class _SilentNode(Exception):
 
 
 class PeerMetrics:
-    """Counters, in a registry of the caller's."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.fetches = Counter(
             "agentmem_peer_fetches",

@@ -73,7 +73,7 @@ async def _pages(directory: Path) -> dict[str, list[Row]]:
     opened = Store(directory / "data", store)
     try:
         RemoteMetrics(remote)
-        remote.register(RemoteCollector(opened._database, opened._rows))
+        remote.register(RemoteCollector(opened._database, int))
         cluster.register(ClusterCollector(_nobody(opened)))
         PeerMetrics(cluster)
         return {

@@ -319,7 +319,6 @@ class StoreMachine(Machine):
         request = agent_pb2.DeleteAgentRequest(key=kv.key(agent))
         if agent not in self.world.agents:
             assert self.refused(self.store.agents.DeleteAgent, request) == "NOT_FOUND"
-            self.world.delete(agent)  # what others had of it may be in quarantine since it was deleted
             return
         assert self.call(self.store.agents.DeleteAgent, request).freed_bytes == self.world.delete(agent)
 

@@ -75,9 +75,6 @@ async def test_damaged_blocks_are_refused_and_healed(stack: Stack, client: Clien
         assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3, agent
         assert ledger.text.startswith(b"<|bos|>" + TEXTS[agent].encode())
 
-    quarantine = {path.name for path in (stack.data / "quarantine").iterdir()}
-    for agent, (_, _, fault) in DAMAGE.items():
-        assert any(second[agent].stem in name for name in quarantine) == (fault != "missing"), agent
     assert await stack.metric("store", "agentmem_cache_quarantined_total", reason="digest") == quarantined + 5
     assert await stack.metric("worker", "agentmem_cache_load_failures_total", reason="digest") == 5
     assert await stack.metric("worker", "agentmem_cache_load_failures_total", reason="missing") == 1

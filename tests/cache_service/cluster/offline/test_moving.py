@@ -151,7 +151,7 @@ async def test_a_second_directory_gets_ids_of_its_own(
 
 
 async def test_objects_are_left_where_they_are(furnished: Path, cluster: ClusterSettings, server: Settings) -> None:
-    change(furnished, "INSERT INTO remote_place VALUES (1, 'me', 's3://bucket/one', 's', 's', 1)")
+    change(furnished, "INSERT INTO remote_place VALUES (1, 'me', 's3://bucket/one')")
     change(
         furnished,
         "INSERT INTO objects SELECT kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent, first_token,"

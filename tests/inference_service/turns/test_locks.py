@@ -4,7 +4,7 @@ import gc
 import pytest
 
 from agentmem.validation import AgentKey
-from inference_service.turns.reserving import AgentLocks
+from inference_service.turns.locks import AgentLocks
 
 A, B = AgentKey("ns", "a", "m"), AgentKey("ns", "b", "m")
 
