@@ -38,7 +38,6 @@ class Http:
     repeated: bool = False
 
     def fits(self, got: httpx.Response) -> bool:
-        """Whether the response is what ada must get."""
         if self.repeated and got.status_code == 200:
             return bool(got.json()["deleted"] == 0)
         if isinstance(self.says, int):

@@ -51,7 +51,6 @@ class Machine:
 
 
 def run(clock: Clock, machine: Machine, time: int) -> None:
-    """Let the store run on a clock that goes evenly."""
     for _ in range(time // ROUND):
         machine.passes(ROUND)
         clock.advance()
@@ -77,7 +76,6 @@ def restarted(database: Database, machine: Machine, clock: Clock) -> Clock:
 
 
 def stop(database: Database, clock: Clock) -> None:
-    """As a store stops."""
     clock.stop()
     database.write_blocking(lambda _: None)
 
