@@ -11,7 +11,7 @@ tools are functions of one text, and tools that another server would run are lef
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agentmem.validation import MAX_TOP_LOGPROBS
 from gateway.api.content import Media, OrOther, Refusal
@@ -38,7 +38,7 @@ Content: TypeAlias = str | Many[Annotated[ItemText | Refusal | Media, Field(disc
 class MessageItem(Forgiving):
     """A message."""
 
-    type: Literal["message"] = "message"
+    type: Annotated[Literal["message"], WithJsonSchema({"enum": ["message", None]})] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
 
