@@ -1,11 +1,11 @@
-"""Models as /v1/models describes them, in OpenAI's shape and Anthropic's; Agentmem's own facts are under `agentmem`."""
+"""Models as /v1/models describes them, in OpenAI's shape and Anthropic's; under `agentmem` each is as REST has it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import model_pb2
-from gateway.api.reports import model_report
+from gateway.api.contract_json import to_json
 from gateway.api.validation import Json
 
 DEFAULT_LIMIT: Final = 20
@@ -26,7 +26,7 @@ def openai_model(model: model_pb2.Model) -> Json:
         "object": "model",
         "created": 0,
         "owned_by": "agentmem",
-        "agentmem": model_report(model),
+        "agentmem": to_json(model),
     }
 
 
@@ -63,7 +63,7 @@ def anthropic_model(model: model_pb2.Model) -> Json:
         "lifecycle": "active",
         "max_input_tokens": context,
         "max_tokens": context,
-        "agentmem": model_report(model),
+        "agentmem": to_json(model),
     }
 
 
