@@ -31,10 +31,11 @@ from gateway.api.exchange import (
     function_call,
     joined,
     to_json_text,
+    turn_of,
 )
 from gateway.api.openai import ResponseFormat, SampledRequest, choices, schema_of
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
-from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, held_calls
+from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, chosen
 from gateway.api.thinking import Thinks
 from gateway.api.validation import Advised, Forgiving, Json, JsonObject, KeyPart, Limit, Many, limit
 
@@ -154,21 +155,19 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]
-    return inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model or ""),
-        request_id=incoming.turn,
+    return turn_of(
+        incoming,
+        chat,
         messages=types_pb2.Messages(
             messages=[message.to_proto() for message in chat.messages],
             tools_json=to_json_text("tools", [tool.to_tool() for tool in tools]),
             template_arguments_json=chat.template_arguments(),
         ),
-        sampling=chat.sampling(),
         stop=chat.stops,
         max_tokens=_max_tokens(chat),
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         json_schema=schema_of(chat.response_format),
-        tool_calls=bool(tools),
-        tool_choice=held_calls(chat.tool_choice, tools, parallel=chat.parallel_tool_calls),
+        tool_choice=chosen(chat.tool_choice, tools, parallel=chat.parallel_tool_calls),
     )
 
 

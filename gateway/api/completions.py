@@ -13,7 +13,7 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import finish_reason
 from gateway.api.errors import COMPLETIONS
-from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
+from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent, turn_of
 from gateway.api.openai import No, SampledRequest, choices
 from gateway.api.openai_answers import CompletionsAnswer
 from gateway.api.validation import UINT32, Json, Many, limit
@@ -73,20 +73,15 @@ def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Excha
 
 
 def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incoming) -> inference_pb2.GenerateRequest:
-    turn = inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
-        request_id=incoming.turn,
-        sampling=request.sampling(),
+    text = {"prompt": prompt, "parse_special": request.parse_special is not False}
+    return turn_of(
+        incoming,
+        request,
         stop=request.stops,
         max_tokens=limit(DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens),
         top_logprobs=request.logprobs,
+        **(text if isinstance(prompt, str) else {"token_ids": types_pb2.TokenIds(ids=prompt)}),
     )
-    if isinstance(prompt, str):
-        turn.prompt = prompt
-        turn.parse_special = request.parse_special is not False
-    else:
-        turn.token_ids.ids.extend(prompt)
-    return turn
 
 
 class CompletionAnswer(CompletionsAnswer):

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agentmem import jsontext
-from agentmem.errors import AgentmemError
-from agentmem.v1 import inference_pb2
+from agentmem.errors import AgentmemError, InvalidArgument
+from agentmem.limits import SAMPLING
+from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.reports import memory_report
 from gateway.api.validation import Json
 
@@ -139,6 +140,43 @@ class Exchange:
     """Parts of the user's messages that are no text, as "image" or "2 files"."""
     others: Sequence[str] = ()
     """Parts that have no effect: fields by their names, tools, items and blocks by their types."""
+
+
+def turn_of(incoming: Incoming, request: Any, **asked: Any) -> inference_pb2.GenerateRequest:
+    """Return the turn that a dialect's `request` asks for, without an agent: its model and sampling, and what is
+    `asked`. Tools in its messages may be called.
+    """
+    sampled = SAMPLING.keys() & type(request).model_fields.keys()
+    made = inference_pb2.GenerateRequest(
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
+        sampling=types_pb2.Sampling(**{name: getattr(request, name) for name in sampled}),
+        **{"request_id": incoming.turn, **asked},
+    )
+    made.tool_calls = bool(made.messages.tools_json or made.append.messages.tools_json)
+    return made
+
+
+def held_calls(
+    tools: Sequence[Any], *, required: bool, names: Sequence[str], single: bool
+) -> inference_pb2.ToolChoice | None:
+    """Return what the grammar holds calls to, in the contract's words; None where they are the model's own.
+
+    `tools` are those that the model gets. Raises InvalidArgument for a choice among other tools.
+    """
+    if (required or names) and not tools:
+        raise InvalidArgument("tool_choice", "needs tools")
+    if not set(names) <= {tool.name for tool in tools}:
+        raise InvalidArgument("tool_choice", "names a tool that is not among the tools")
+    strict = [tool.name for tool in tools if tool.strict]
+    if not tools or not (required or names or single or strict):
+        return None
+    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
+
+
+def tool_of(name: str, description: str | None, parameters: Json | None) -> Json:
+    """Return a tool as templates take it: without what it leaves open."""
+    described = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": {key: value for key, value in described.items() if value is not None}}
 
 
 def function_call(identifier: str, name: str, arguments: str) -> Json:

@@ -26,8 +26,11 @@ from gateway.api.exchange import (
     Incoming,
     call_arguments,
     function_call,
+    held_calls,
     joined,
     to_json_text,
+    tool_of,
+    turn_of,
 )
 from gateway.api.messages_output import MessageAnswer
 from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
@@ -64,41 +67,30 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
 
 def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
     """Return the turn that is asked for, without an agent. Raises InvalidArgument as `messages_exchange` does."""
-    messages = chat_messages(asked)
     output = asked.output_config.format if asked.output_config else None
-    return inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=asked.model or ""),
-        request_id=incoming.turn,
-        messages=messages,
-        sampling=types_pb2.Sampling(
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            top_k=asked.top_k,
-        ),
+    return turn_of(
+        incoming,
+        asked,
+        messages=chat_messages(asked),
         stop=asked.stop_sequences or (),
         max_tokens=asked.max_tokens,
         json_schema=json.dumps(output.json_schema, ensure_ascii=False) if output else None,
-        tool_calls=messages.HasField("tools_json"),
-        tool_choice=_held_calls(asked),
+        tool_choice=_chosen(asked),
     )
 
 
-def _held_calls(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
-    """Return what calls are held to; None: the model's own choice. Raises InvalidArgument for an unknown tool."""
-    choice, tools = asked.tool_choice, offered(asked)
+def _chosen(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
+    """Return what calls are held to, as `held_calls` does."""
+    choice = asked.tool_choice
     if isinstance(choice, schema.NoTool):
         return None
-    strict = [tool.name for tool in tools if tool.strict]
-    single = isinstance(choice, schema.OneTool) or bool(choice and choice.disable_parallel_tool_use)
-    required = choice is not None and choice.type != "auto"
-    if required and not tools:
-        raise InvalidArgument("tool_choice", "needs tools")
     names = [choice.name] if isinstance(choice, schema.OneTool) else []
-    if not {tool.name for tool in tools} >= set(names):
-        raise InvalidArgument("tool_choice.name", "names a tool that is not among the tools")
-    if not tools or not (required or single or strict):
-        return None
-    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
+    return held_calls(
+        offered(asked),
+        required=choice is not None and choice.type != "auto",
+        names=names,
+        single=bool(names) or bool(choice and choice.disable_parallel_tool_use),
+    )
 
 
 def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTokensRequest:
@@ -124,7 +116,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     effort = conversation.output_config.effort if conversation.output_config else None
     tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else offered(conversation)
     chat = types_pb2.Messages(
-        tools_json=to_json_text("tools", _functions(tools)),
+        tools_json=to_json_text("tools", [tool_of(tool.name, tool.description, tool.input_schema) for tool in tools]),
         template_arguments_json=template_arguments(effort, arguments),
     )
     if system := _system(conversation.system):
@@ -202,12 +194,3 @@ def _check_blocks(role: str, turn: Sequence[tuple[int, schema.Message]]) -> None
             if isinstance(block, blocks.ToolResultBlock) and spoke:
                 raise InvalidArgument(at, "results of tools come before the text of their turn")
             spoke = spoke or isinstance(block, _WORDS)
-
-
-def _functions(tools: Sequence[blocks.Tool]) -> list[Json]:
-    functions = []
-    for tool in tools:
-        described = {} if tool.description is None else {"description": tool.description}
-        function = {"name": tool.name, **described, "parameters": tool.input_schema}
-        functions.append({"type": "function", "function": function})
-    return functions

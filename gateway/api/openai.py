@@ -1,15 +1,27 @@
 """Fields that requests to OpenAI's endpoints share: sampling, and the text's format."""
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, create_model
 
 from agentmem.errors import InvalidArgument
-from agentmem.limits import MAX_LOGIT_BIASES, MAX_STOPS
-from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.validation import Body, Forgiving, JsonObject, KeyPart, Limit, Many, StopString, TopK, TopP, within
+from agentmem.limits import MAX_LOGIT_BIASES, MAX_STOPS, SAMPLING
+from agentmem.v1 import inference_pb2
+from gateway.api.validation import (
+    UINT32,
+    Body,
+    Forgiving,
+    JsonObject,
+    KeyPart,
+    Limit,
+    Many,
+    StopString,
+    TopK,
+    TopP,
+    within,
+)
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
@@ -25,8 +37,6 @@ def _false(value: bool) -> bool:
 No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": False})]
 """false, and not 0, which Literal[False] takes."""
 
-Temperature = Annotated[float, within("temperature")]
-
 
 class StreamOptions(Forgiving):
     """Options of a stream."""
@@ -34,26 +44,45 @@ class StreamOptions(Forgiving):
     include_usage: bool | None = None
 
 
-class SampledRequest(Body):
+def _by_id(biases: dict[str, float]) -> dict[int, float]:
+    for key in biases:
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= UINT32) or key != str(int(key)):
+            raise ValueError("its keys must be token ids")
+    return {int(key): bias for key, bias in biases.items()}
+
+
+_WIDER: Final[Mapping[str, Any]] = {
+    "top_p": TopP,
+    "top_k": TopK,
+    "seed": Annotated[int, Field(ge=-(2**63), lt=2**64), AfterValidator(lambda value: value % 2**64)],
+    "logit_bias": Annotated[
+        dict[str, Annotated[float, within("logit_bias")]], Field(max_length=MAX_LOGIT_BIASES), AfterValidator(_by_id)
+    ],
+}
+"""Parameters of which the dialect takes more than the contract, or by other types."""
+
+if TYPE_CHECKING:
+    _Sampled = Body
+else:  # a field for each parameter of the contract
+    _Sampled = create_model(
+        "Sampled",
+        __base__=Body,
+        **{
+            name: (_WIDER.get(name, Annotated[type(bounds.high), within(name)]) | None, None)
+            for name, bounds in SAMPLING.items()
+        },
+    )
+
+
+class SampledRequest(_Sampled):
     """What chat completions and completions have in common; top_k, min_p and repetition_penalty are beyond OpenAI's."""
 
     model: KeyPart | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Limit | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
     stop: StopString | Annotated[Many[StopString], Field(max_length=MAX_STOPS)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, within("logit_bias")]], Field(max_length=MAX_LOGIT_BIASES)] | None
-    ) = None
-    presence_penalty: Annotated[float, within("presence_penalty")] | None = None
-    frequency_penalty: Annotated[float, within("frequency_penalty")] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    top_k: TopK | None = None
-    min_p: Annotated[float, within("min_p")] | None = None
-    repetition_penalty: Annotated[float, within("repetition_penalty")] | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -64,24 +93,6 @@ class SampledRequest(Body):
     def stops(self) -> list[str]:
         """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
-
-    def sampling(self) -> types_pb2.Sampling:
-        """Return the sampling of the first choice. Raises InvalidArgument for a logit_bias of no token id."""
-        same = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        given = {name: value for name in same if (value := getattr(self, name)) is not None}
-        return types_pb2.Sampling(
-            temperature=self.temperature,
-            # Negative seeds are allowed in the dialect and not in the contract.
-            seed=None if self.seed is None else self.seed % 2**64,
-            logit_bias={_token_id(key): bias for key, bias in (self.logit_bias or {}).items()},
-            **given,
-        )
-
-
-def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < 2**32) or key != str(int(key)):
-        raise InvalidArgument("logit_bias", "its keys must be token ids")
-    return int(key)
 
 
 def choices(turns: Sequence[inference_pb2.GenerateRequest], number: int) -> tuple[inference_pb2.GenerateRequest, ...]:

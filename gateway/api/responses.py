@@ -20,11 +20,11 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument, NotFound
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from gateway.api.content import counted, others
-from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text
+from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text, turn_of
 from gateway.api.openai import schema_of
-from gateway.api.openai_tools import CUSTOM_INPUT, flat_name, functions_of, held_calls
+from gateway.api.openai_tools import CUSTOM_INPUT, chosen, flat_name, functions_of
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
     CallOutputItem,
@@ -96,7 +96,6 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
     tools = [tool.to_tool() for tool in functions]
-    tools_json = to_json_text("tools", tools)
     beginning = Beginning.of(
         request.instructions or "",
         json.dumps(tools, sort_keys=True) if tools else "",
@@ -107,32 +106,28 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
     identifier = response_id(number, beginning)
     stored = identifier if request.store is not False else f"unstored_{number}" if incoming.turn else ""
-    turn = inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
+    follows = request.previous_response_id is not None
+    system = [types_pb2.ChatMessage(role="system", content=request.instructions)] if request.instructions else []
+    chat = types_pb2.Messages(
+        messages=[*([] if follows else system), *to_messages(request.input)],
+        tools_json=to_json_text("tools", tools),
+        template_arguments_json=request.template_arguments(),
+    )
+    if not chat.messages:
+        raise InvalidArgument("input", "must say something")
+    made = turn_of(
+        incoming,
+        request,
+        **({"append": types_pb2.Append(messages=chat)} if follows else {"messages": chat}),
         request_id=stored,
-        sampling=types_pb2.Sampling(temperature=request.temperature, top_p=request.top_p),
         max_tokens=limit(request.max_output_tokens),
         top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
         json_schema=schema_of(request.text.format if request.text else None),
-        tool_calls=bool(tools),
-        tool_choice=held_calls(request.tool_choice, functions, parallel=request.parallel_tool_calls),
+        tool_choice=chosen(request.tool_choice, functions, parallel=request.parallel_tool_calls),
     )
-    chat = types_pb2.Messages(
-        messages=to_messages(request.input),
-        tools_json=tools_json,
-        template_arguments_json=request.template_arguments(),
-    )
-    if request.previous_response_id is not None:
-        turn.append.messages.CopyFrom(chat)
-    else:
-        if request.instructions:
-            turn.messages.messages.add(role="system", content=request.instructions)
-        turn.messages.MergeFrom(chat)
-    if not (chat.messages or turn.messages.messages):
-        raise InvalidArgument("input", "must say something")
     head = _head(request, identifier, incoming.created)
     return Exchange(
-        (turn,),
+        (made,),
         ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), called, logprobs=request.wants_logprobs),
         bool(request.stream),
         label=request.prompt_cache_key or "",

@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agentmem.validation import MAX_TOP_LOGPROBS
 from gateway.api.content import Media, OrOther, Refusal
-from gateway.api.openai import No, Temperature, TextFormat
+from gateway.api.openai import No, TextFormat
 from gateway.api.openai_tools import ResponseTool, ResponseToolChoice
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Many, TopP
+from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Many, TopP, within
 
 MAX_METADATA = 16
 
@@ -128,7 +128,7 @@ class ResponseRequest(Thinks):
     stream: bool | None = None
     stream_options: JsonObject | None = None
     max_output_tokens: Limit | None = None
-    temperature: Temperature | None = None
+    temperature: Annotated[float, within("temperature")] | None = None
     top_p: TopP | None = None
     previous_response_id: str | None = None
     store: bool | None = None
