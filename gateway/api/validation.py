@@ -152,19 +152,6 @@ _SHAPE = f"must not be nested deeper than {MAX_DEPTH}, nor have an object of mor
 
 def parse_body(body: bytes | bytearray, schema: type[_Model]) -> _Model:
     """Return `body` as `schema`. Raises InvalidArgument that names the field, or "body" where it is no JSON object."""
-    return checked(_parse(body), schema)
-
-
-def checked(data: Json, schema: type[_Model]) -> _Model:
-    """Return `data` as `schema`. Raises BadField."""
-    try:
-        return schema.model_validate(data)
-    except ValidationError as error:
-        worst = deepest(complaints(error, data))
-        raise BadField(dotted(worst.path, "body"), worst.problem) from None
-
-
-def _parse(body: bytes | bytearray) -> dict[str, Any]:
     jsonsize.check("body", body, jsonsize.BODY)
     try:
         data = from_json(body, allow_inf_nan=False, cache_strings="keys")
@@ -174,4 +161,13 @@ def _parse(body: bytes | bytearray) -> dict[str, Any]:
         raise InvalidArgument("body", "must be a JSON object")
     if not shallow(data, MAX_MEMBERS):
         raise InvalidArgument("body", _SHAPE)
-    return data
+    return checked(data, schema)
+
+
+def checked(data: Json, schema: type[_Model]) -> _Model:
+    """Return `data` as `schema`. Raises BadField."""
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        worst = deepest(complaints(error, data))
+        raise BadField(dotted(worst.path, "body"), worst.problem) from None

@@ -28,7 +28,7 @@ from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.cluster import ClusterEndpoint
-from gateway.http.guards import Authentication, KnownHosts, RequestLimits
+from gateway.http.guards import Guard
 from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
 from gateway.http.middleware import (
     ALIVE,
@@ -118,9 +118,12 @@ class HttpServer:
             middleware=[
                 *([Middleware(CORSMiddleware, allow_origins=origins, **_CORS)] if origins else []),
                 Middleware(AccessLogMiddleware, metrics=metrics),
-                *([Middleware(KnownHosts, allowed=settings.allowed_host)] if local else []),
-                Middleware(RequestLimits),
-                Middleware(Authentication, authenticator=authenticator, admission=admission),
+                Middleware(
+                    Guard,
+                    authenticator=authenticator,
+                    admission=admission,
+                    allowed=settings.allowed_host if local else None,
+                ),
             ],
             exception_handlers={AgentmemError: error_page, HTTPException: error_page},
         )

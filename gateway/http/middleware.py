@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentmem import errors, tracing
 from agentmem.process.logs import event
 from gateway.api.errors import Dialect, dialect_of
-from gateway.http.connections import IDLE_SECONDS
+from gateway.http.connections import IDLE_SECONDS, SURPLUS
 from gateway.http.misplaced import advice
 from gateway.metrics import GatewayMetrics
 from gateway.ui.files import PAGE
@@ -171,54 +171,53 @@ class AccessLogMiddleware:
             method = tracing.identifier(scope["method"])
             within = tracing.served(method, trace, {"http.request.method": method})
         with tracing.serving(within):
-            await self._serve(trace, scope, receive, send)
+            began = time.monotonic()
+            status = 0
+            answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
+            answer.append((_ANTHROPICS_NAME, trace.request_id.encode("ascii")))
+            answer.append((b"keep-alive", b"timeout=%d" % IDLE_SECONDS))
+            if scope.get("state", {}).get(SURPLUS):
+                answer.append((b"connection", b"close"))
+            scope[_FIELDS] = {}
+            scope[_REQUEST_ID] = trace.request_id
 
-    async def _serve(self, trace: tracing.Trace, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.monotonic()
-        status = 0
-        answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
-        answer.append((_ANTHROPICS_NAME, trace.request_id.encode("ascii")))
-        answer.append((b"keep-alive", b"timeout=%d" % IDLE_SECONDS))
-        scope[_FIELDS] = {}
-        scope[_REQUEST_ID] = trace.request_id
+            async def counting(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                    message["headers"] = [*message.get("headers", ()), *answer]
+                await send(message)
 
-        async def counting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *answer]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, counting)
-        except ClientDisconnect:
-            if status and _WHOLE not in scope:
-                broke_off(scope, errors.Cancelled("the client went away"))
-            status = status or CLIENT_CLOSED
-        except asyncio.CancelledError:
-            if status:
-                broke_off(scope, errors.Unavailable("the grace of a shutdown is over"))
-            status = status or 503
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost: every error is logged and answered
-            # Starlette hides what it has a page for, but could not send, behind an error of its own.
-            cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
-            if status:
-                broke_off(scope, as_our_error(cause))
-            else:
-                await (await error_page(Request(scope), cause))(scope, receive, counting)
-        finally:
-            route = getattr(scope.get("route"), "path", "unmatched")
-            self._metrics.http_answered(route, scope["method"], scope.get(_BROKE_OFF, status or CLIENT_CLOSED))
-            _end_span(scope, route, status or CLIENT_CLOSED)
-            event(
-                log,
-                "answered",
-                logging.DEBUG if route in POLLED else logging.INFO,
-                method=scope["method"],
-                route=route,
-                status=status or CLIENT_CLOSED,
-                ms=round((time.monotonic() - began) * 1000),
-                request_id=trace.request_id,
-                **scope[_FIELDS],
-            )
+            try:
+                await self._app(scope, receive, counting)
+            except ClientDisconnect:
+                if status and _WHOLE not in scope:
+                    broke_off(scope, errors.Cancelled("the client went away"))
+                status = status or CLIENT_CLOSED
+            except asyncio.CancelledError:
+                if status:
+                    broke_off(scope, errors.Unavailable("the grace of a shutdown is over"))
+                status = status or 503
+                raise
+            except Exception as error:  # noqa: BLE001 - the outermost: every error is logged and answered
+                # Starlette hides what it has a page for, but could not send, behind an error of its own.
+                cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
+                if status:
+                    broke_off(scope, as_our_error(cause))
+                else:
+                    await (await error_page(Request(scope), cause))(scope, receive, counting)
+            finally:
+                route = getattr(scope.get("route"), "path", "unmatched")
+                self._metrics.http_answered(route, scope["method"], scope.get(_BROKE_OFF, status or CLIENT_CLOSED))
+                _end_span(scope, route, status or CLIENT_CLOSED)
+                event(
+                    log,
+                    "answered",
+                    logging.DEBUG if route in POLLED else logging.INFO,
+                    method=scope["method"],
+                    route=route,
+                    status=status or CLIENT_CLOSED,
+                    ms=round((time.monotonic() - began) * 1000),
+                    request_id=trace.request_id,
+                    **scope[_FIELDS],
+                )

@@ -26,16 +26,23 @@ from agentmem.v1 import agent_pb2
 from gateway.api.complaints import shown_name
 from gateway.api.contract_json import to_json
 from gateway.api.endpoints import Endpoint, Kind, Values
-from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query
+from gateway.api.rest import ENDPOINTS, STREAM, RestAnswer, event_of, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json
 from gateway.api.validation import checked
 from gateway.edge.authorization import authorize, authorize_namespace
 from gateway.edge.callers import caller
-from gateway.http.events import send_events
 from gateway.http.middleware import log_fields
-from gateway.http.requests import TurnName, check_percent_encoding, limited, parsed_body, percent_decoded, read_headers
-from gateway.http.streaming import StreamedResponse, until_disconnect
-from gateway.http.turns import Turns, answer
+from gateway.http.requests import (
+    TurnName,
+    check_percent_encoding,
+    limited,
+    percent_decoded,
+    read_body,
+    read_headers,
+    worked,
+)
+from gateway.http.streaming import Stream, begun, send_events, until_disconnect
+from gateway.http.turns import Answering, Turns
 from gateway.worker import Service, Worker
 
 FILE_TYPE: Final = "application/octet-stream"
@@ -51,7 +58,7 @@ async def send_file(
     """
     async with aclosing(messages) as chunks:
         first = await anext(chunks, None)
-        response = StreamedResponse(send, stall_limit)
+        response = Stream(send, stall_limit)
         name = quote(f"{agent}.agent", safe="")
         await response.start(
             [("content-type", FILE_TYPE), ("content-disposition", f"attachment; filename*=UTF-8''{name}")]
@@ -203,10 +210,10 @@ class RestResource:
         service = self.own.get(rpc.containing_service.full_name, shared.worker)
         match endpoint.kind:
             case Kind.TURN:
-                exchange = exchange_of(message, streamed)
-                await answer(shared, request, send, exchange, message.request_id, message.key.agent_id)
+                answering = Answering(shared, request, send, exchange_of(message, streamed))
+                await until_disconnect(request.receive, answering.run(message.request_id, message.key.agent_id))
             case Kind.EVENTS:
-                work = send_events(service.stream(message), request.scope, send, shared.settings)
+                work = self._send_events(service.stream(message), request.scope, send)
                 await until_disconnect(request.receive, work)
             case Kind.FILE:
                 work = send_file(service.stream(message), message.key.agent_id, send, shared.settings.stall_limit)
@@ -218,11 +225,19 @@ class RestResource:
                     made = await until_disconnect(request.receive, service.call(message))
                 await _respond(made, request, send)
 
+    async def _send_events(self, messages: AsyncGenerator[Message, None], scope: Scope, send: Send) -> None:
+        """Send an event for each message. What is refused before the first raises AgentmemError, with nothing sent."""
+        async with begun(messages, streamed=True) as (first, everything):
+            if first.done():
+                first.result()
+            said = ([event_of(message)] async for message in everything)
+            await send_events(said, RestAnswer(), scope, send, self.shared.settings.stall_limit)
+
     async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
         """Set what the body has in `message`; return whether it asks for a stream."""
-        model, limit, without = model_of_body(endpoint), self.shared.settings.max_body_bytes, frozenset({STREAM})
-        body = await parsed_body(request, limit, lambda content: read_json(content, model, message, without))
-        return getattr(body, STREAM, False)
+        body = await read_body(request, self.shared.settings.max_body_bytes)
+        said = await worked(body, read_json, body, model_of_body(endpoint), message, frozenset({STREAM}))
+        return getattr(said, STREAM, False)
 
 
 async def _respond(message: Message, request: Request, send: Send) -> None:
