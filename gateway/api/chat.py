@@ -135,27 +135,10 @@ class ChatRequest(SampledRequest, Thinks):
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
     """Return a chat request as an exchange, a turn for each choice. Raises InvalidArgument for contradictions."""
-    turns = choices([to_generate(chat, incoming)], chat.n or 1)
-    answer = ChatAnswer(
-        f"chatcmpl-{incoming.unique}",
-        incoming.created,
-        chat.model or "",
-        per_prompt=len(turns),
-        logprobs=bool(chat.logprobs),
-        include_usage=chat.include_usage,
-    )
-    media = counted(message.content for message in chat.messages if message.role == "user")
-    return Exchange(
-        turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "", left_out=media, others=chat.unread
-    )
-
-
-def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
-    """Return the turn that `chat` asks for, without an agent. Raises InvalidArgument for contradictions."""
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]
-    return turn_of(
+    turn = turn_of(
         incoming,
         chat,
         messages=types_pb2.Messages(
@@ -168,6 +151,22 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         json_schema=schema_of(chat.response_format),
         tool_choice=chosen(chat.tool_choice, tools, parallel=chat.parallel_tool_calls),
+    )
+    answer = ChatAnswer(
+        f"chatcmpl-{incoming.unique}",
+        incoming.created,
+        chat.model or "",
+        per_prompt=chat.n or 1,
+        logprobs=bool(chat.logprobs),
+        include_usage=chat.include_usage,
+    )
+    return Exchange(
+        choices([turn], chat.n or 1),
+        answer,
+        bool(chat.stream),
+        label=chat.prompt_cache_key or "",
+        left_out=counted(message.content for message in chat.messages if message.role == "user"),
+        others=chat.unread,
     )
 
 

@@ -50,25 +50,8 @@ _ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
 def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
     """Return a request as an exchange. Raises InvalidArgument for messages that do not belong where they stand."""
-    thinks = asked.thinking is None or asked.thinking.thinks
-    managed = asked.context_management is not None
-    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model or "", thinking=thinks, managed=managed)
-    label = asked.metadata.user_id if asked.metadata else None
-    said = [block for message in asked.messages if message.role == "user" for block in message.blocks]
-    return Exchange(
-        (to_generate(asked, incoming),),
-        answer,
-        bool(asked.stream),
-        label=label or "",
-        left_out=counted([said]),
-        others=[*others(asked.tools or (), *(message.blocks for message in asked.messages)), *asked.unread],
-    )
-
-
-def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
-    """Return the turn that is asked for, without an agent. Raises InvalidArgument as `messages_exchange` does."""
     output = asked.output_config.format if asked.output_config else None
-    return turn_of(
+    turn = turn_of(
         incoming,
         asked,
         messages=chat_messages(asked),
@@ -76,6 +59,19 @@ def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.Gen
         max_tokens=asked.max_tokens,
         json_schema=json.dumps(output.json_schema, ensure_ascii=False) if output else None,
         tool_choice=_chosen(asked),
+    )
+    thinks = asked.thinking is None or asked.thinking.thinks
+    managed = asked.context_management is not None
+    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model or "", thinking=thinks, managed=managed)
+    label = asked.metadata.user_id if asked.metadata else None
+    said = [block for message in asked.messages if message.role == "user" for block in message.blocks]
+    return Exchange(
+        (turn,),
+        answer,
+        bool(asked.stream),
+        label=label or "",
+        left_out=counted([said]),
+        others=[*others(asked.tools or (), *(message.blocks for message in asked.messages)), *asked.unread],
     )
 
 

@@ -14,7 +14,7 @@ from agentmem.errors import InvalidArgument
 from agentmem.limits import MAX_STOPS, SAMPLING
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import MAX_STOP_BYTES, MAX_TOP_LOGPROBS
-from gateway.api.chat import ChatRequest, to_generate
+from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 from gateway.api.messages_schema import MessagesRequest
 from gateway.api.responses_schema import ResponseRequest
@@ -115,12 +115,12 @@ def test_every_number_of_the_contract_has_bounds() -> None:
     ],
 )
 def test_worker_and_gateway_draw_the_same_line(most: dict[str, Any], beyond: dict[str, Any]) -> None:
-    generate_request(to_generate(ChatRequest(**BODY, **most), INCOMING))
+    generate_request(chat_exchange(ChatRequest(**BODY, **most), INCOMING).turns[0])
     with pytest.raises(ValueError):
         ChatRequest(**BODY, **beyond)
     unchecked = ChatRequest(**BODY).model_copy(update=beyond)
     with pytest.raises(InvalidArgument):
-        generate_request(to_generate(unchecked, INCOMING))
+        generate_request(chat_exchange(unchecked, INCOMING).turns[0])
 
 
 def test_the_contract_says_so() -> None:

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.chat import ChatRequest, to_generate
+from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 
 
 def translate(**fields: Any) -> inference_pb2.GenerateRequest:
     data = {"model": "org/m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return to_generate(ChatRequest.model_validate(data), Incoming("ns", "r1", "f" * 32, 7))
+    return chat_exchange(ChatRequest.model_validate(data), Incoming("ns", "r1", "f" * 32, 7)).turns[0]
 
 
 def test_whose_turn_it_is() -> None:
