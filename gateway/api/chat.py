@@ -1,13 +1,8 @@
-"""/v1/chat/completions: what a request may hold, its turns, and their events as an answer, whole or in chunks.
+"""/v1/chat/completions: requests, their turns, and the events as an answer, whole or in chunks.
 
-Other fields have no effect, but for those that `gateway.api.fields` refuses; a null counts as not given.
-prompt_cache_key only narrows the search for the conversation; chat_template_kwargs are vLLM's: further arguments of the
-chat template, as reasoning_effort is one.
-
-Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
-the model writes calls as JSON. With "none" the model does not get the tools: one that sees them may call them.
-
-What the model thought is `reasoning_content`, of a message as of a delta, where the model's format tells it apart.
+A null counts as not given. prompt_cache_key only narrows the search for the conversation. Strict tools, a tool_choice
+that names or requires functions, and parallel_tool_calls=false are held by a grammar, where the model writes calls as
+JSON. With "none" the model does not get the tools: one that sees them may call them.
 """
 
 from collections.abc import Iterator
@@ -41,8 +36,6 @@ from gateway.api.validation import Advised, Forgiving, Json, JsonObject, KeyPart
 
 
 class TextPart(Forgiving):
-    """One part of a message's content."""
-
     type: Literal["text"]
     text: str
 
@@ -51,27 +44,22 @@ Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
 
 
 class FunctionCall(Forgiving):
-    """The function that a tool call calls; `arguments` is JSON text, or the object itself."""
+    """The function of a call; `arguments` is JSON text, or the object itself."""
 
     name: str
     arguments: str | JsonObject | None = None
 
 
 class ToolCall(Forgiving):
-    """A call that an assistant made earlier in the chat."""
-
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
     def to_json(self) -> Json:
-        """Return the call as the contract has it."""
         return function_call(self.id, self.function.name, call_arguments(self.function.arguments))
 
 
 class Tool(Forgiving):
-    """A tool that the model may call."""
-
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -107,7 +95,6 @@ class Message(Advised):
         return self
 
     def to_proto(self) -> types_pb2.ChatMessage:
-        """Return the contract's message. Parts of the content are joined without anything between them."""
         return types_pb2.ChatMessage(
             role="system" if self.role == "developer" else self.role,
             content=joined(self.content) or self.refusal or "",
@@ -119,8 +106,6 @@ class Message(Advised):
 
 
 class ChatRequest(SampledRequest, Thinks):
-    """The body of a request."""
-
     messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
@@ -134,7 +119,7 @@ class ChatRequest(SampledRequest, Thinks):
 
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
-    """Return a chat request as an exchange, a turn for each choice. Raises InvalidArgument for contradictions."""
+    """Raises InvalidArgument for contradictions."""
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]

@@ -1,12 +1,11 @@
-"""/v1/messages: a request as a turn of the contract, and the turn's events as a message or as the stream of one.
+"""Requests to /v1/messages as turns of the contract.
 
 The conversation becomes the same that OpenAI's dialect would make of it. The system prompt is the first message. What
 tools gave are messages of their own, before what the user says with them. Consecutive messages of one role are one
-turn, their texts a blank line apart; the texts of one message's blocks follow each other without anything between them.
-A result with is_error begins with "Error: ".
+turn, their texts a blank line apart. A result with is_error begins with "Error: ".
 
-Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum is another one in each
-request. It is no part of the prompt: with it no conversation would go on from its memory.
+Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum changes with each request;
+with it no conversation would go on from its memory.
 """
 
 import json
@@ -49,7 +48,7 @@ _ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
 
 def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
-    """Return a request as an exchange. Raises InvalidArgument for messages that do not belong where they stand."""
+    """Raises InvalidArgument for messages that do not belong where they stand."""
     output = asked.output_config.format if asked.output_config else None
     turn = turn_of(
         incoming,
@@ -90,22 +89,18 @@ def _chosen(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
 
 
 def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTokensRequest:
-    """Return the request that counts the conversation's tokens. Raises InvalidArgument as `messages_exchange` does."""
+    """Raises InvalidArgument as `messages_exchange` does."""
     key = types_pb2.AgentKey(namespace=namespace, model_id=asked.model or "")
     return inference_pb2.CountTokensRequest(key=key, messages=chat_messages(asked))
 
 
 def token_count(asked: CountTokensRequest, tokens: int) -> Json:
-    """Return the answer about a conversation that has so many tokens."""
     managed = {"context_management": {"original_input_tokens": tokens}} if asked.context_management else {}
     return {"input_tokens": tokens, **managed}
 
 
 def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
-    """Return the whole chat and the tools that may be called. Raises InvalidArgument for what does not belong there.
-
-    With tool_choice "none" the model gets no tools, as in OpenAI's dialect: one that sees them may call them.
-    """
+    """Return the chat and the tools that may be called. Raises InvalidArgument as `messages_exchange` does."""
     arguments = dict(conversation.chat_template_kwargs or {})
     if conversation.thinking is not None:
         arguments["enable_thinking"] = conversation.thinking.thinks
@@ -128,7 +123,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
 
 
 def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
-    """Return the tools that the model gets: those that are not deferred, and after them those that messages name.
+    """Return the tools that are not deferred, and after them those that messages name.
 
     Raises InvalidArgument where two tools have one name.
     """
@@ -147,7 +142,7 @@ def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
 
 
 def _system(given: str | list[blocks.TextBlock] | None) -> str:
-    """Return the system prompt, without the line for accounting that may be its first, or its first block."""
+    """Return the system prompt, without the line for accounting."""
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
     if texts:
         texts[0] = _ACCOUNTING.sub("", texts[0], count=1)

@@ -15,12 +15,10 @@ _NO_DATE: Final = "1970-01-01T00:00:00Z"
 
 
 def openai_list(models: Iterable[model_pb2.Model]) -> Json:
-    """Return the answer of GET /v1/models."""
     return {"object": "list", "data": [openai_model(model) for model in models]}
 
 
 def openai_model(model: model_pb2.Model) -> Json:
-    """Return one model."""
     return {
         "id": model.model_id,
         "object": "model",
@@ -31,10 +29,7 @@ def openai_model(model: model_pb2.Model) -> Json:
 
 
 def anthropic_page(models: Sequence[model_pb2.Model], query: Mapping[str, str]) -> Json:
-    """Return the page of GET /v1/models that `query` asks for: at most `limit`, after `after_id` or before `before_id`.
-
-    Raises InvalidArgument.
-    """
+    """Return a page: at most `limit`, after `after_id` or before `before_id`. Raises InvalidArgument."""
     limit, found = _limit(query.get("limit", str(DEFAULT_LIMIT))), list(models)
     if "after_id" in query and "before_id" in query:
         raise InvalidArgument("before_id", "contradicts after_id; give one of them")
@@ -53,7 +48,6 @@ def anthropic_page(models: Sequence[model_pb2.Model], query: Mapping[str, str]) 
 
 
 def anthropic_model(model: model_pb2.Model) -> Json:
-    """Return one model."""
     context = model.context_length or None
     return {
         "type": "model",

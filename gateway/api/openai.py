@@ -39,8 +39,6 @@ No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": F
 
 
 class StreamOptions(Forgiving):
-    """Options of a stream."""
-
     include_usage: bool | None = None
 
 
@@ -75,7 +73,7 @@ else:  # a field for each parameter of the contract
 
 
 class SampledRequest(_Sampled):
-    """What chat completions and completions have in common; top_k, min_p and repetition_penalty are beyond OpenAI's."""
+    """What chat completions and completions have in common."""
 
     model: KeyPart | None = None
     stream: bool | None = None
@@ -86,19 +84,17 @@ class SampledRequest(_Sampled):
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def stops(self) -> list[str]:
-        """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
 
 def choices(turns: Sequence[inference_pb2.GenerateRequest], number: int) -> tuple[inference_pb2.GenerateRequest, ...]:
     """Return each of `turns` for several choices. Under a seed each has its own, so they differ and can be repeated.
 
-    Raises InvalidArgument where the choices have more than MAX_CHOICE_BYTES in all.
+    Raises InvalidArgument for more than MAX_CHOICE_BYTES in all.
     """
     if number > 1 and number * sum(turn.ByteSize() for turn in turns) > MAX_CHOICE_BYTES:
         raise InvalidArgument("n", "asks for too many choices of so long a prompt; ask for fewer at once")
@@ -114,14 +110,10 @@ def _choice(turn: inference_pb2.GenerateRequest, number: int) -> inference_pb2.G
 
 
 class AnyText(Forgiving):
-    """Any text."""
-
     type: Literal["text"]
 
 
 class AnyJsonObject(Forgiving):
-    """Any JSON object."""
-
     type: Literal["json_object"]
 
 
@@ -135,15 +127,11 @@ class NamedSchema(Forgiving):
 
 
 class ChatJsonSchema(Forgiving):
-    """JSON that fits a schema, as chat requests say it."""
-
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
 
 class ResponseJsonSchema(NamedSchema):
-    """JSON that fits a schema, as requests for a response say it."""
-
     type: Literal["json_schema"]
 
 
@@ -152,7 +140,7 @@ TextFormat = Annotated[AnyText | AnyJsonObject | ResponseJsonSchema, Field(discr
 
 
 def schema_of(wanted: AnyText | AnyJsonObject | ChatJsonSchema | ResponseJsonSchema | None) -> str | None:
-    """Return the JSON Schema that the text has to fit, as JSON, properties in their order; None for any text."""
+    """Return the JSON Schema that the text has to fit, properties in their order; None for any text."""
     match wanted:
         case ChatJsonSchema(json_schema=NamedSchema(json_schema=schema)) | ResponseJsonSchema(json_schema=schema):
             return json.dumps(schema, ensure_ascii=False)

@@ -36,20 +36,15 @@ class _Named(Forgiving):
 
 
 class ChatFunction(Forgiving):
-    """One function, as chat requests name it."""
-
     type: Literal["function"]
     function: _Named
 
     @property
     def name(self) -> str:
-        """The function's name."""
         return self.function.name
 
 
 class ResponseFunction(Forgiving):
-    """One function, as requests for a response name it."""
-
     type: Literal["function"]
     name: ToolName
 
@@ -60,15 +55,11 @@ class _Allowed(Forgiving):
 
 
 class ChatAllowedTools(Forgiving):
-    """Some of the functions, as chat requests name them."""
-
     type: Literal["allowed_tools"]
     allowed_tools: _Allowed
 
 
 class ResponseAllowedTools(Forgiving):
-    """Some of the functions, as requests for a response name them."""
-
     type: Literal["allowed_tools"]
     mode: _Mode
     tools: Annotated[Many[ResponseFunction], Field(min_length=1)]
@@ -96,14 +87,10 @@ def chosen(
 
 
 class Function(FunctionDefinition):
-    """A function that the model may call, as requests for a response have it."""
-
     type: Literal["function"]
 
 
 class Grammar(Forgiving):
-    """How the input of a custom tool is spelled."""
-
     type: Literal["text", "grammar"]
     syntax: str | None = None
     definition: str | None = None
@@ -118,7 +105,6 @@ class CustomTool(Forgiving):
     format: Grammar | None = None
 
     def to_function(self) -> Function:
-        """Return the function."""
         grammar = self.format.definition if self.format else None
         said = f"The text. It follows this grammar:\n{grammar}" if grammar else "The text."
         parameters = {

@@ -1,13 +1,10 @@
-"""A request for a response as one turn of the contract, and the ids of responses.
+"""Requests for a response as turns of the contract, and the ids of responses.
 
-`instructions` are the system message in front. A request with previous_response_id appends its input to the memory
-that the turn of that response made, which was begun with the instructions, tools and reasoning effort of then: with
-others it is refused. store=false keeps a response from being followed by its id; memory is kept all the same, as that
-of chat completions is.
+A request with previous_response_id appends its input to the memory that the turn of that response made. store=false
+keeps a response from being followed by its id; memory is kept all the same, as that of chat completions is.
 
-A response's id is the request_id of its turn, so that a later request finds the turn by it. It ends with hashes of the
-instructions, the tools and the reasoning effort that the turn ran under: the ledger begins with them, and a turn that
-appends to it cannot give it another beginning.
+A response's id is the request_id of its turn, by which a later request finds it. It ends with hashes of the
+instructions, tools and template arguments that the ledger begins with: a request that follows must have the same.
 """
 
 import hashlib
@@ -47,10 +44,7 @@ _HASH_BYTES = 4
 
 
 class Beginning(NamedTuple):
-    """What a ledger begins with, as hashes of eight hexadecimal digits.
-
-    `reasoning` is of all arguments of the template, the effort among them; without any it is empty.
-    """
+    """What a ledger begins with, as hashes of eight hexadecimal digits; `reasoning` is of the template's arguments."""
 
     instructions: str
     tools: str
@@ -58,7 +52,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, instructions: str, tools: str, arguments: str = "") -> Self:
-        """Return the hashes. `tools` is canonical JSON, and so are `arguments`; each is empty where there is none."""
+        """Return the hashes. `tools` and `arguments` are canonical JSON, empty where there are none."""
         reasoning = _hash(arguments, b"reasoning") if arguments else ""
         return cls(_hash(instructions, b"instructions"), _hash(tools, b"tools"), reasoning)
 
@@ -69,13 +63,13 @@ def response_id(number: str, beginning: Beginning) -> str:
 
 
 def beginning_of(identifier: str) -> Beginning | None:
-    """Return what the turn of that response began with; None where no response has such an id."""
+    """Return what that response's turn began with; None where no response has such an id."""
     form = _FORM.fullmatch(identifier)
     return Beginning(**form.groupdict("")) if form else None
 
 
 def number_of_key(key: str) -> str:
-    """Return 32 hexadecimal digits that stand for an Idempotency-Key, so that each attempt makes the same id."""
+    """Return 32 hexadecimal digits for an Idempotency-Key: each attempt makes the same id."""
     return hashlib.blake2b(key.encode(), digest_size=_NUMBER_BYTES, person=b"idempotency-key").hexdigest()
 
 
@@ -87,10 +81,8 @@ _LONGEST_SHOWN = 64
 
 
 def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
-    """Return a request as an exchange.
-
-    Raises InvalidArgument where parameters contradict each other or what the previous response began with, or nothing
-    is said, and NotFound for a previous response that cannot be.
+    """Raises InvalidArgument for parameters that contradict each other or what the previous response began with, or
+    that say nothing, and NotFound for a previous response that cannot be.
     """
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
@@ -214,7 +206,6 @@ class _Message:
         return bool(self.calls) or self.thought
 
     def to_proto(self) -> types_pb2.ChatMessage:
-        """Return the contract's message."""
         return types_pb2.ChatMessage(
             role=self.role,
             content="".join(self.texts),

@@ -154,20 +154,18 @@ _PAGE: Final = 1000
 
 
 class ModelEndpoints:
-    """/v1/models, in Anthropic's shape for its SDKs, else in OpenAI's; the worker is asked each time."""
+    """/v1/models, in Anthropic's shape for its SDKs, else in OpenAI's."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     async def list(self, request: Request) -> Response:
-        """Answer with all models, or the page of them that is asked for."""
         found: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=_PAGE))
         if speaks_anthropic(request.scope):
             return JSONResponse(anthropic_page(found.models, request.query_params))
         return JSONResponse(openai_list(found.models))
 
     async def get(self, request: Request) -> Response:
-        """Answer with one model."""
         wanted = model_pb2.GetModelRequest(model_id=request.path_params["id"])
         if not wanted.model_id:  # the contract's word for the default model
             raise HTTPException(404, "name a model after /v1/models/")

@@ -18,10 +18,10 @@ _QUEUED: Final = 64
 
 
 async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
-    """Yield the events of all turns, each in order. Raises AgentmemError.
+    """Yield the events of all turns, each in order. Raises AgentmemError. Closing the iterator cancels what runs.
 
     A first turn that is an agent's is committed before the others begin, which then find its prompt in memory; unless
-    they are that agent's, too, and read the memory that it had before. Closing the iterator cancels what runs.
+    they are that agent's, too, and read the memory that it had before.
     """
     numbered = list(enumerate(turns))
     kept = bool(turns[0].key.agent_id)
@@ -35,7 +35,7 @@ async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequ
 
 
 def may_append(turn: inference_pb2.GenerateRequest) -> bool:
-    """Return whether a turn may append its input, which is no conversation by itself then, to its agent's memory."""
+    """Return whether a turn may append its input to its agent's memory."""
     if turn.memory_mode == inference_pb2.MEMORY_MODE_AUTO:
         return turn.HasField("messages") and all(each.role != "assistant" for each in turn.messages.messages)
     return turn.HasField("append") or turn.memory_mode == inference_pb2.MEMORY_MODE_APPEND

@@ -1,8 +1,7 @@
-"""What is asked of an HTTP request before its endpoint: its Host header, its connection, and who is calling.
+"""The guard before all endpoints.
 
 A gateway without keys trusts all who reach its loopback address, and a browser reaches it for any web page whose own
-name was made to lead there (DNS rebinding). The name that the browser asked for is in the Host header, and gives the
-page away.
+name was made to lead there (DNS rebinding). The Host header has that name, and gives the page away.
 """
 
 from collections.abc import Collection
@@ -27,10 +26,10 @@ _REFUSAL: Final = (
 
 
 class Guard:
-    """ASGI middleware: only what may be asked, on a connection that is none too many, reaches the endpoint.
+    """ASGI middleware that looks at the Host header, the connection and the caller.
 
-    `allowed` are names of this machine besides its loopback ones: requests for others are refused with 421, whatever
-    their port. None: any name will do, and so does a request without a Host header, which is no browser's.
+    Requests for other names than loopback's and `allowed` are refused with 421, whatever their port. None: any name
+    will do, and so does a request without a Host header, which is no browser's.
 
     Raises HTTPException, Unauthenticated, Unavailable and ResourceExhausted, which become pages further out. The
     response of a caller who is revoked while it is sent is left without an end, and the server cuts the connection.
@@ -64,6 +63,6 @@ class Guard:
 
 
 def _credential(headers: Headers) -> str | None:
-    """Return what a caller shows: a bearer token, or the x-api-key of Anthropic's SDK."""
+    """Return a bearer token, or the x-api-key of Anthropic's SDK."""
     token = callers.bearer_token(headers.get("authorization", ""))
     return headers.get("x-api-key") if token is None else token

@@ -1,4 +1,4 @@
-"""REST's endpoints: parameters, unary calls, turns, events, and an agent's file, streamed and never held whole.
+"""REST's endpoints.
 
 An agent's id is one part of the path, percent-encoded, and may hold any UTF-8, a "/" as %2F too: so these routes match
 the path as it was sent, where others match it decoded.
@@ -53,8 +53,8 @@ async def send_file(
 ) -> None:
     """Answer with the file that ExportAgent streams.
 
-    Raises AgentmemError where it fails, ReaderStalled included: before the first chunk nothing was sent, and after it
-    the response is left without an end, so that a part is not taken for the whole.
+    Raises AgentmemError where it fails: before the first chunk nothing was sent, and after it the response is left
+    without an end, so that a part is not taken for the whole.
     """
     async with aclosing(messages) as chunks:
         first = await anext(chunks, None)
@@ -77,10 +77,10 @@ MAX_IMPORT_BYTES: Final = 64 * 1024**3
 async def take_file(
     worker: Worker, target: agent_pb2.ImportAgentRequest, request: Request
 ) -> agent_pb2.ImportAgentResponse:
-    """Return the agent that ImportAgent makes of the request's body, whose `target` is known.
+    """Return the agent that ImportAgent makes of the request's body.
 
-    Raises AgentmemError as the worker refuses it, HTTPException for another content type and for more than
-    MAX_IMPORT_BYTES, and ClientDisconnect where the caller goes away, which cancels the import.
+    Raises AgentmemError as the worker refuses it, HTTPException as `limited` does, and ClientDisconnect where the
+    caller goes away, which cancels the import.
     """
     body = limited(request, FILE_TYPE, MAX_IMPORT_BYTES)
     pieces = _pieces(body)
@@ -124,10 +124,7 @@ _MOST_PARAMETERS: Final = 16
 
 
 def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
-    """Return the parameters of a request: parts of its path, still percent-encoded, and its query.
-
-    Raises InvalidArgument for unknown, repeated, missing, contradictory and ill-formed ones.
-    """
+    """Return the parameters of path, still percent-encoded, and query. Raises InvalidArgument."""
     in_path = {name: percent_decoded(name, part) for name, part in path.items()}
     asked: dict[str, str] = {}
     for name, text in _pairs(query):
@@ -141,7 +138,6 @@ def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
 
 
 def fill_parameters(message: Message, endpoint: Endpoint, values: Values) -> None:
-    """Set the fields that `values` mean."""
     for name, value in values.items():
         if name in endpoint.fields:
             *outer, last = endpoint.fields[name].split(".")
@@ -163,7 +159,7 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
-    """Return a route for each path of the table; `own` are the services of this process, by their full names."""
+    """Return the routes; `own` are the services of this process, by their full names."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -171,7 +167,7 @@ def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
 
 
 class EncodedRoute(Route):
-    """A route that matches the path as it was sent. Parts of it stay percent-encoded in `path_params`."""
+    """A route that matches the path as it was sent; parts of it stay percent-encoded."""
 
     def __init__(self, path: str, resource: "RestResource") -> None:
         super().__init__(path, resource, methods=list(resource.served))
@@ -183,7 +179,7 @@ class EncodedRoute(Route):
 
 @dataclass(frozen=True)
 class RestResource:
-    """The endpoints of one path, by method, as an ASGI application."""
+    """The endpoints of one path, by method."""
 
     served: Mapping[str, Endpoint]
     shared: Turns
@@ -226,7 +222,7 @@ class RestResource:
                 await _respond(made, request, send)
 
     async def _send_events(self, messages: AsyncGenerator[Message, None], scope: Scope, send: Send) -> None:
-        """Send an event for each message. What is refused before the first raises AgentmemError, with nothing sent."""
+        """Raises AgentmemError for what is refused before the first message, with nothing sent."""
         async with begun(messages, streamed=True) as (first, everything):
             if first.done():
                 first.result()

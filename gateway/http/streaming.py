@@ -37,9 +37,8 @@ _COMMENT: Final = b": keep-alive\n\n"
 async def begun(
     events: AsyncGenerator[_T, None], *, streamed: bool
 ) -> AsyncIterator[tuple["asyncio.Future[_T | None]", AsyncIterator[_T]]]:
-    """Yield the first event and all of them, when the first is there; a stream does not wait for it any longer.
-
-    A client counts from the last thing it got, and a turn may wait for memory.
+    """Yield the first event and all of them, when the first is there. A stream begins without it after a while: clients
+    count from the last thing they got, and a turn may wait for memory.
     """
     first = asyncio.ensure_future(anext(events, None))
 
@@ -59,10 +58,7 @@ async def begun(
 
 
 class ReaderStalled(errors.ResourceExhausted):
-    """The reader of a stream takes nothing; the response is left without an end. It was logged.
-
-    Such a reader is as good as gone, so HTTP counts it among those.
-    """
+    """The reader of a stream takes nothing. It was logged, and counts among those that went away."""
 
     http_status = errors.Cancelled.http_status
 
@@ -70,8 +66,8 @@ class ReaderStalled(errors.ResourceExhausted):
 class Stream:
     """One response: `start`, any number of `write` or `send`, then `end`.
 
-    A reader that takes nothing for `stall_limit` seconds gets no more: ReaderStalled is raised, and a response that
-    never ends is cut off by the server.
+    Raises ReaderStalled for a reader that takes nothing for `stall_limit` seconds; the server cuts off a response
+    without end.
     """
 
     def __init__(self, send: Send, stall_limit: float) -> None:
@@ -81,12 +77,10 @@ class Stream:
         self._written = 0.0
 
     async def start(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Send status 200 and the headers."""
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send a piece of the body, one caller after the other."""
         async with self._writing:
             try:
                 async with asyncio.timeout(self._stall_limit):
@@ -97,17 +91,16 @@ class Stream:
             self._written = time.monotonic()
 
     async def end(self) -> None:
-        """End the response."""
         await self.write(b"", more=False)
 
     async def send(self, *events: SseEvent) -> None:
-        """Send events, if any, with none of another caller between them."""
+        """Send events with none of another caller between them."""
         if events:
             await self.write(b"".join(map(_encoded, events)))
 
     @asynccontextmanager
     async def kept_alive(self, alive: Callable[[], Iterable[SseEvent]]) -> AsyncIterator[None]:
-        """While the block runs, send what `alive` returns, or a comment, after KEEP_ALIVE_SECONDS with nothing sent."""
+        """During the block, send what `alive` returns, or a comment, after KEEP_ALIVE_SECONDS of silence."""
         self._written = time.monotonic()
         beating = asyncio.create_task(self._beat(KEEP_ALIVE_SECONDS, alive))
         try:
@@ -135,7 +128,7 @@ async def send_events(
     stall_limit: float,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Send a stream of all that is `said`, in which `answer` reports a failure. Raises ReaderStalled."""
+    """Send all that is `said`; `answer` reports a failure. Raises ReaderStalled."""
     stream = Stream(send, stall_limit)
     await stream.start([*_SSE_HEADERS, *headers.items()])
     async with stream.kept_alive(answer.alive):
@@ -162,7 +155,7 @@ def _encoded(event: SseEvent) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of `work`, which is cancelled as soon as the client goes away; then raises ClientDisconnect.
+    """Return the result of `work`, or cancel it as soon as the client goes away, and raise ClientDisconnect.
 
     Call it after the body was read: `receive` has nothing but the disconnect to tell then.
     """

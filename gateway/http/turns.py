@@ -1,4 +1,4 @@
-"""Requests that run turns, in any dialect: read, translated, given an agent, run, answered at once or as a stream."""
+"""Requests that run turns, in any dialect."""
 
 import time
 import uuid
@@ -40,8 +40,6 @@ _Schema = TypeVar("_Schema", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Turns:
-    """What all endpoints share."""
-
     worker: Worker
     finder: Finder
     settings: GatewaySettings
@@ -49,7 +47,7 @@ class Turns:
     kept: KeptResponses
 
     async def completed(self, asked: BaseModel) -> Any:
-        """Return a request with what it leaves to the server: the default model, items that it refers to."""
+        """Return a request with the default model and the items that it refers to."""
         if getattr(asked, "model", None) is None:
             found: model_pb2.GetModelResponse = await self.worker.call(model_pb2.GetModelRequest())
             asked = asked.model_copy(update={"model": found.model.model_id})
@@ -60,10 +58,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class TurnEndpoint(Generic[_Schema]):
-    """One endpoint as an ASGI application: bodies of `schema`, which `translate` makes an exchange of.
-
-    `translate` raises InvalidArgument where parameters contradict each other.
-    """
+    """Bodies of `schema`, which `translate` makes an exchange of. It raises InvalidArgument."""
 
     shared: Turns
     schema: type[_Schema]
@@ -99,10 +94,7 @@ class Answering:
     exchange: Exchange
 
     async def run(self, turn: str, agent: str) -> None:
-        """Answer the request. Empty are the names of no `turn`, no `agent`.
-
-        Raises AgentmemError where nothing of the answer was sent.
-        """
+        """Raises AgentmemError where nothing was sent. `turn` and `agent` are names, empty without one."""
         first = self.exchange.turns[0]
         log_fields(self.request.scope, model=first.key.model_id)
         if turn and len(self.exchange.turns) > 1:
@@ -126,7 +118,7 @@ class Answering:
     async def _answered(self, memory: Memory, *, again: bool) -> bool:
         """Return whether the exchange is answered; else the agent has gone on meanwhile, and `again` is True.
 
-        What a stream begins before the turn does is refused by its last event, and no other agent is looked for then.
+        A stream that began before its turn is refused by its last event, and no other agent is looked for then.
         """
         answer, streamed = self.exchange.answer, self.exchange.streamed
         answer.agent_id = memory.agent_id
@@ -156,7 +148,6 @@ class Answering:
         return True
 
     def _headers(self, memory: Memory, started: inference_pb2.Started) -> dict[str, str]:
-        """Return the agent, and what the caller may not have meant, as far as that is known."""
         media = self.exchange.left_out
         left_out = f"{' and '.join(media)} left out: this model reads text only" if media else ""
         said = "; ".join(filter(None, (left_out, warning(started))))
@@ -189,7 +180,7 @@ class Answering:
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
     """Return the exchange's turns, the first one as its agent's.
 
-    Where that appends to a memory, the other choices need the memory, too: they read it, and keep nothing.
+    Where that appends to a memory, the other choices read it, too, and keep nothing.
     """
     reads = memory.agent_id and memory.how is How.NAMED and may_append(exchange.turns[0])
     turns = []
@@ -218,7 +209,7 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
 
 @dataclass(frozen=True)
 class CountEndpoint:
-    """Anthropic's /v1/messages/count_tokens as an ASGI application."""
+    """Anthropic's /v1/messages/count_tokens."""
 
     shared: Turns
 
