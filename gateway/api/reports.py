@@ -18,11 +18,10 @@ _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 
 
 def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished, agent_id: str) -> Json:
-    """Return agent, match, what the prompt left behind, tokens reused per tier, version, durability and timings.
+    """Return what `agentmem` of an answer says. Timings are in seconds.
 
-    `snapshot_version` is that of the snapshot which the prompt goes on from, None where that is the present state.
-    The version's revision is Base64, as REST writes it and takes it in `if_revision`; None where the worker gave none.
-    Timings are in seconds. An empty `agent_id` says that nothing is kept.
+    `snapshot_version` is None where the prompt goes on from the present state. The revision is Base64, as in
+    `if_revision`.
     """
     cache = started.cache
     return {
