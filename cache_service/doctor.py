@@ -72,7 +72,7 @@ def disk_space(root: Path, place: Path, limits: DiskLimits) -> Findings:
     """Check free bytes against the store's limits."""
     directory = DataDirectory(root)
     shelves = (shelf for name in FOLDERS.values() for shelf in (root / name).glob("??"))
-    used = sum(size_of(each) for each in (directory.staging, directory.quarantine, *shelves) if each.is_dir())
+    used = sum(size_of(each) for each in (directory.staging, *shelves) if each.is_dir())
     return [judge_space(psutil.disk_usage(str(place)).free, used, limits)]
 
 

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import FileKind
 from agentmem.process.logs import event
-from cache_service.files import holding, references, waiting
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.ledger import agents
@@ -46,7 +46,7 @@ class StoreMetrics:
         self._quarantined = _counter(
             registry,
             "agentmem_cache_quarantined",
-            "Files of KV that failed verification and were taken out of use, by fault.",
+            "Files of KV that failed verification and were deleted, by fault.",
             "reason",
             (*REASONS, "other"),
         )
@@ -100,8 +100,7 @@ class DiskCollector(Collector):
         """The families with present values."""
         disk = GaugeMetricFamily(
             "agentmem_cache_disk_bytes",
-            "Bytes in the data directory: blocks, windows, staging and quarantine count for"
-            " the limit, the ledger does not.",
+            "Bytes in the data directory: blocks, windows and staging count for the limit, the ledger does not.",
             labels=["kind"],
         )
         limit = GaugeMetricFamily(
@@ -136,7 +135,6 @@ class DiskCollector(Collector):
             databases = self._directory.database, self._directory.warm_database
             ledger = [each.with_name(f"{each.name}{suffix}") for each in databases for suffix in ("", "-wal")]
             disk.add_metric(["staging"], size_of(self._directory.staging))
-            disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
             disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         yield from (disk, limit, free, floor, tiers)
 
@@ -198,7 +196,7 @@ class RemoteCollector(Collector):
     """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
 
     _database: Ledgers
-    _rows: WarmRows
+    _uploads: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
@@ -208,10 +206,9 @@ class RemoteCollector(Collector):
             labels=["operation"],
         )
         size = GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[])
+        backlog.add_metric(["uploads"], self._uploads())
         with unless_it_fails("store.db"):
-            uploads = self._rows.read_within(PATIENCE_SECONDS, waiting.count)
             deletions, in_store = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
-            backlog.add_metric(["uploads"], uploads)
             backlog.add_metric(["deletions"], deletions)
             size.add_metric([], in_store)
         yield from (backlog, size)

@@ -2,6 +2,6 @@
 
 `directory` says where files are, and shows a worker whether it shares that disk; `directory_lock` who has them, `disk`
 how they are made durable and deleted. `warm_database` makes the tables of rows: `references` says which files are
-published and which failed, `holding` whose they are, as the ledger has said, `waiting` which are to be uploaded.
+published and which failed, `holding` whose they are, as the ledger has said.
 `publication` is what a worker hands in, its verification, and files that come and go in pieces.
 """

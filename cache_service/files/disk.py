@@ -22,12 +22,6 @@ def open_private(path: Path) -> IO[bytes]:
     return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Create a file with mode 0600 and this content."""
-    with open_private(path) as file:
-        file.write(data)
-
-
 def open_regular(path: Path) -> int:
     """A descriptor of a regular file, never of what a link points to. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -19,7 +19,7 @@ from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from cache_service.files import references
-from cache_service.files.references import Dropped, named
+from cache_service.files.references import Dropped, FileRow, named
 
 OWN: Final = 0
 """In place of a snapshot's id: an agent's own state."""
@@ -31,7 +31,7 @@ class KVChange(NamedTuple):
     """From now on a state holds those files of `source_uid` that end within `tokens`, or none.
 
     `snapshot` None: the agent's own state and those of all its snapshots. With an `agent_id` (on any model, if
-    `model_id` is empty) the files that this agent's turns computed are deleted, also those in quarantine.
+    `model_id` is empty) the files that this agent's turns computed are deleted.
     """
 
     id: int
@@ -83,7 +83,7 @@ def belong(connection: sqlite3.Connection, ledger_id: str) -> str:
     name, ledgers = connection.execute("SELECT name, ledgers FROM directory").fetchone()
     if ledgers != ledger_id:
         if ledgers:
-            for table in ("held", "published", "evicted"):
+            for table in ("held", "published"):
                 connection.execute(f"DELETE FROM {table}")
             connection.execute("UPDATE followed SET change = 0")
         connection.execute("UPDATE directory SET ledgers = ?", (ledger_id,))
@@ -119,6 +119,7 @@ def replace(
     if not standing.is_known or published(connection, version.uid) > version.number:
         return []
     _publish(connection, version.uid, version.number)
+    connection.execute("UPDATE published SET evicted = 0 WHERE uid = ?", (version.uid,))
     before = _change(connection, version.uid, OWN, names)
     return drop_unheld(connection, key.namespace, before - names)[0]
 
@@ -153,10 +154,23 @@ def of_all(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM held WHERE uid = ?", (uid,))))
 
 
-def holders(connection: sqlite3.Connection, name: FileName) -> list[tuple[str, int]]:
-    """The states that consist of a file, by uid and snapshot."""
-    rows = connection.execute("SELECT uid, snapshot FROM held WHERE kind = ? AND chain_hash = ?", name)
-    return [(str(uid), int(snapshot)) for uid, snapshot in rows]
+def holders(connection: sqlite3.Connection, names: Iterable[FileName]) -> dict[FileRow, list[tuple[str, int]]]:
+    """Return those of the named files that are here and held, with the states that hold them, by uid and snapshot."""
+    found: dict[FileRow, list[tuple[str, int]]] = {}
+    for name in names:
+        for uid, snapshot, *row in connection.execute(
+            f"SELECT uid, snapshot, {references.COLUMNS} FROM files JOIN held USING (kind, chain_hash)"
+            " WHERE kind = ? AND chain_hash = ?",
+            name,
+        ):
+            found.setdefault(references.described(row), []).append((uid, snapshot))
+    return found
+
+
+def holders_of_all(connection: sqlite3.Connection) -> set[tuple[str, int, FileName]]:
+    """Return which states, by uid and snapshot, hold which of the files that are here."""
+    rows = connection.execute("SELECT uid, snapshot, kind, chain_hash FROM held JOIN files USING (kind, chain_hash)")
+    return {(uid, snapshot, named(*name)) for uid, snapshot, *name in rows}
 
 
 def holding(connection: sqlite3.Connection, uids: Iterable[str]) -> set[str]:
@@ -244,7 +258,7 @@ def drop_unheld(
 
 def known(connection: sqlite3.Connection) -> list[str]:
     """The uids of all agents of which there is, or was, anything here: those that `reconcile` asks the ledger about."""
-    tables = " UNION ".join(f"SELECT uid FROM {table}" for table in ("held", "published", "evicted"))
+    tables = " UNION ".join(f"SELECT uid FROM {table}" for table in ("held", "published"))
     return [str(uid) for (uid,) in connection.execute(tables)]
 
 
@@ -265,8 +279,6 @@ def reconcile(connection: sqlite3.Connection, states: States) -> Dropped:
     rows = connection.execute("SELECT uid, version FROM published").fetchall()
     ahead = [(uid,) for uid, version in rows if version > versions.get(uid, -1)]
     connection.executemany("DELETE FROM published WHERE uid = ?", ahead)
-    lost = [row for row in connection.execute("SELECT DISTINCT uid FROM evicted").fetchall() if row[0] not in versions]
-    connection.executemany("DELETE FROM evicted WHERE uid = ?", lost)
     return dropped
 
 
@@ -276,14 +288,12 @@ def follow_again(connection: sqlite3.Connection) -> None:
 
 
 def drop_nobodys(connection: sqlite3.Connection) -> Dropped:
-    """Drop what no state holds, and what is in quarantine: nobody can say any more that its agents are not erased."""
+    """Drop what no state holds: nobody can say any more that its agents are not erased."""
     files = connection.execute(
         "DELETE FROM files WHERE NOT EXISTS (SELECT 1 FROM held AS h WHERE h.kind = files.kind"
         " AND h.chain_hash = files.chain_hash) RETURNING kind, chain_hash, size_bytes"
     ).fetchall()
-    quarantined = connection.execute("DELETE FROM quarantined RETURNING file, size_bytes").fetchall()
-    size = sum(row[-1] for row in (*files, *quarantined))
-    return Dropped([named(*row[:2]) for row in files], [file for file, _ in quarantined], freed_bytes=size)
+    return Dropped([named(*row[:2]) for row in files], freed_bytes=sum(row[-1] for row in files))
 
 
 def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
@@ -299,7 +309,7 @@ def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
         names = set(starmap(named, rows))
     if change.snapshot is None:
         before = of_all(connection, change.uid)
-        for table in ("held", "published", "evicted"):
+        for table in ("held", "published"):
             connection.execute(f"DELETE FROM {table} WHERE uid = ?", (change.uid,))
     elif change.snapshot == OWN and published(connection, change.uid) > change.version:
         return Dropped()
@@ -307,13 +317,12 @@ def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
         if change.snapshot == OWN:
             _publish(connection, change.uid, change.version)
         before = _change(connection, change.uid, change.snapshot, names)
-    going, quarantined = before - names, []
+    going = before - names
     if change.agent_id is not None:
         key = AgentKey(change.namespace, change.agent_id, change.model_id or "")
         going |= set(references.computed_by(connection, key))
-        quarantined = references.drop_quarantined_of(connection, key, going)
     files, size = drop_unheld(connection, change.namespace, going)
-    return Dropped(files, quarantined, freed_bytes=size)
+    return Dropped(files, freed_bytes=size)
 
 
 def published(connection: sqlite3.Connection, uid: str) -> int:
@@ -322,8 +331,16 @@ def published(connection: sqlite3.Connection, uid: str) -> int:
     return 0 if row is None else int(row[0])
 
 
+def was_evicted(connection: sqlite3.Connection, uid: str) -> bool:
+    """Return whether files of the agent's present state were dropped to make room."""
+    return connection.execute("SELECT 1 FROM published WHERE uid = ? AND evicted = 1", (uid,)).fetchone() is not None
+
+
 def _publish(connection: sqlite3.Connection, uid: str, version: int) -> None:
-    connection.execute("INSERT OR REPLACE INTO published (uid, version) VALUES (?, ?)", (uid, version))
+    connection.execute(
+        "INSERT INTO published (uid, version) VALUES (?, ?) ON CONFLICT (uid) DO UPDATE SET version = excluded.version",
+        (uid, version),
+    )
 
 
 def _hold(connection: sqlite3.Connection, uid: str, snapshot: int, names: Iterable[FileName]) -> None:

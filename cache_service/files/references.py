@@ -1,7 +1,6 @@
-"""Rows of warm.db: published files, and those that failed. Functions of a connection, inside the caller's transaction.
+"""Rows of warm.db: published files. Functions of a connection, inside the caller's transaction.
 
-A file without a row doesn't exist for readers. Those that failed verification have other rows: they are kept with their
-reason, out of everybody's reach, and are erased with their agent. Whose files are is `holding`'s.
+A file without a row doesn't exist for readers. Whose files are is `holding`'s.
 """
 
 import sqlite3
@@ -53,14 +52,12 @@ class Dropped:
     """
 
     files: list[FileName] = field(default_factory=list)
-    quarantined: list[str] = field(default_factory=list)
     agents: int = 0
     freed_bytes: int = 0
 
     def add(self, other: "Dropped") -> None:
         """Count what another one dropped, too."""
         self.files += other.files
-        self.quarantined += other.quarantined
         self.agents += other.agents
         self.freed_bytes += other.freed_bytes
 
@@ -135,53 +132,16 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
     return list(starmap(named, rows))
 
 
-def quarantine(
-    connection: sqlite3.Connection, namespace: str, name: FileName, file: str, digest: bytes | None = None
-) -> bool:
-    """Turn a published file's row into a quarantined one, stored as `file`; False if there is no such row.
-
-    With a `digest`, only the row of a file with that digest.
-    """
-    row = connection.execute(
+def drop_damaged(
+    connection: sqlite3.Connection, namespace: str, name: FileName, digest: bytes | None
+) -> tuple[bytes, int] | None:
+    """Drop the row of a file that has this digest (None: any); the digest and size, None if there is no such row."""
+    found: tuple[bytes, int] | None = connection.execute(
         "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND digest = ifnull(?, digest)"
-        " RETURNING agent_id, model_id, size_bytes",
+        " RETURNING digest, size_bytes",
         (*name, namespace, digest),
     ).fetchone()
-    if row is None:
-        return False
-    connection.execute(
-        "INSERT INTO quarantined (file, kind, chain_hash, namespace, agent_id, model_id, size_bytes)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (file, *name, namespace, *row),
-    )
-    return True
-
-
-def drop_quarantined_of(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileName]) -> list[str]:
-    """Forget what holds an agent's KV: its own turns' files (on all models if model_id is empty) and those of `names`.
-
-    Returns the files to unlink.
-    """
-    rows = connection.execute(
-        "DELETE FROM quarantined WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '') RETURNING file",
-        (*key, key.model_id),
-    ).fetchall()
-    for name in names:
-        rows += connection.execute(
-            "DELETE FROM quarantined WHERE kind = ? AND chain_hash = ? AND namespace = ? RETURNING file",
-            (*name, key.namespace),
-        ).fetchall()
-    return [row[0] for row in rows]
-
-
-def forget_quarantined(connection: sqlite3.Connection, files: Iterable[str]) -> None:
-    """Drop the rows of files that aren't there any more."""
-    connection.executemany("DELETE FROM quarantined WHERE file = ?", [(file,) for file in files])
-
-
-def quarantined(connection: sqlite3.Connection) -> set[str]:
-    """The names of all quarantined files."""
-    return {row[0] for row in connection.execute("SELECT file FROM quarantined")}
+    return found
 
 
 def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[FileName]:
@@ -199,30 +159,17 @@ def all_names(connection: sqlite3.Connection) -> list[FileName]:
     return list(starmap(named, connection.execute("SELECT kind, chain_hash FROM files")))
 
 
-def forget(connection: sqlite3.Connection, names: Iterable[FileName], namespace: str | None = None) -> None:
-    """Drop the rows of files that aren't there any more, in one namespace or in all."""
-    connection.executemany(
-        "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ifnull(?, namespace)",
-        [(*name, namespace) for name in names],
-    )
+def forget(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
+    """Drop the rows of files that aren't there any more."""
+    connection.executemany("DELETE FROM files WHERE kind = ? AND chain_hash = ?", names)
+
+
+def total(connection: sqlite3.Connection) -> int:
+    """Bytes of all published files."""
+    return int(connection.execute("SELECT coalesce(sum(size_bytes), 0) FROM files").fetchone()[0])
 
 
 def sizes(connection: sqlite3.Connection) -> dict[FileKind, int]:
     """Bytes of all published files, by kind."""
-    return {named(kind, b"").kind: size for kind, size in connection.execute("SELECT kind, bytes FROM usage")}
-
-
-def sums(connection: sqlite3.Connection) -> dict[FileKind, int]:
-    """Likewise, counted anew."""
-    statement = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE kind = ?"
-    return {kind: connection.execute(statement, (kind,)).fetchone()[0] for kind in FileKind}
-
-
-def recount(connection: sqlite3.Connection) -> None:
-    """Count the bytes of all published files anew; nothing is written where they are counted right."""
-    for kind, size in sums(connection).items():
-        connection.execute(
-            "INSERT INTO usage (kind, bytes) VALUES (:kind, :size)"
-            " ON CONFLICT (kind) DO UPDATE SET bytes = :size WHERE bytes != :size",
-            {"kind": kind, "size": size},
-        )
+    rows = connection.execute("SELECT kind, sum(size_bytes) FROM files GROUP BY kind")
+    return dict.fromkeys(FileKind, 0) | {named(kind, b"").kind: int(size) for kind, size in rows}

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 """A database of another version is not read: raise it with every change of warm.sql."""
 _SCHEMA: Final = resources.files(__package__).joinpath("warm.sql").read_text(encoding="utf-8")
 

@@ -7,5 +7,5 @@ connection, which run inside the caller's transaction: `segments` is the tree th
 `finding` what readers ask for, `workflow_records` the runs of workflows.
 `kv_changes` says to warm.db what becomes of states' files, and `object_references` which objects states consist of.
 
-`postgres` is another engine for the same functions.
+`cache_service.cluster.postgres` is another engine for the same functions.
 """

@@ -20,7 +20,7 @@ def read_script(name: str, package: str = __package__) -> str:
 
 TABLES: Final = read_script("tables.sql")
 """Of both engines."""
-FIRST: Final = 6
+FIRST: Final = 7
 """The version that the first script makes. Directories of before are refused."""
 SCRIPTS: Final = (TABLES + read_script("sqlite.sql"),)
 """Each makes the next version of the one before."""

@@ -13,7 +13,7 @@ models.py         `models`; model_tables.py: what it shows
 keys.py           `keys`; key_places.py: where these are
 top.py            `top`
 up/               `up`
-workflows/        `run` and `workflows`
 doctor.py         `doctor`
-cluster/          `cluster`
+
+`run`, `workflows` and `cluster` are in gateway/workflows/cli and gateway/cluster/cli.
 """

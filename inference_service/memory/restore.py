@@ -41,7 +41,7 @@ class Lookup:
     """The KV that would serve a sequence: candidates by block index, the best first, and `checkpoints`.
 
     `limit` is how many tokens can be reused at most, `keep_tokens` how many are the ledger's; `own` are the names of
-    the sequence's own full blocks.
+    the sequence's own full blocks. `incompatible`: the agent's own KV is of another model.
     """
 
     candidates: tuple[tuple[Candidate, ...], ...] = ()
@@ -50,6 +50,7 @@ class Lookup:
     keep_tokens: int = 0
     checkpoints: tuple[CheckpointCandidate, ...] = ()
     sequence: TokenIds = field(default=(), compare=False)
+    incompatible: bool = False
 
     def hashes(self) -> list[bytes]:
         """Return the names of blocks to look for."""

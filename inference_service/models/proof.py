@@ -8,10 +8,9 @@ are taken for numbers. Such sequences are computed by themselves. Engine thread.
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 
@@ -42,6 +41,11 @@ from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
 
+Trial: TypeAlias = tuple[mx.array, mx.array]
+"""Logits that were found, and those that are wanted."""
+Judge: TypeAlias = Callable[[mx.array], mx.array]
+"""From how far each position is off, of the largest logit, to what counts."""
+
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
 """Token ids of a prompt. Every vocabulary has them."""
 _LAST, _COMPARED = 3, 8
@@ -64,19 +68,8 @@ _SLOW_SECONDS = 10.0
 always, and rows are proved by one step."""
 
 
-class Speeds(NamedTuple):
-    """What was measured, or will be."""
-
-    products: ProductSpeeds
-
-    @classmethod
-    def kept_in(cls, directory: Path) -> Self:
-        """Remembered in a file of a directory."""
-        return cls(ProductSpeeds(directory / "products.json"))
-
-
 def prove(
-    info: ModelInfo, network: Network, speeds: Speeds | None
+    info: ModelInfo, network: Network, speeds: ProductSpeeds | None
 ) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
     """Run the network in both phases, alone and in rows, and attention's self-test, which chooses kernels.
 
@@ -101,45 +94,39 @@ def prove(
     slow = on_cpu() and work_clock() - began > _SLOW_SECONDS
     problem = rows_problem(network, info.geometry, kernels, _NEXT[:1] if slow else _NEXT)
     network.rows_together = not problem
-    if problem:
-        message = "sequences of the model are decoded one by one: together they are not what each is alone"
-        logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-        reports = _noted(reports, "decode", f"sequences one by one, because together {problem}")
+    reports = _noted(info, reports, "decode", "sequences one by one, because together", problem)
     network.rides = not (slow or info.geometry.states)
     if slow:
-        message = "prompts are computed one by one: this machine is too slow for the model to prove more"
-        logs.event(log, message, model=info.model_id)
-        reports = _noted(reports, "prefill", "prompts one by one, because this machine is slow for the model")
-    if network.rides and (problem := riding_problem(network, info.geometry, kernels)):
-        network.rides = False
-        message = "prompts are computed one by one: as rows of a pass they are not what each is alone"
-        logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-        reports = _noted(reports, "prefill", f"prompts one by one, because as rows {problem}")
+        reports = _noted(info, reports, "prefill", "prompts one by one, because", "this machine is slow for the model")
+    if network.rides:
+        problem = riding_problem(network, info.geometry, kernels)
+        network.rides = not problem
+        reports = _noted(info, reports, "prefill", "prompts one by one, because as rows", problem)
     if available():
-        kernels = kernels._replace(traced=True)
-        if problem := traced_problem(network, info.geometry, kernels):
-            kernels = kernels._replace(traced=False)
-            message = "passes are not traced, and take more of the processor's time"
-            logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-            reports = _noted(reports, "decode", f"passes are not traced, because {problem}")
+        problem = traced_problem(network, info.geometry, kernels._replace(traced=True))
+        kernels = kernels._replace(traced=not problem)
+        reports = _noted(info, reports, "decode", "passes are not traced, because", problem)
     return info, tuple(reports), kernels
 
 
-def _noted(reports: Sequence[PathReport], phase: str, note: str) -> list[PathReport]:
-    """Return the reports with a note on the first of a phase; models without K and V get one for it."""
-    at = next((at for at, report in enumerate(reports) if report.phase == phase), None)
-    if at is None:
-        return [*reports, PathReport(phase, "states", 0.0, note)]
-    noted = replace(reports[at], note="; ".join(filter(None, [note, reports[at].note])))
+def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, problem: str) -> list[PathReport]:
+    """Log which way is taken because of a problem, if any; return the reports with that noted on the phase's first."""
+    if not problem:
+        return reports
+    note = f"{way} {problem}"
+    logs.event(log, "the model is computed in a slower way", logging.WARNING, model=info.model_id, way=note)
+    at = next((at for at, report in enumerate(reports) if report.phase == phase), len(reports))
+    found = reports[at] if at < len(reports) else PathReport(phase, "states", 0.0)
+    noted = replace(found, note="; ".join(filter(None, [note, found.note])))
     return [*reports[:at], noted, *reports[at + 1 :]]
 
 
-def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None) -> list[PathReport]:
+def fastest_products(network: Network, geometry: Geometry, speeds: ProductSpeeds | None) -> list[PathReport]:
     """Choose how products with quantized weights are computed; says what is not as given.
 
     On Metal, where it was not measured, nothing is chosen: it takes rows for a matrix by itself.
     """
-    return choose(network.model, geometry.dtype, speeds.products) if speeds and (on_cpu() or available()) else []
+    return choose(network.model, geometry.dtype, speeds) if speeds and (on_cpu() or available()) else []
 
 
 def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernels]:
@@ -188,7 +175,7 @@ def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
     return reports, Kernels(one="one" in found, few="few" in found)
 
 
-class _Trial:
+class _Sequences:
     """Sequences of a model in a pool of their own, behind prompts."""
 
     def __init__(
@@ -230,6 +217,20 @@ class _Trial:
         return mx.stack(steps, axis=1)
 
 
+def _problem(trials: Callable[[], Iterable[Trial]], geometry: Geometry, judge: Judge) -> str:
+    """Return how far logits [rows, positions, vocabulary] are from those wanted, in any trial; "" for rounding."""
+    error = 0.0
+    try:
+        for found, wanted in trials():
+            errors = mx.abs(found - wanted).max(axis=(0, 2)) / mx.abs(wanted).max()
+            off: float = judge(errors).item()  # type: ignore[assignment]
+            error = max(error, math.inf if math.isnan(off) else off)
+    except (RuntimeError, ValueError, TypeError) as raised:
+        return str(raised)
+    most = _MOST_ERROR_ON_CPU.get(geometry.dtype, _MOST_ERROR) if on_cpu() else _MOST_ERROR
+    return f"logits differ by {error:.2g} of the largest" if error > most else ""
+
+
 def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
     """Return what is wrong with passes that are traced, beside the same ones that are not; "" where nothing is.
 
@@ -237,34 +238,34 @@ def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
     """
     if geometry.groups and not kernels.one:
         return "layers attend over arrays, which are others for each pass"
-    prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
-    columns = [tokens[: len(prompts)] for tokens in _STEPS]
-    try:
-        trials = [_Trial(network, geometry, kernels._replace(traced=traced), prompts) for traced in (True, False)]
-        found, wanted = (trial.decoded(columns) for trial in trials)
-        error = _typical(found, wanted)
+
+    def trials() -> Iterator[Trial]:
+        prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
+        columns = [tokens[: len(prompts)] for tokens in _STEPS]
+        one, other = (_Sequences(network, geometry, kernels._replace(traced=each), prompts) for each in (True, False))
+        yield one.decoded(columns), other.decoded(columns)
         if network.rides:
-            found, wanted = (trial.run(_riding(trial.sequences), rows=True)[None] for trial in trials)
-            error = max(error, _typical(found, wanted))
-        if not trials[0].traced:
-            return "they cannot be traced"
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    return "" if error <= _most_error(geometry) else _differ(error)
+            found, wanted = (each.run(_riding(each.sequences), rows=True)[None] for each in (one, other))
+            yield found, wanted
+        if not one.traced:
+            raise ValueError("they cannot be traced")
+
+    return _problem(trials, geometry, _typical)
 
 
 def order_problem(network: Network, geometry: Geometry) -> str:
-    """What is wrong with a prompt's tokens beside the same before other last ones; "" where nothing is.
+    """Return what is wrong with a prompt's tokens beside the same before other last ones; "" where nothing is.
 
     Both prompts are of one length, so that they are rounded alike.
     """
     end = len(_TEXT) - _LAST
-    one, other = (
-        _run(network, [tokens], geometry.new_caches())[:, end - _COMPARED : end]
-        for tokens in (_TEXT, (*_TEXT[:end], *_TEXT[:_LAST]))
-    )
-    error = _error(one, other, geometry)
-    return f"its tokens see later ones, and {_differ(error)}" if error else ""
+
+    def before(tokens: Sequence[int]) -> mx.array:
+        return _run(network, [tokens], geometry.new_caches())[:, end - _COMPARED : end]
+
+    trial = before(_TEXT), before((*_TEXT[:end], *_TEXT[:_LAST]))
+    problem = _problem(lambda: [trial], geometry, _least)
+    return problem and f"its tokens see later ones, and {problem}"
 
 
 def rows_problem(
@@ -274,42 +275,37 @@ def rows_problem(
 
     `steps` are the tokens of both that are decoded.
     """
-    if wrong := ALONE.get(type(network.model).__module__):
-        return wrong
-    try:
-        found = _Trial(network, geometry, kernels, _ROWS).decoded(steps)
+
+    def trials() -> Iterator[Trial]:
         alone = [
-            _Trial(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in steps])
+            _Sequences(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in steps])
             for at, prompt in enumerate(_ROWS)
         ]
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    return _differ(_error(found, mx.concatenate(alone), geometry))
+        yield _Sequences(network, geometry, kernels, _ROWS).decoded(steps), mx.concatenate(alone)
+
+    return ALONE.get(type(network.model).__module__) or _problem(trials, geometry, _least)
 
 
 def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """Return what is wrong with several tokens of a sequence as rows of a pass, beside the same as a chunk; "" where
-    nothing is. Where rows of several may be in a pass, another one's is among them.
+    """Return what is wrong with several tokens of a sequence as rows of a pass, beside the same as a chunk.
+
+    "" where nothing is. Where rows of several may be in a pass, another one's is among them.
     """
     others = _ROWS[1:] if network.rows_together else ()
-    try:
-        together = _Trial(network, geometry, kernels, [_ROWS[0], *others])
+
+    def trials() -> Iterator[Trial]:
+        together = _Sequences(network, geometry, kernels, [_ROWS[0], *others])
+        alone = _Sequences(network, geometry, kernels, _ROWS[:1])
         found = together.run(_riding(together.sequences), rows=True)[len(others) :]
-        alone = _Trial(network, geometry, kernels, _ROWS[:1])
-        wanted = alone.run([(alone.sequences[0], _RIDING)])
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    return _differ(_error(found[None], wanted[None], geometry))
+        yield found[None], alone.run([(alone.sequences[0], _RIDING)])[None]
+
+    return _problem(trials, geometry, _least)
 
 
 def _riding(sequences: Sequence[KVSequence]) -> list[tuple[KVSequence, Sequence[int]]]:
     """The pieces of a pass in which the first sequence's prompt rides with one token of each other."""
     one, *rest = sequences
     return [*((other, _RIDING[:1]) for other in rest), (one, _RIDING)]
-
-
-def _differ(error: float) -> str:
-    return f"logits differ by {error:.2g} of the largest" if error else ""
 
 
 def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any]) -> mx.array:
@@ -319,28 +315,11 @@ def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any])
     return logits
 
 
-def _error(found: mx.array, wanted: mx.array, geometry: Geometry) -> float:
-    """The least that any position [rows, positions, …] is off by, of the largest logit; 0 where that is rounding, and
-    infinite where it is NaN.
-    """
-    error: float = _errors(found, wanted).min().item()  # type: ignore[assignment]
-    return 0.0 if error <= _most_error(geometry) else math.inf if math.isnan(error) else error
+def _least(errors: mx.array) -> mx.array:
+    """Return the least that any position is off by."""
+    return errors.min()
 
 
-def _typical(found: mx.array, wanted: mx.array) -> float:
-    """What half of the positions [rows, positions, …] are off by at most, of the largest logit; infinite where any is
-    NaN.
-    """
-    errors = _errors(found, wanted)
-    by_position = mx.sort(mx.where(mx.isnan(errors).any(), mx.inf, errors))
-    error: float = by_position[by_position.size // 2].item()  # type: ignore[assignment]
-    return error
-
-
-def _errors(found: mx.array, wanted: mx.array) -> mx.array:
-    """What each position [rows, positions, …] is off by at most, of the largest logit."""
-    return mx.abs(found - wanted).max(axis=(0, 2)) / mx.abs(wanted).max()
-
-
-def _most_error(geometry: Geometry) -> float:
-    return _MOST_ERROR_ON_CPU.get(geometry.dtype, _MOST_ERROR) if on_cpu() else _MOST_ERROR
+def _typical(errors: mx.array) -> mx.array:
+    """Return what half of the positions are off by at most; infinite where any is NaN."""
+    return mx.sort(mx.where(mx.isnan(errors).any(), mx.inf, errors))[errors.size // 2]

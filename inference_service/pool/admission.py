@@ -269,16 +269,13 @@ class Admission:
         tables = self._hot.tables(keys)
         blocks = pool.full.freed_by(table.blocks for table in tables)
         pieces = pool.pieces.freed_by(table.pieces for table in tables)
-        for count, (freed_blocks, freed_pieces) in enumerate(zip(blocks, pieces, strict=True), 1):
-            if freed_blocks >= lacking_blocks and freed_pieces >= lacking_pieces:
-                going = dict(zip(keys[:count], tables, strict=False))
-                freed = pool.full.freed(table.blocks for table in going.values())
-                pieces_freed = pool.pieces.freed(table.pieces for table in going.values())
-                return [
-                    key
-                    for key, table in going.items()
-                    if not freed.isdisjoint(table.blocks) or not pieces_freed.isdisjoint(table.pieces)
-                ]
+        freed, freed_pieces = set[int](), set[int]()
+        for count, more in enumerate(zip(blocks, pieces, strict=True), 1):
+            freed.update(more[0])
+            freed_pieces.update(more[1])
+            if len(freed) >= lacking_blocks and len(freed_pieces) >= lacking_pieces:
+                going = zip(keys[:count], tables, strict=False)
+                return [k for k, t in going if not (freed.isdisjoint(t.blocks) and freed_pieces.isdisjoint(t.pieces))]
         return None
 
     def _wake(self) -> None:

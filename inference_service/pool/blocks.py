@@ -14,9 +14,10 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from agentmem.kv.ledger import shared_tokens
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.ledger import Uint32, ordered, shared_tokens
 
 
 class PoolError(Exception):
@@ -42,6 +43,11 @@ class BlockTokens(NamedTuple):
     parent: bytes
     token_ids: bytes
     """As `ordered` returns them."""
+
+    @classmethod
+    def of(cls, namespace: str, parent: bytes, sequence: Uint32, first: int) -> Self:
+        """Return those of a sequence's block that begins at `first`."""
+        return cls(namespace, parent, ordered(sequence[first : first + BLOCK_TOKENS]))
 
 
 class _Continuations:
@@ -153,16 +159,12 @@ class BlockPool:
         takes; without the first segment.
         """
         left = {segment: len(self._of(segment)) - len(free) for segment, free in self._free.items()}
-        held: Counter[int] = Counter()
         emptied: dict[int, int] = {}
-        for count, table in enumerate(tables, 1):
-            for block in table:
-                held[block] += 1
-                if held[block] == self._references[block]:
-                    segment = self.segment_of(block)
-                    left[segment] -= 1
-                    if segment and not left[segment]:
-                        emptied[segment] = count
+        for count, freed in enumerate(self.freed_by(tables), 1):
+            for segment in map(self.segment_of, freed):
+                left[segment] -= 1
+                if segment and not left[segment]:
+                    emptied[segment] = count
         return emptied
 
     def bytes_of(self, segment: int) -> int:
@@ -219,20 +221,12 @@ class BlockPool:
         """Return a number for each block, which changes when the block becomes free."""
         return tuple(self._freed[block] for block in blocks)
 
-    def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
-        """Yield how many more blocks would be free if the first of `tables` were released, the first two, and so on."""
+    def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[list[int]]:
+        """Yield the blocks that releasing each of `tables` would free, after those before it were released."""
         held: Counter[int] = Counter()
-        freed = 0
         for table in tables:
-            for block in table:
-                held[block] += 1
-                freed += held[block] == self._references[block]
-            yield freed
-
-    def freed(self, tables: Iterable[Sequence[int]]) -> set[int]:
-        """Return the blocks that would be free if all of `tables` were released."""
-        held = Counter(block for table in tables for block in table)
-        return {block for block, count in held.items() if count == self._references[block]}
+            held.update(table)
+            yield [block for block in set(table) if held[block] == self._references[block]]
 
     def find(self, name: bytes) -> int | None:
         """Return the block of that name, if any. Acquire it before the next await."""

@@ -1,4 +1,4 @@
-"""KV in a model's pool that no active turn needs: of idle agents, and of turns that ended without a commit."""
+"""KV in a model's pool that no active turn needs: of idle agents, and of what agents have left."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,8 +15,7 @@ from inference_service.pool.kv import KVPool, Table
 class HotState:
     """An agent's ledger and the table of its KV; valid for exactly one version: uid, number and revision.
 
-    After a trim or a restore, the table has the full blocks in common with the ledger before. `windows` are on disk or
-    being written: stored tokens by position.
+    `windows` are on disk or being written: stored tokens by position.
     """
 
     version: Version
@@ -26,7 +25,7 @@ class HotState:
 
 
 class Leftover(NamedTuple):
-    """KV that an agent's turn computed and did not commit, by its last block.
+    """KV that an agent's turn computed and did not commit, or of an earlier version, by its last block.
 
     `listed`: the agent is in the ledger, so its owner can name it.
     """
@@ -71,6 +70,20 @@ class HotAgents:
     def get(self, key: AgentKey) -> HotState | None:
         """Return the agent's state, which stays here."""
         return self._states.get(key)
+
+    def present(self, key: AgentKey, version: Version) -> HotState | None:
+        """Return the agent's state if it is of that version; else let it go.
+
+        KV of another version of the agent becomes a leftover, whose blocks are found by their names.
+        """
+        state = self._states.get(key)
+        if state is None or state.version == version:
+            return state
+        if state.version.uid == version.uid:
+            self.leave(key, self._states.pop(key).table, listed=True)
+        else:
+            self.drop(key)
+        return None
 
     def take(self, key: AgentKey) -> HotState | None:
         """Remove and return the agent's state, if any, with the references on its table."""

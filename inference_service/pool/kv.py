@@ -5,9 +5,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
+from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.pool.blocks import BlockPool, BlockTokens, PoolError, Segment
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,16 @@ class Table:
     blocks: tuple[int, ...]
     window_tokens: int = 0
     pieces: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        """Return where a checkpoint is."""
+        return cls(checkpoint.position, (), checkpoint.tokens, checkpoint.pieces)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint at the end."""
+        return Checkpoint(self.tokens, self.window_tokens, self.pieces)
 
 
 @dataclass(frozen=True)

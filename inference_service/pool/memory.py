@@ -3,15 +3,15 @@ pool, idle agents, admission.
 """
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
-from inference_service.pool.admission import Admission
+from inference_service.pool.admission import Admission, MemoryRequest, Reservation
 from inference_service.pool.blocks import PoolError, Segment
 from inference_service.pool.growing import segment_of
 from inference_service.pool.hot import HotAgents
@@ -143,7 +143,43 @@ class ModelMemory:
         self.admission = Admission(self.pool, self.hot, array_bytes, sizes.batch_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
+        self.in_flight: Callable[[], Iterable[Table]] = list
+        """Returns the tables that are held elsewhere."""
+        self.wait = 30.0
+        """Seconds that a turn waits for memory."""
         self._geometry = geometry
+
+    @asynccontextmanager
+    async def reserve(self, request: MemoryRequest) -> AsyncIterator[Reservation]:
+        """Wait for an agent's memory; call it under the agent's lock. Raises what Admission.reserve raises.
+
+        The reservation has the agent's hot state, which cannot be evicted meanwhile. Work that fails puts it back.
+        """
+        with self._used(request.key, await self.admission.reserve(request, self.wait)) as reservation:
+            yield reservation
+
+    @contextmanager
+    def reserve_now(self, request: MemoryRequest) -> Iterator[Reservation | None]:
+        """Reserve without waiting; None where there is no memory, as Admission.reserve_now says."""
+        reservation = self.admission.reserve_now(request)
+        with nullcontext() if reservation is None else self._used(request.key, reservation):
+            yield reservation
+
+    @contextmanager
+    def _used(self, key: AgentKey, reservation: Reservation) -> Iterator[Reservation]:
+        reservation.hot = self.hot.take(key)
+        try:
+            yield reservation
+        except PoolError as error:
+            self.pool.fail(error)
+            raise
+        finally:
+            if reservation.hot is not None and reservation.superseded:
+                self.pool.release(reservation.hot.table)
+            elif reservation.hot is not None:
+                self.hot.put(key, reservation.hot)
+            self.admission.release(reservation)
+            self.check_integrity()
 
     @property
     def promised_bytes(self) -> int:
@@ -159,11 +195,11 @@ class ModelMemory:
         freed_blocks, freed_pieces = self.pool.full.free - blocks, self.pool.pieces.free - pieces
         return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes
 
-    def check_integrity(self, in_flight: Iterable[Table]) -> None:
+    def check_integrity(self) -> None:
         """If nothing is reserved, fail the pool unless all references are those of `hot` or of `in_flight`."""
         if not self.admission.idle:
             return
         try:
-            self.pool.check_integrity([*self.hot.tables(), *in_flight])
+            self.pool.check_integrity([*self.hot.tables(), *self.in_flight()])
         except PoolError as error:
             self.pool.fail(error)

@@ -53,7 +53,7 @@ class Opened:
     ledger: Ledger | None
     files: Mapping[bytes, pb.StoredFile] = field(default_factory=dict)
     windows: Mapping[bytes, pb.StoredFile] = field(default_factory=dict)
-    evicted: frozenset[bytes] = frozenset()
+    evicted: bool = False
     turn: pb.CommittedTurn | None = None
     kv_fingerprint: str = ""
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
@@ -113,7 +113,7 @@ class StoreClient:
             ledger=Ledger.from_proto(answer.ledger) if answer.HasField("ledger") else None,
             files=_of_kind(answer.files, pb.FILE_KIND_BLOCK),
             windows=_of_kind(answer.files, pb.FILE_KIND_WINDOW),
-            evicted=frozenset(answer.evicted_hashes),
+            evicted=answer.evicted,
             turn=answer.turn if answer.HasField("turn") else None,
             kv_fingerprint=answer.kv_fingerprint,
             context_policy=answer.context_policy,

@@ -24,7 +24,7 @@ WARM_DATABASE = "warm.db"
 _OWN = frozenset(
     {
         *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
-        *("blocks", "windows", "staging", "quarantine"),
+        *("blocks", "windows", "staging"),
         *("lost+found", ".DS_Store"),  # a disk's own, and macOS'
     }
 )

@@ -217,9 +217,9 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QuarantineBlock(self, request, context):
-        """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
-        meanwhile. A file that is not there any more is forgotten.
+        """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. Nothing
+        happens to a file that has another digest than the worker got: it was replaced meanwhile. A file that is not there any
+        more is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -97,9 +97,9 @@ class CacheStoreServiceStub:
     repeated.
     """
     QuarantineBlock: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]
-    """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
-    meanwhile. A file that is not there any more is forgotten.
+    """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. Nothing
+    happens to a file that has another digest than the worker got: it was replaced meanwhile. A file that is not there any
+    more is forgotten.
     """
     ReadBlock: _grpc.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]
     """ReadBlock streams a published file to another node. A file that is deleted meanwhile is streamed to its end. It does
@@ -193,9 +193,9 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     repeated.
     """
     QuarantineBlock: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]  # type: ignore[assignment]
-    """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
-    meanwhile. A file that is not there any more is forgotten.
+    """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. Nothing
+    happens to a file that has another digest than the worker got: it was replaced meanwhile. A file that is not there any
+    more is forgotten.
     """
     ReadBlock: _aio.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]  # type: ignore[assignment]
     """ReadBlock streams a published file to another node. A file that is deleted meanwhile is streamed to its end. It does
@@ -336,9 +336,9 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.QuarantineBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.QuarantineBlockResponse, _abc.Awaitable[_cache_store_pb2.QuarantineBlockResponse]]:
-        """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
-        meanwhile. A file that is not there any more is forgotten.
+        """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. Nothing
+        happens to a file that has another digest than the worker got: it was replaced meanwhile. A file that is not there any
+        more is forgotten.
         """
 
     def ReadBlock(
