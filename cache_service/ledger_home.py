@@ -1,4 +1,4 @@
-"""Where a store's ledgers are, as the store needs them: in its own directory, or where a cluster shares them."""
+"""Where a store's ledgers are: in its own directory, or where a cluster shares them."""
 
 # ruff: noqa: B027 - one machine has nothing to do in many of the methods
 
@@ -26,10 +26,10 @@ class Peers(Protocol):
     """Files of KV on other nodes. Event loop; `close` before the streams."""
 
     async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
-        """Return those of `names` that the node has where the agent spoke last; they are remembered for `fetch`."""
+        """Return those of `names` that the node has where the agent spoke last, remembered for `fetch`."""
 
     async def fetch(self, namespace: str, names: Sequence[FileName]) -> None:
-        """Bring those of `names` that another node was found to have; the others, and what fails, stay away."""
+        """Bring those of `names` that another node was found to have; what fails, stays away."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -41,11 +41,10 @@ class LedgerHome(ABC):
     database: Ledgers
     clock: LedgerClock
     is_own: bool = True
-    """Whether this store alone has these ledgers."""
+    """This store alone has these ledgers."""
 
     @property
     def nodes(self) -> Nodes:
-        """What there is to know of other nodes."""
         return Alone()
 
     @abstractmethod
@@ -57,14 +56,13 @@ class LedgerHome(ABC):
 
     @abstractmethod
     def open(self, last_use: LastUse) -> None:
-        """Open the database; then there are `database` and `clock`.
-
-        Raises DirectoryUnusable, schema.SchemaTooNew, Unavailable, and what Database.open raises.
+        """Open the database; then there are `database` and `clock`. Raises DirectoryUnusable, schema.SchemaTooNew,
+        Unavailable, and as Database.open.
         """
 
     @abstractmethod
     def adopt(self, rows: Database) -> None:
-        """Do what is to be done where warm.db was lost, and files have no rows."""
+        """Called where warm.db was lost, and files have no rows."""
 
     @abstractmethod
     def join(self, rows: Database) -> None:
@@ -78,7 +76,7 @@ class LedgerHome(ABC):
         """Begin to follow what other nodes do."""
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> Peers | None:  # noqa: ARG002
-        """Return files on other nodes, None where none can be reached."""
+        """None where no other node can be reached."""
         return None
 
     def services(self) -> list[tuple[str, Register, Any]]:
@@ -101,7 +99,7 @@ class LedgerHome(ABC):
         """Raise DirectoryUnusable where the ledgers are not this store's any more."""
 
     async def upkeep(self, last_use: LastUse) -> None:
-        """Do what is to be done every ten seconds."""
+        """Called every ten seconds."""
 
     def leave(self) -> None:
         """Follow others no more. Call it while files can still follow."""

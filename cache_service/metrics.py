@@ -27,12 +27,12 @@ from cache_service.tiers.warm_rows import WarmRows
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 1.0
-"""How long a page of metrics waits for the database, which may be in the middle of something long."""
+"""How long a page of metrics waits for the database."""
 REASONS = ("digest", "header", "truncated", "io_error")
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, label: str, values: Iterable[str]) -> Counter:
-    """A counter whose series all begin at 0."""
+    """Make a counter whose series all begin at 0."""
     counter = Counter(name, text, [label], registry=registry)
     for value in values:
         counter.labels(value)
@@ -40,8 +40,6 @@ def _counter(registry: CollectorRegistry, name: str, text: str, label: str, valu
 
 
 class StoreMetrics:
-    """Counters, in a registry of the caller's."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._quarantined = _counter(
             registry,
@@ -79,7 +77,7 @@ class StoreMetrics:
 
 @contextmanager
 def unless_it_fails(what: str) -> Iterator[None]:
-    """Leave out of the page what cannot be read now: the rest of it is wanted all the more."""
+    """Leave out of the page what cannot be read now."""
     try:
         yield
     except (AgentmemError, sqlite3.Error, OSError) as error:
@@ -97,7 +95,6 @@ class DiskCollector(Collector):
     _free: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
-        """The families with present values."""
         disk = GaugeMetricFamily(
             "agentmem_cache_disk_bytes",
             "Bytes in the data directory: blocks, windows and staging count for the limit, the ledger does not.",
@@ -144,8 +141,6 @@ def _counts(connection: sqlite3.Connection) -> tuple[dict[FileKind, int], set[st
 
 
 class Operation(StrEnum):
-    """What was tried."""
-
     CLAIM = "claim"
     LIST = "list"
     UPLOAD = "upload"
@@ -163,8 +158,6 @@ class Fetched(StrEnum):
 
 
 class RemoteMetrics:
-    """Counters and a gauge, in a registry of the caller's."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.up = Gauge(
             "agentmem_remote_up", "1 while the object store answers and its prefix is ours.", registry=registry
@@ -193,13 +186,12 @@ class RemoteMetrics:
 
 @dataclass(eq=False)
 class RemoteCollector(Collector):
-    """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
+    """Queues and sizes, read from the database at each scrape, on the scraper's thread."""
 
     _database: Ledgers
     _uploads: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
-        """The families with present values."""
         backlog = GaugeMetricFamily(
             "agentmem_remote_backlog",
             "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",

@@ -46,7 +46,6 @@ class OwnLedger(LedgerHome):
         self.writability = Writability(self._directory.root, self.clock)
 
     def adopt(self, rows: Database) -> None:
-        """Make the rows again."""
         adopted = self.database.read_blocking(
             lambda ledger: rows.write_blocking(lambda warm: adoption.adopt(self._directory, ledger, warm))
         )

@@ -1,4 +1,4 @@
-"""What the cache store's process does, from its settings to its orderly end."""
+"""The cache store's process, from its settings to its orderly end."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0
 _CLUSTER: Final = "cache_service.cluster"
-"""The ring around this store, which may not be installed, and is imported where settings name a cluster."""
+"""The ring around this store, imported where settings name a cluster."""
 
 
 async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
@@ -69,7 +69,7 @@ async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
 
 
 async def _watch_disk(store: Store, server: GrpcServer) -> None:
-    """Say whether ledgers can be written, again and again. Raises what Store.stay_whole raises."""
+    """Set the health service again and again, by whether ledgers can be written. Raises as Store.stay_whole."""
     said = ""
     while True:
         await store.stay_whole()

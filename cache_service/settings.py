@@ -17,7 +17,7 @@ from cache_service.tiers.remote.contract import RemoteSettings, check_endpoint
 Survives = Literal["server", "crash", "nothing"]
 
 NODE_NAME: Final = r"^([a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)?$"
-"""Of nodes: what a host may be called, or nothing."""
+"""Of nodes: a host name, or nothing."""
 
 
 class StoreSettings(ServiceSettings):
@@ -85,12 +85,10 @@ class StoreSettings(ServiceSettings):
 
     @property
     def limits(self) -> DiskLimits:
-        """The limits of the warm tier."""
         return DiskLimits(self.warm_bytes, self.free_bytes_floor)
 
     @property
     def remote_settings(self) -> RemoteSettings:
-        """Which remote tier there is."""
         return RemoteSettings(
             Location.parse(self.remote), self.remote_endpoint, self.remote_region, self.remote_timeout
         )
@@ -105,15 +103,13 @@ class StoreSettings(ServiceSettings):
 
     @property
     def quotas(self) -> Quotas:
-        """What each namespace may take."""
         return Quotas(self.namespace_bytes, self.namespaces)
 
     @property
     def data_directory(self) -> Path:
-        """The data directory, absolute."""
+        """Absolute."""
         return layout.data_directory(self.data)
 
     @property
     def address(self) -> str:
-        """The address to serve on."""
         return self.listen or layout.store_socket(layout.run_directory(self.data, self.run_dir))

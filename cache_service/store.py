@@ -1,4 +1,4 @@
-"""The store as a whole, its remote tier included: what is opened in which order, and closed in the other."""
+"""The store as a whole, its remote tier included: opened in one order, closed in the other."""
 
 import asyncio
 import logging
@@ -60,9 +60,8 @@ class Store:
         """Take the directory, open the database, sweep what a crash has left, and claim the object store. Blocks.
 
         Raises files.DirectoryUnusable, schema.SchemaTooNew, schema.ForeignDatabase, DatabaseDamaged, OSError and
-        sqlite3.Error where the directory cannot be used as it is, remote.RemoteRefused where the object store cannot;
-        AgentmemError where it cannot be used now, because the disk is full or another program holds the database. Then
-        nothing is held. `home` says where the ledgers are.
+        sqlite3.Error where the directory cannot be used as it is, remote.RemoteRefused where the object store cannot,
+        AgentmemError where it cannot be used now. Then nothing is held.
         """
         self._opened = ExitStack()
         try:
@@ -105,7 +104,7 @@ class Store:
         self._last_use, probe, metrics = last_use, Probe(self._directory), StoreMetrics(registry)
         rows.before_commit.append(last_use.flush_files)
         self.process_metrics = ProcessMetrics(registry, "store")
-        """Of the process that this store is; for its GrpcServer."""
+        """Of this process; for its GrpcServer."""
 
         def failed(failure: Failure) -> None:
             metrics.failures.labels(failure).inc()
@@ -161,11 +160,11 @@ class Store:
         return replicator, retriever
 
     async def stay_whole(self) -> None:
-        """Raise what ends a store whose ledger is not its own any more: see LedgerHome."""
+        """See LedgerHome."""
         await self._ledger.stay_whole()
 
     async def problem(self) -> str:
-        """Why no turn could be kept now, in words for the operator; empty if one could."""
+        """Return why no turn could be kept now, in words for the operator; empty if one could."""
         return await self._ledger.problem()
 
     async def upkeep(self, now: int) -> None:
@@ -181,7 +180,7 @@ class Store:
                 await self.upkeep(self.clock.time())
             except (AgentmemError, OSError, sqlite3.Error) as error:
                 event(log, "upkeep failed", logging.WARNING, error=str(error))
-            except Exception:  # of a database's client, or a bug: without upkeep the disk would fill, and nobody know
+            except Exception:  # without upkeep the disk would fill, and nobody know
                 log.exception("upkeep failed")
             await asyncio.sleep(UPKEEP_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The data directory: where files are, who may read them, and when they are on the disk for certain.
+"""The data directory: where files are, who may read them, and when they are durable.
 
     store.db                          ledgers, and rows of what agents are
     warm.db                           rows of the files here, and whose they are
@@ -8,7 +8,7 @@
     lock                              held by the one store of this directory: directory_lock.py
     probe                             the present store's random name, for workers to see whether they share its disk
 
-No name here comes from a caller's text: files are named by chain hashes in hex.
+No name here comes from a caller's text.
 """
 
 import math
@@ -29,7 +29,7 @@ from cache_service.files.disk import Removal, open_private, sync_directory
 SUFFIX = ".safetensors"
 INSTANCE_BYTES = 32
 _ABANDONED_SECONDS = 86400.0
-"""Files are published seconds after they were written; those of an import when all are, which may take hours."""
+"""Files are published seconds after they were written; those of an import maybe hours later."""
 
 
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
@@ -51,9 +51,8 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
 
     def acquire(self) -> None:
-        """Take the directory for this process, and make it if it is not there; of one that is, nothing changes yet.
-
-        Raises DirectoryUnusable, before anything is written where it holds something else.
+        """Take the directory for this process, and make it if it is missing. Raises DirectoryUnusable before anything
+        is written where it holds something else.
         """
         try:
             layout.refuse_foreign(self.root)
@@ -70,37 +69,32 @@ class DataDirectory:
             raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
 
     def prepare(self) -> None:
-        """Create what is missing, and close what is open to others. Call it when the directory was acquired."""
+        """Create what is missing, and close what is open to others. Call it after `acquire`."""
         for folder in (self.root, self.staging, *(self.root / name for name in FOLDERS.values())):
             _make_private(folder)
 
     def release(self) -> None:
-        """Let the directory go. May be called twice."""
+        """May be called twice."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def path(self, name: FileName) -> Path:
-        """Where a published file is."""
         return self.folder(name) / f"{name.chain_hash.hex()}{SUFFIX}"
 
     def folder(self, name: FileName) -> Path:
-        """The directory of a published file."""
         return self.root / FOLDERS[name.kind] / name.chain_hash[:1].hex()
 
     def new_staging_path(self, name: FileName) -> Path:
-        """A path in staging/ that was never given out before. Nothing is there."""
+        """Return a path in staging/ that was never given out before."""
         return self.staging / f"{name.chain_hash.hex()}-{secrets.token_hex(8)}{SUFFIX}"
 
     def is_staged(self, path: Path) -> bool:
-        """Whether `path` is, when links are followed, a name directly in staging/."""
+        """Return whether `path` is, when links are followed, a name directly in staging/."""
         return path.is_absolute() and path.parent.resolve() == self.staging.resolve() and path.name not in ("", "..")
 
     def place(self, staged: Path, name: FileName) -> None:
-        """Move a staged file to its place. `sync` makes that durable, once for all files of a publication.
-
-        Raises OSError; then it is not there.
-        """
+        """Move a staged file to its place; `sync` makes that durable. Raises OSError; then it is not there."""
         if not (folder := self.folder(name)).is_dir():
             _make_private(folder)
         target = self.path(name)
@@ -113,23 +107,22 @@ class DataDirectory:
             sync_directory(folder)
 
     def has(self, name: FileName) -> bool:
-        """Return whether a published file is there."""
         return self.path(name).is_file()
 
     def remove(self, names: Iterable[FileName]) -> int:
-        """Delete published files whose rows are gone; how many of them the disk has kept for now."""
+        """Delete published files whose rows are gone; return how many the disk has kept for now."""
         return self.removal.remove(map(self.path, names))
 
     def sweep_staging(self) -> int:
-        """Delete all that workers have left in staging/; how many files. No worker may be writing."""
+        """Delete all files in staging/; return how many. No worker may be writing."""
         return _sweep(self.staging)
 
     def sweep_abandoned(self) -> int:
-        """Delete files in staging/ that nobody has written to for a day: their workers were killed. How many."""
+        """Delete files in staging/ that nobody has written to for a day; return how many."""
         return _sweep(self.staging, time.time() - _ABANDONED_SECONDS)
 
     def published(self) -> Iterator[FileName]:
-        """The names of all files in blocks/ and windows/, with a row or without."""
+        """Yield the names of all files in blocks/ and windows/, with a row or without."""
         for kind, folder in FOLDERS.items():
             for shelf in (self.root / folder).glob("??/"):
                 for file in os.listdir(shelf):  # a path object for each would take most of the time
@@ -153,12 +146,12 @@ class Probe:
 
 
 def is_disposable(path: Path) -> bool:
-    """Return whether what lies where only we put files can be ours: a regular file of KV."""
+    """Return whether this is a regular file of KV, where only we put files."""
     return path.name.endswith(SUFFIX) and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _sweep(folder: Path, before: float = math.inf) -> int:
-    """Delete what can be ours in a folder and was last written `before` then; how many files."""
+    """Delete our files in a folder that were last written `before` then; return how many."""
     swept = 0
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # it was published, or its worker has removed it

@@ -1,6 +1,6 @@
 """Rows of warm.db: published files. Functions of a connection, inside the caller's transaction.
 
-A file without a row doesn't exist for readers. Whose files are is `holding`'s.
+A file without a row doesn't exist for readers; `holding` knows whose files are.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ from cache_service.damage import LedgerDamaged
 class FileRow(NamedTuple):
     """A file of KV; and, once a state may hold it, whose turn computed it, with which fingerprint, after which block.
 
-    `token_ids` are a block's own, in order; empty where they are not known, or not asked for.
+    `token_ids` are a block's own; empty where they are not known, or not asked for.
     """
 
     name: FileName
@@ -34,21 +34,19 @@ class FileRow(NamedTuple):
 
     @classmethod
     def from_proto(cls, file: cache_store_pb2.StoredFile) -> "FileRow":
-        """A file of a message. Raises ValueError."""
+        """Raises ValueError."""
         name = FileName.from_proto(file)
         return cls(name, file.first_token, file.token_count, file.size_bytes, file.digest, file.token_ids)
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The values of COLUMNS."""
         return (*self.name, *self[1:5], *self.key, self.fingerprint, self.parent)
 
 
 @dataclass
 class Dropped:
-    """What a deletion or an eviction leaves to do: files to unlink, after the transaction; and what it has done.
-
-    `agents` are those that were deleted, or lost KV.
+    """Left to do after a deletion or an eviction: files to unlink, after the transaction; and `agents` that were
+    deleted, or lost KV.
     """
 
     files: list[FileName] = field(default_factory=list)
@@ -56,7 +54,6 @@ class Dropped:
     freed_bytes: int = 0
 
     def add(self, other: "Dropped") -> None:
-        """Count what another one dropped, too."""
         self.files += other.files
         self.agents += other.agents
         self.freed_bytes += other.freed_bytes
@@ -70,7 +67,7 @@ _KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third
 
 
 def named(kind: int, chain_hash: bytes) -> FileName:
-    """A name out of the columns of a row. Raises LedgerDamaged."""
+    """Make a name of a row's columns. Raises LedgerDamaged."""
     try:
         return FileName(_KINDS[kind], chain_hash)
     except KeyError as error:
@@ -78,13 +75,13 @@ def named(kind: int, chain_hash: bytes) -> FileName:
 
 
 def described(row: Sequence[Any]) -> FileRow:
-    """A file out of COLUMNS, after which token_ids may come. Raises LedgerDamaged."""
+    """Make a file of COLUMNS, after which token_ids may come. Raises LedgerDamaged."""
     name, token_ids = named(*row[:2]), b"".join(row[11:])
     return FileRow._make((name, *row[2:6], token_ids, AgentKey(*row[6:9]), *row[9:11]))
 
 
 def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileRow]:
-    """Those of the named files that exist in the namespace."""
+    """Return the named files that exist in the namespace."""
     statement = f"SELECT {COLUMNS} FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ?"
     return [described(row) for name in names for row in connection.execute(statement, (*name, namespace))]
 
@@ -92,9 +89,8 @@ def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileNam
 def closest(
     connection: sqlite3.Connection, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes
 ) -> FileRow | None:
-    """Of the blocks behind `parent`, that which shares the longest beginning with `token_ids`; None if none does.
-
-    Blocks are in the order of their tokens, so it is one of the two that `token_ids` would stand between.
+    """Return the block after `parent` that shares the longest beginning with `token_ids`: in the order of tokens one of
+    its two neighbours; None if none does.
     """
     statement = (
         f"SELECT {COLUMNS}, token_ids FROM files WHERE namespace = ? AND fingerprint = ? AND parent = ?"
@@ -111,20 +107,20 @@ def closest(
 
 
 def namespace_of(connection: sqlite3.Connection, name: FileName) -> str | None:
-    """In whose namespace a file of this name exists; None if there is none."""
+    """Return the namespace of a file of this name; None if there is none."""
     row = connection.execute("SELECT namespace FROM files WHERE kind = ? AND chain_hash = ?", name).fetchone()
     return None if row is None else str(row[0])
 
 
 def add(connection: sqlite3.Connection, file: FileRow, now: int) -> None:
-    """The row that makes a file visible."""
+    """Add the row that makes a file visible."""
     values = *file.columns, file.token_ids, now, now
     statement = f"INSERT OR REPLACE INTO files ({COLUMNS}, token_ids, created, used)"
     connection.execute(f"{statement} VALUES ({', '.join('?' * len(values))})", values)
 
 
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
-    """Files that the agent's own turns computed, on all models if model_id is empty."""
+    """Return files that the agent's own turns computed, on all models if model_id is empty."""
     rows = connection.execute(
         "SELECT kind, chain_hash FROM files WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '')",
         (*key, key.model_id),
@@ -135,7 +131,7 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
 def drop_damaged(
     connection: sqlite3.Connection, namespace: str, name: FileName, digest: bytes | None
 ) -> tuple[bytes, int] | None:
-    """Drop the row of a file that has this digest (None: any); the digest and size, None if there is no such row."""
+    """Drop the row of a file that has this digest (None: any); return digest and size, None if there is no such row."""
     found: tuple[bytes, int] | None = connection.execute(
         "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND digest = ifnull(?, digest)"
         " RETURNING digest, size_bytes",
@@ -145,17 +141,15 @@ def drop_damaged(
 
 
 def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[FileName]:
-    """Those of `names` that have a row, in whatever namespace."""
+    """Return those of `names` that have a row, in whatever namespace."""
     return {name for name in names if namespace_of(connection, name) is not None}
 
 
 def any_published(connection: sqlite3.Connection) -> bool:
-    """Whether any published file has a row."""
     return connection.execute("SELECT 1 FROM files LIMIT 1").fetchone() is not None
 
 
 def all_names(connection: sqlite3.Connection) -> list[FileName]:
-    """The names of all published files."""
     return list(starmap(named, connection.execute("SELECT kind, chain_hash FROM files")))
 
 
@@ -165,11 +159,11 @@ def forget(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
 
 
 def total(connection: sqlite3.Connection) -> int:
-    """Bytes of all published files."""
+    """Return the bytes of all published files."""
     return int(connection.execute("SELECT coalesce(sum(size_bytes), 0) FROM files").fetchone()[0])
 
 
 def sizes(connection: sqlite3.Connection) -> dict[FileKind, int]:
-    """Bytes of all published files, by kind."""
+    """Return the bytes of all published files, by kind."""
     rows = connection.execute("SELECT kind, sum(size_bytes) FROM files GROUP BY kind")
     return dict.fromkeys(FileKind, 0) | {named(kind, b"").kind: int(size) for kind, size in rows}

@@ -48,7 +48,7 @@ RETRY_SECONDS = 30.0
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """Each RPC is one transaction of the ledger's functions, by the namespace that the worker says. Event loop.
 
-    Files that are no longer used are deleted after it, even if the caller has gone: else only a start deletes them.
+    Unused files are deleted after it, even if the caller has gone.
     """
 
     _database: Ledgers
@@ -202,7 +202,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return pb.SetTurnHintsResponse()
 
     async def _move(self, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """A transaction that makes states of others, and what follows from it for files."""
+        """Run a transaction that makes states of others, and have files follow."""
         try:
             return await self._database.write(work, *args, **kwargs)
         finally:  # Also where it was done before, and files could not follow then.
@@ -212,7 +212,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return (await self._messages([agent]))[0]
 
     async def _messages(self, found: Sequence[Agent]) -> list[pb.Agent]:
-        """What there is of these agents, with what of it is warm."""
+        """Make messages of these agents, with what of them is warm."""
         warmth = await self._rows.read(holding.warmth, [agent.version.uid for agent in found])
         return [agent_message(agent.with_warmth(warmth[agent.version.uid])) for agent in found]
 
@@ -254,7 +254,7 @@ def _name(name: str) -> str:
 
 
 def _revision(field: str, value: bytes, version: int | None) -> bytes:
-    """The revision that belongs to a version of a request; b"": any."""
+    """Return the revision that belongs to a version of a request; b"": any."""
     if check_revision(field, value) and version is None:
         raise InvalidArgument(field, f"needs {field.replace('revision', 'version')}")
     return value

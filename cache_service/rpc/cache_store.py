@@ -128,7 +128,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
         ended = self._hints.of(turn.key) if request.ends_turn_hint else None
-        # To its end: files whose rows are dropped have to go even if the caller has gone meanwhile.
+        # Files whose rows are dropped have to go even if the caller has gone.
         done = await run_shielded(self._commit(turn, ended))
         return pb.CommitTurnResponse(
             version=done.version.to_proto(),
@@ -229,11 +229,11 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 def _found(
     connection: sqlite3.Connection, namespace: str, names: Sequence[FileName], uid: str
 ) -> tuple[list[FileRow], bool, str]:
-    """Of warm.db: which of these files are here, whether the agent was evicted, and its fingerprint."""
+    """Return which of these files are here, whether the agent was evicted, and its fingerprint, by warm.db."""
     files = references.find(connection, namespace, dict.fromkeys(names))
     return files, holding.was_evicted(connection, uid), holding.fingerprint(connection, uid)
 
 
 def _copies(connection: Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:
-    """Of the ledger: which of these files have a copy in the object store, and the agent's fingerprint there."""
+    """Return which of these files have a copy in the object store, and the agent's fingerprint there, by the ledger."""
     return objects.find(connection, namespace, names), object_references.fingerprint(connection, uid)

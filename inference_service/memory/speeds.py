@@ -1,6 +1,6 @@
-"""Fetch or compute: which is faster for KV that is elsewhere, by bytes and tokens a second as measured. Pure.
+"""Fetch or compute: which is faster for KV that is elsewhere, by measured bytes and tokens a second. Pure.
 
-Nothing is assumed: an unknown speed is measured by a fetch. All that is elsewhere is fetched, or none of it.
+An unknown speed is measured by a fetch. All that is elsewhere is fetched, or none of it.
 """
 
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import Final
 
 PROBE_SECONDS: Final = 60.0
-"""A source that is wanted is asked at least this often, so that a network that has recovered is found."""
+"""A source that is wanted is asked at least this often."""
 
 LEAST_TOKENS: Final = 128
-"""Smaller chunks of a prompt are bound by other things than larger ones."""
+"""Smaller chunks of a prompt are bound by other things."""
 
 _FETCHES: Final = 8.0
 """After so many more a fetch weighs half as much."""
@@ -22,8 +22,6 @@ _PREFILL_TOKENS: Final = 32_768.0
 
 
 class Source(StrEnum):
-    """Where KV can be, other than here."""
-
     NODE = "node"
     OBJECTS = "objects"
 
@@ -48,23 +46,22 @@ class _Rate:
 
 
 class Speeds:
-    """Measures and decides, for all models of a worker. Not for several threads. Times are of one monotonic clock."""
+    """Measures and decides, for all models of a worker. One thread. Times are of one monotonic clock."""
 
     def __init__(self) -> None:
         self._fetches = {source: _Rate() for source in Source}
         self._prefill: dict[str, _Rate] = {}
 
     def computed(self, model_id: str, tokens: int, seconds: float) -> None:
-        """Note that a chunk of a prompt was computed, by itself. Small ones say nothing."""
+        """Note that a chunk of a prompt was computed. Small ones say nothing."""
         if tokens >= LEAST_TOKENS:
             self._prefill.setdefault(model_id, _Rate()).add(tokens, seconds, tokens / _PREFILL_TOKENS)
 
     def begin_fetch(self, source: Source, now: float) -> None:
-        """Note that a source is asked."""
         self._fetches[source].asked = now
 
     def end_fetch(self, source: Source, asked: int, came: int, seconds: float, now: float) -> None:
-        """Note how many of `asked` bytes came, after so long. Where none did, only that it took long is news."""
+        """Note how many of `asked` bytes came, after so long."""
         rate = self._fetches[source]
         expected = rate.seconds(asked)
         if came or expected is None or seconds > expected:
@@ -72,11 +69,11 @@ class Speeds:
             rate.measured = now
 
     def prefill_seconds(self, model_id: str, tokens: int) -> float | None:
-        """Return how long computing so many tokens would take, if that is known."""
+        """None if it is not known."""
         return self._prefill[model_id].seconds(tokens) if model_id in self._prefill else None
 
     def fetch_seconds(self, sizes: Mapping[Source, int]) -> float | None:
-        """Return how long fetching so many bytes of each source would take, if that is known."""
+        """None if it is not known."""
         seconds = [self._fetches[source].seconds(size) for source, size in sizes.items()]
         return None if None in seconds else sum(each for each in seconds if each is not None)
 
