@@ -17,8 +17,8 @@ from benchmarks.cluster.clients import Door, Wanderer
 from benchmarks.cluster.history import Operation
 from benchmarks.cluster.machines import HOST, SCRIPTED, Node
 from benchmarks.cluster.postgres_pair import Pair
-from benchmarks.cluster.proxy import Proxy
 from benchmarks.ports import free_ports
+from benchmarks.proxy import Proxy
 
 NAMES: Final = "abc"
 CLIENTS: Final = 8
