@@ -101,7 +101,7 @@ def _bobs_run(got: httpx.Response) -> bool:
 
 
 def _shared(*models: dict[str, Any]) -> bool:
-    return [(model["id"], model["agentmem"]["source"]) for model in models] == [(MODEL, None)]
+    return [(model["id"], model["agentmem"]["source"]) for model in models] == [(MODEL, "")]
 
 
 BOBS_RUN = "wf-" + sha256(b"bob\0bobs-run").hexdigest()[:20]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from benchmarks.cluster.proxy import Proxy
+from benchmarks.proxy import Proxy
 from tests.system.page.browser import opened, screenshot
 from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
