@@ -1,9 +1,8 @@
-"""Proofs about a model once its weights are there: that it runs on this backend, with right attention, in rows of
-several sequences, in riding prompts, and in passes that are traced. And what is chosen then: how it attends, and how
-products of rows are computed.
+"""Proofs with a model's weights: attention, rows of several sequences, riding prompts, and traced passes are right on
+this backend. Chooses how attention and products of rows are computed.
 
-A model's own code may be right for one sequence and wrong for two: masks that broadcast over another axis, offsets that
-are taken for numbers. Such sequences are computed by themselves. Engine thread.
+A model's code may be right for one sequence and wrong for two (masks that broadcast over another axis, offsets taken
+for numbers); such sequences are computed alone. Engine thread.
 """
 
 import logging
@@ -43,35 +42,32 @@ from inference_service.models.opening import ModelInfo
 log = logging.getLogger(__name__)
 
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
-"""Token ids of a prompt. Every vocabulary has them."""
+"""Token ids of a prompt, in every vocabulary."""
 _LAST, _COMPARED = 3, 8
-"""Tokens that another prompt of the same length has otherwise, and those before them whose logits must not differ."""
+"""The last tokens that another prompt changes, and those before whose logits must stay."""
 _ROWS = (_TEXT[:32], _TEXT[32:35])
-"""Two prompts whose rows are computed together: of lengths that differ by far."""
+"""Two prompts of very different lengths."""
 _NEXT = ((2, 4), (9, 1), (5, 3))
-"""The tokens after them, step by step."""
+"""Their next tokens, by step."""
 _RIDING = tuple(_TEXT[3:13])
-"""The tokens of a prompt that rides along."""
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
-"""The same of traced passes, in the middle of which one goes on in a second block."""
+"""The same of traced passes; one sequence begins a second block."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
-"""Shares of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a
-token's experts that rounding changes as well, but not at each step."""
+"""Shares of the largest logit, in 16 bits. Rows that see wrong tokens are off by 0.1 and more; so are experts that
+rounding changes, but not at each step."""
 
 _SLOW_SECONDS = 10.0
-"""A CPU that takes longer for two short prompts is asked for less: prompts are then computed one by one, which is right
-always, and rows are proved by one step."""
+"""A slower CPU, for two short prompts, computes prompts one by one, and proves rows by one step."""
 
 
 class Speeds(NamedTuple):
-    """What was measured, or will be."""
+    """Measured speeds."""
 
     products: ProductSpeeds
 
     @classmethod
     def kept_in(cls, directory: Path) -> Self:
-        """Remembered in a file of a directory."""
         return cls(ProductSpeeds(directory / "products.json"))
 
 
@@ -80,9 +76,9 @@ def prove(
 ) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
     """Run the network in both phases, alone and in rows, and attention's self-test, which chooses kernels.
 
-    `speeds` None takes products as MLX is given them. Where its scheme fails on this backend, the model comes back with
-    `plain`. `network.rows_together` and `network.rides` say afterwards what a pass may have. Raises
-    FailedPrecondition where no scheme is right, and for a model whose tokens see later ones.
+    `speeds` None takes products as given. If its scheme fails here, the model returns with `plain`. Sets
+    `network.rows_together` and `network.rides`. Raises FailedPrecondition if no scheme is right, or tokens see later
+    ones.
     """
     try:
         reports, kernels = _proved(info, network)
@@ -126,7 +122,7 @@ def prove(
 
 
 def _noted(reports: Sequence[PathReport], phase: str, note: str) -> list[PathReport]:
-    """Return the reports with a note on the first of a phase; models without K and V get one for it."""
+    """Add a note to the first report of a phase, or a report for it."""
     at = next((at for at, report in enumerate(reports) if report.phase == phase), None)
     if at is None:
         return [*reports, PathReport(phase, "states", 0.0, note)]
@@ -135,9 +131,8 @@ def _noted(reports: Sequence[PathReport], phase: str, note: str) -> list[PathRep
 
 
 def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None) -> list[PathReport]:
-    """Choose how products with quantized weights are computed; says what is not as given.
-
-    On Metal, where it was not measured, nothing is chosen: it takes rows for a matrix by itself.
+    """Choose how products with quantized weights are computed, and report what is not as given. On Metal nothing was
+    measured, so nothing is chosen.
     """
     return choose(network.model, geometry.dtype, speeds.products) if speeds and (on_cpu() or available()) else []
 
@@ -154,9 +149,9 @@ def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernel
 
 
 def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
-    """Compare attention with plain attention on this backend, for this geometry, and choose kernels.
+    """Compare attention with plain attention for this geometry, and choose kernels.
 
-    Raises FailedPrecondition where K and V cannot be packed and unpacked right: a wrong answer is never served.
+    Raises FailedPrecondition if K and V cannot be packed correctly.
     """
     if not geometry.groups:
         return [], Kernels()
@@ -189,7 +184,7 @@ def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
 
 
 class _Trial:
-    """Sequences of a model in a pool of their own, behind prompts."""
+    """Sequences after prompts, in a pool of their own."""
 
     def __init__(
         self, network: Network, geometry: Geometry, kernels: Kernels, prompts: Sequence[Sequence[int]]
@@ -209,11 +204,11 @@ class _Trial:
 
     @property
     def traced(self) -> bool:
-        """Passes are traced still."""
+        """Return whether passes are still traced."""
         return self._store.traces is not None
 
     def run(self, pieces: Sequence[tuple[KVSequence, Sequence[int]]], *, rows: bool | None = None) -> mx.array:
-        """Logits [tokens, vocabulary] of the next tokens of some sequences, evaluated."""
+        """Return logits [tokens, vocabulary] of sequences' next tokens, evaluated."""
         of = Pass([Piece(sequence, len(tokens)) for sequence, tokens in pieces], rows=rows)
         ids = mx.array([token for _, tokens in pieces for token in tokens], dtype=mx.uint32)
         logits, written = self._store.compute(self._network, of, ids)
@@ -222,7 +217,7 @@ class _Trial:
         return logits
 
     def decoded(self, columns: Sequence[Sequence[int]]) -> mx.array:
-        """Logits [sequences, steps, vocabulary] behind each token of all sequences, together."""
+        """Return logits [sequences, steps, vocabulary] after each token of all sequences."""
         steps = [
             self.run([(s, [token]) for s, token in zip(self.sequences, tokens, strict=True)], rows=True)
             for tokens in columns
@@ -231,10 +226,7 @@ class _Trial:
 
 
 def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """Return what is wrong with passes that are traced, beside the same ones that are not; "" where nothing is.
-
-    Most steps must be right: rounding can change which experts the others' tokens have.
-    """
+    """Return how traced passes differ from untraced ones, or "". Most steps must agree: rounding can change experts."""
     if geometry.groups and not kernels.one:
         return "layers attend over arrays, which are others for each pass"
     prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
@@ -254,10 +246,7 @@ def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
 
 
 def order_problem(network: Network, geometry: Geometry) -> str:
-    """What is wrong with a prompt's tokens beside the same before other last ones; "" where nothing is.
-
-    Both prompts are of one length, so that they are rounded alike.
-    """
+    """Return how a prompt's tokens differ if only later ones change, or "". Equal lengths round alike."""
     end = len(_TEXT) - _LAST
     one, other = (
         _run(network, [tokens], geometry.new_caches())[:, end - _COMPARED : end]
@@ -270,10 +259,7 @@ def order_problem(network: Network, geometry: Geometry) -> str:
 def rows_problem(
     network: Network, geometry: Geometry, kernels: Kernels, steps: Sequence[tuple[int, ...]] = _NEXT
 ) -> str:
-    """Return how two sequences of different lengths in one pass differ from each alone; "" if they do not.
-
-    `steps` are the tokens of both that are decoded.
-    """
+    """Return how two sequences in one pass differ from each alone, or "". `steps` are both's decoded tokens."""
     if wrong := ALONE.get(type(network.model).__module__):
         return wrong
     try:
@@ -288,8 +274,8 @@ def rows_problem(
 
 
 def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """Return what is wrong with several tokens of a sequence as rows of a pass, beside the same as a chunk; "" where
-    nothing is. Where rows of several may be in a pass, another one's is among them.
+    """Return how a sequence's tokens as rows of a pass differ from a chunk, or "", with another sequence's if rows may
+    be mixed.
     """
     others = _ROWS[1:] if network.rows_together else ()
     try:
@@ -303,7 +289,7 @@ def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
 
 
 def _riding(sequences: Sequence[KVSequence]) -> list[tuple[KVSequence, Sequence[int]]]:
-    """The pieces of a pass in which the first sequence's prompt rides with one token of each other."""
+    """Return a pass in which the first sequence's prompt rides with a token of each other."""
     one, *rest = sequences
     return [*((other, _RIDING[:1]) for other in rest), (one, _RIDING)]
 
@@ -313,24 +299,22 @@ def _differ(error: float) -> str:
 
 
 def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any]) -> mx.array:
-    """Compute rows of tokens layer by layer, with pauses; return their logits, lazily."""
+    """Compute rows layer by layer, with pauses; return lazy logits."""
     logits = network(mx.array([list(row) for row in rows]), cache=caches)
     compute(cache.state for cache in caches)
     return logits
 
 
 def _error(found: mx.array, wanted: mx.array, geometry: Geometry) -> float:
-    """The least that any position [rows, positions, …] is off by, of the largest logit; 0 where that is rounding, and
-    infinite where it is NaN.
+    """Return the least error of any position [rows, positions, …], relative to the largest logit; 0 if it is rounding,
+    infinite for NaN.
     """
     error: float = _errors(found, wanted).min().item()  # type: ignore[assignment]
     return 0.0 if error <= _most_error(geometry) else math.inf if math.isnan(error) else error
 
 
 def _typical(found: mx.array, wanted: mx.array) -> float:
-    """What half of the positions [rows, positions, …] are off by at most, of the largest logit; infinite where any is
-    NaN.
-    """
+    """Return the median error over positions [rows, positions, …], relative to the largest logit; infinite for NaN."""
     errors = _errors(found, wanted)
     by_position = mx.sort(mx.where(mx.isnan(errors).any(), mx.inf, errors))
     error: float = by_position[by_position.size // 2].item()  # type: ignore[assignment]
@@ -338,7 +322,7 @@ def _typical(found: mx.array, wanted: mx.array) -> float:
 
 
 def _errors(found: mx.array, wanted: mx.array) -> mx.array:
-    """What each position [rows, positions, …] is off by at most, of the largest logit."""
+    """Return each position's largest error [rows, positions, …], relative to the largest logit."""
     return mx.abs(found - wanted).max(axis=(0, 2)) / mx.abs(wanted).max()
 
 
