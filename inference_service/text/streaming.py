@@ -87,7 +87,7 @@ class TextBlocks:
 
     def __init__(self) -> None:
         self.any = False
-        """Whether there was text."""
+        """There was text."""
         self.space = ""
         """White space that came last: the end of the block, or inside it if more text follows."""
         self._starts = self._separate = False
