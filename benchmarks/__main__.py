@@ -16,14 +16,12 @@ from gateway.cli.up.openblas import preload_here
 
 NAMES = {
     "all": "benchmarks.series",
-    "architectures": "benchmarks.architectures.command",
     "at-rest": "benchmarks.at_rest",
     "break-even": "benchmarks.break_even",
     "commits": "benchmarks.cluster.commits",
     "drill": "benchmarks.cluster.drill",
     "engine": "benchmarks.engine",
     "failover": "benchmarks.cluster.failover",
-    "key-outliers": "benchmarks.key_outliers",
     "memory": "benchmarks.memory",
     "page": "benchmarks.page",
     "peers": "benchmarks.peers.command",
@@ -33,7 +31,6 @@ NAMES = {
     "restoring": "benchmarks.restoring",
     "simulation": "benchmarks.cluster.simulation",
     "speculation": "benchmarks.speculation.command",
-    "start": "benchmarks.starting",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
     "ttft": "benchmarks.ttft.command",
@@ -42,8 +39,8 @@ NAMES = {
 }
 
 
-IN_PROCESS = frozenset({"architectures", "engine", "key-outliers", "quality", "restoring", "speculation"})
-"""Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
+IN_PROCESS = frozenset({"engine", "quality", "restoring", "speculation"})
+"""These compute in their own process, which gets the BLAS of a worker."""
 
 
 def summary(module: str) -> str:
@@ -69,7 +66,6 @@ def overview() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one, or show all; the exit status."""
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
         print(overview())

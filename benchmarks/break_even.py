@@ -2,19 +2,12 @@
 
     agentmem bench break-even [--model NAME=DIRECTORY] [--lengths 16 32 64 128 256 512 1024] [--samples 7]
 
-Through the real gateway, by the client's clock, one turn at a time. For each length there is an agent whose memory has
-exactly so many tokens, all of it on the disk and nothing in the worker's pool, with the files in the system's page
-cache. Its next turn appends text of 50 tokens: once with its KV restored (blocks of 256 tokens and a tail), once with
-CACHE_POLICY_RECOMPUTE, which computes the whole prompt from the ledger's tokens; both open the ledger and commit. The
-two take turns sample by sample, each on a fork of its own that is evicted afterwards. `min_restore_tokens` is 1.
-
-The break-even is the smallest length from which on restoring is faster in the median at every length; its bounds are
-the 5th and the 95th percentile of 2000 resamplings of the rounds. The first round is a warm-up and not counted.
+Through the gateway, one turn of 50 new tokens at a time, on a fork each: once with KV restored, with files in the page
+cache, once with CACHE_POLICY_RECOMPUTE. `min_restore_tokens` is 1. The first round is not counted.
 """
 
 import argparse
 import asyncio
-import random
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,14 +22,13 @@ from benchmarks.tables import Table, milliseconds
 from inference_service.engine.device import worth_restoring
 
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024)
-RESAMPLINGS = 2000
 
 Rounds = Mapping[int, Sequence[tuple[float, float]]]
 """By length, the seconds of each round: restored and computed."""
 
 
 def break_even(rounds: Rounds) -> int | None:
-    """The smallest length from which on restoring is faster in the median; None if it is not at the greatest."""
+    """The smallest length from which on restoring is faster in the median; None if there is none."""
     found = None
     for length in sorted(rounds, reverse=True):
         restored, computed = (statistics.median(times) for times in zip(*rounds[length], strict=True))
@@ -46,19 +38,8 @@ def break_even(rounds: Rounds) -> int | None:
     return found
 
 
-def bounds(rounds: Rounds, seed: int = 0) -> tuple[int | None, int | None]:
-    """The 5th and 95th percentile of the break-even over resampled rounds; None is beyond the greatest length."""
-    rng = random.Random(seed)
-    found = [
-        break_even({length: rng.choices(each, k=len(each)) for length, each in rounds.items()})
-        for _ in range(RESAMPLINGS)
-    ]
-    ranked = sorted(found, key=lambda length: (length is None, length))
-    return ranked[RESAMPLINGS * 5 // 100], ranked[RESAMPLINGS * 95 // 100]
-
-
 def summaries(rounds: Rounds) -> dict[str, Any]:
-    """What is written of the rounds: by length, both times and their ratio; and the break-even with its bounds."""
+    """What is written of the rounds: by length, both times and their ratio; and the break-even."""
     by_length = {}
     for length, each in rounds.items():
         restored, computed = zip(*each, strict=True)
@@ -67,12 +48,10 @@ def summaries(rounds: Rounds) -> dict[str, Any]:
             "computed": results.summary(computed),
             "ratio": results.summary([a / b for a, b in each]),
         }
-    low, high = bounds(rounds)
-    return {"lengths": by_length, "break_even": {"tokens": break_even(rounds), "low": low, "high": high}}
+    return {"lengths": by_length, "break_even": break_even(rounds)}
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """One: both ways by length."""
     rows = [
         [
             f"{int(length):,}",
@@ -82,21 +61,17 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
         ]
         for length, found in figures["lengths"].items()
     ]
-    tokens, low, high = (_shown(figures["break_even"][name], figures) for name in ("tokens", "low", "high"))
+    tokens = figures["break_even"]
+    shown = f"more than {max(map(int, figures['lengths'])):,}" if tokens is None else f"{tokens:,}"
     where = f"{figures['model']}, {figures['backend'].upper()}"
     return [
         Table(
             f"Time to first token after a warm beginning, {figures['new_tokens']} new tokens ({where})",
             ("tokens", "restored", "computed", "restored / computed"),
             rows,
-            f"Restoring is worth it from {tokens} tokens on ({low} to {high}); the worker's min_restore_tokens is "
-            f"{figures['default']}.",
+            f"Restoring is worth it from {shown} tokens on; the worker's min_restore_tokens is {figures['default']}.",
         )
     ]
-
-
-def _shown(tokens: int | None, figures: Mapping[str, Any]) -> str:
-    return f"more than {max(map(int, figures['lengths'])):,}" if tokens is None else f"{tokens:,}"
 
 
 async def measure(agents: KnownAgents, length: int, number: int) -> tuple[float, float]:
@@ -140,12 +115,10 @@ async def measured(stack: LiveStack, arguments: argparse.Namespace) -> dict[str,
 
 
 def output_of(arguments: argparse.Namespace) -> str:
-    """The result's name."""
     return arguments.output or f"break-even-{model_name(arguments.model)}-{results.backend()}"
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     bytes_per_token = kv_bytes_per_token(model_directory(arguments.model))
     environment = {
         "AGENTMEM_WORKER_MIN_RESTORE_TOKENS": "1",
@@ -157,7 +130,6 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY")
     found.add_argument(

@@ -38,9 +38,7 @@ class Child:
 async def started(
     module: str, *arguments: str, computes: bool = True, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Child]:
-    """The process of a module; with the BLAS that `agentmem up` gives to a worker, if it computes. `environment` has
-    more variables.
-    """
+    """Start a module's process; with the BLAS of a worker if it computes."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments),
         stdin=asyncio.subprocess.PIPE,
@@ -65,6 +63,5 @@ def answer(answers: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def cpu_seconds() -> float:
-    """Processor time that this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

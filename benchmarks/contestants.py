@@ -34,11 +34,12 @@ from inference_service.engine.network import Network
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
-from inference_service.models.proof import Speeds, attention_paths, fastest_products, traced_problem
+from inference_service.models.proof import attention_paths, fastest_products, traced_problem
 from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import PathTransport
 
@@ -137,7 +138,7 @@ class Ours:
     another one than the model's.
     """
 
-    def __init__(self, model: nn.Module, speeds: Speeds | None = None, scheme: str = "") -> None:
+    def __init__(self, model: nn.Module, speeds: ProductSpeeds | None = None, scheme: str = "") -> None:
         self.name = f"agentmem, {scheme}" if scheme else "agentmem"
         model = _copied(model)
         seam = AttentionBackend()

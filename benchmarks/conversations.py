@@ -1,7 +1,4 @@
-"""Agents whose client sends the whole conversation each turn, as tokens, and knows what each turn must reuse.
-
-The same prompt can so be asked of an agent that has a memory, and of nobody, who has none.
-"""
+"""Agents whose client sends the whole conversation each turn, as tokens, and knows what each turn must reuse."""
 
 from dataclasses import dataclass, field
 
@@ -31,10 +28,7 @@ class Conversation:
 
 
 async def ask(stack: LiveStack, agent: str, prompt: list[int], generated: int) -> Turn:
-    """One turn with the whole prompt, and exactly so many generated tokens.
-
-    Of NOBODY all of it is computed, also what agents of the namespace have in common with it.
-    """
+    """One turn with the whole prompt, and exactly so many generated tokens; of NOBODY all of it is computed."""
     policy = inference_pb2.CACHE_POLICY_KEEP if agent else inference_pb2.CACHE_POLICY_RECOMPUTE
     sampling = types_pb2.Sampling(ignore_eos=True)
     tokens = types_pb2.TokenIds(ids=prompt)

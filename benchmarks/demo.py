@@ -1,8 +1,7 @@
 """An agent that remembers after kill -9: `make demo`.
 
-Starts the three services with the demo model, tells agent "marco" facts inside about 4,000 tokens of dialogue and asks
-for one (cold), asks again (hot), kills worker and store with SIGKILL, asks again when they are back (warm), and asks
-agent "danny", who was never told. Exit status 1 if an answer or a reuse is wrong.
+Tells agent "marco" facts inside about 4,000 tokens of dialogue and asks for one (cold), asks again (hot), kills worker
+and store, asks again (warm), and asks agent "danny", who was never told. Exit status 1 if something is wrong.
 """
 
 import asyncio
@@ -40,7 +39,6 @@ class Step:
     reused_tokens: int
 
     def mistakes(self) -> list[str]:
-        """What is wrong with it."""
         found = []
         if self.answer.text.strip() != self.expected:
             found.append(f"{self.label}: {self.agent} said {self.answer.text!r} instead of {self.expected!r}")
@@ -70,7 +68,6 @@ def dialogue(seed: int = 1, tokens: int = TOKENS) -> list[tuple[str, str]]:
 
 
 async def tell_and_ask(stack: LiveStack, console: Console) -> list[Step]:
-    """The story, step by step."""
     steps = []
     messages = [*dialogue(), ("user", QUESTIONS[BOAT])]
     console.print(f"marco is told 3 facts in {len(messages)} messages, and asked: {QUESTIONS[BOAT]}")
@@ -92,7 +89,6 @@ async def tell_and_ask(stack: LiveStack, console: Console) -> list[Step]:
 
 
 async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
-    """The table, and what the memory takes."""
     table = Table(title="Time to first token, seen by the client")
     for column in ("", "agent", "question", "answer", "match", "tier", "reused", "prompt", "first token", ""):
         table.add_column(column, justify="right" if column in ("reused", "prompt", "first token") else "left")
@@ -116,7 +112,6 @@ async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
 
 
 async def main() -> int:
-    """Run the demo; its exit status."""
     console = Console(width=max(150, Console().width)) if not sys.stdout.isatty() else Console()
     console.print("Starting store, worker and gateway with the demo model …")
     async with running(show=True) as stack:

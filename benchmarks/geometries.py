@@ -164,16 +164,14 @@ GEOMETRIES = {
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
     "qwen3-next-80b": QWEN_3_NEXT,
 }
-"""As their config.json files on the Hugging Face hub say: meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct,
-google/gemma-3-12b-it (its text model), openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite,
-Qwen/Qwen3-Next-80B-A3B-Instruct."""
+"""By config.json of meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct, google/gemma-3-12b-it (text), openai/gpt-
+oss-20b, deepseek-ai/DeepSeek-V2-Lite and Qwen/Qwen3-Next-80B-A3B-Instruct."""
 
 
 def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = True) -> nn.Module:
-    """The model of a configuration, its weights in memory; in bfloat16 where they are not quantized.
+    """A model with random weights, in bfloat16 where not quantized.
 
-    Norms that scale by 1 + weight (Gemma's) have weights of 0, as they have before training. mlx-lm's 1 would double
-    what a norm gives: attention then sees one token each, and what rounding changes of it changes all tokens behind.
+    Norms that scale by 1 + weight (Gemma's) have weights of 0: mlx-lm's 1 would make attention see one token each.
     """
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)

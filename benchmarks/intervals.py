@@ -1,7 +1,6 @@
-"""Figures with 95 % intervals: sums over samples that were drawn at random, shares, and differences of paired answers.
+"""Figures with 95 % intervals: means, shares, and differences of paired answers. Pure.
 
-What was drawn at random are texts and not tokens, since the tokens of one text go wrong together. So a bootstrap
-resamples whole texts, each with what was found with and without quantization. Pure; NumPy only.
+A bootstrap resamples whole texts, since the tokens of one text go wrong together.
 """
 
 import math
@@ -24,15 +23,11 @@ class Interval(NamedTuple):
     high: float
 
     def map(self, function: Callable[[float], float]) -> Self:
-        """Of a function that grows."""
         return type(self)(*map(function, self))
 
 
 def mean(sums: Sequence[float], counts: Sequence[float]) -> Interval:
-    """The mean over all that was counted, of samples with a sum and a count each; by a bootstrap over samples.
-
-    Always the same draws, so that intervals over the same samples are of the same resamples.
-    """
+    """Mean of samples with a sum and a count each, by a bootstrap over samples with always the same draws."""
     each, weights = np.array(sums, dtype=np.float64), np.array(counts, dtype=np.float64)
     chosen = np.random.default_rng(0).integers(len(each), size=(DRAWS, len(each)))
     drawn = each[chosen].sum(axis=1) / np.maximum(1, weights[chosen].sum(axis=1))
@@ -41,7 +36,6 @@ def mean(sums: Sequence[float], counts: Sequence[float]) -> Interval:
 
 
 def wilson(right: int, asked: int) -> Interval:
-    """A share with Wilson's interval."""
     if not asked:
         return Interval(math.nan, 0.0, 1.0)
     share, square = right / asked, Z * Z / asked
@@ -71,7 +65,6 @@ class Recall:
 
     @property
     def quantized(self) -> int:
-        """Right with quantized KV."""
         return self.plain - self.lost + self.gained
 
     @property
@@ -99,7 +92,6 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """The correlation of ranks; equal values share theirs."""
     return pearson(_ranks(x), _ranks(y))
 
 

@@ -10,7 +10,7 @@ from benchmarks.turns import Turn, check
 
 
 class KnownAgents:
-    """Makes them, and lets them take turns of one generated token. Raises WrongTurn for one that is something else."""
+    """Turns of one generated token. Raises WrongTurn for one that is something else."""
 
     def __init__(self, stack: LiveStack, prompts: Prompts, new_tokens: int) -> None:
         self._stack = stack
@@ -33,7 +33,7 @@ class KnownAgents:
         return check(turn, tokens - 1, 1, 0), sorted(self._files() - before)
 
     async def next_turn(self, agent: str, tier: str, tokens: int, seed: object = "") -> Turn:
-        """An agent of `tokens` tokens is told something new, and answers; returns when all of it is on disk."""
+        """A next turn of an agent of `tokens` tokens; returns when it is on disk."""
         text = self._prompts.text(self._new_tokens, f"{agent} {seed}")
         turn = await self._ask(agent, append=types_pb2.Append(text=text))
         await self._stack.on_disk(agent)
@@ -48,11 +48,9 @@ class KnownAgents:
         return check(turn, tokens + self._new_tokens, 1, 0)
 
     async def fork(self, source: str, agent: str) -> None:
-        """Another agent with the same memory."""
         await self._stack.fork(source, agent)
 
     async def evict(self, agent: str) -> None:
-        """Out of the worker's memory."""
         await self._stack.evict(agent)
 
     async def restart(self) -> float:

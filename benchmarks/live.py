@@ -52,7 +52,6 @@ class LiveStack:
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     async def serves(self) -> bool:
-        """Whether the gateway says that turns can run."""
         try:
             answer = await self._health.Check(health_pb2.HealthCheckRequest(), timeout=1)
         except grpc.aio.AioRpcError:
@@ -60,16 +59,14 @@ class LiveStack:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def describe_model(self) -> model_pb2.Model:
-        """The model that serves."""
         return (await self._models.GetModel(model_pb2.GetModelRequest(model_id=self.model))).model
 
-    async def ask(self, agent: str, max_tokens: int = 40, spoke: asyncio.Event | None = None, **arguments: Any) -> Turn:
+    async def ask(self, agent: str, max_tokens: int = 40, **arguments: Any) -> Turn:
         """One turn. `arguments` are fields of GenerateRequest. Raises AioRpcError."""
         request = inference_pb2.GenerateRequest(key=self._key(agent), max_tokens=max_tokens, **arguments)
-        return await turns.take(self._inference, request, spoke)
+        return await turns.take(self._inference, request)
 
     async def agent(self, agent: str) -> agent_pb2.Agent:
-        """An agent's description."""
         return (await self._agents.GetAgent(agent_pb2.GetAgentRequest(key=self._key(agent)))).agent
 
     async def prefill(self, agent: str, token_ids: Sequence[int]) -> None:
@@ -121,7 +118,6 @@ class LiveStack:
         return model.state == model_pb2.MODEL_STATE_LOADED
 
     def process(self, service: str) -> psutil.Process:
-        """The present process of "store", "worker" or "gateway"."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         return next(child for child in children if MODULES[service] in child.cmdline())
 
@@ -131,7 +127,6 @@ class LiveStack:
         await kill_all(self._process)
 
     async def close(self) -> None:
-        """Stop everything in order."""
         await self._channel.close(None)
         await end(self._process)
 
@@ -164,7 +159,6 @@ async def kill_all(process: asyncio.subprocess.Process) -> None:
 
 
 def _ended(process: psutil.Process) -> bool:
-    """Also one that nobody waits for, as orphans of containers without an init."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -176,19 +170,15 @@ async def launch(
     model: str = "demo",
     environment: Mapping[str, str] | None = None,
     metrics: str = "",
-    *,
-    checkout: Path | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log; of another checkout with its own .venv."""
-    python = str(checkout / ".venv" / "bin" / "python") if checkout else sys.executable
+    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log."""
     with (root / "up.log").open("wb") as output:
         return await asyncio.create_subprocess_exec(
-            *(python, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
+            *(sys.executable, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
             *("--run-dir", str(root / "run"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", metrics),
             stdout=output,
             stderr=output,
             env={**os.environ, **(environment or {})},
-            cwd=checkout,
         )
 
 
@@ -245,7 +235,6 @@ async def running(
 async def running_over(
     root: Path, model: str = "demo", environment: Mapping[str, str] | None = None, metrics: bool = False
 ) -> AsyncIterator[LiveStack]:
-    """The same over ROOT/data, which stays."""
     address = f"127.0.0.1:{scraping.free_ports(3)}" if metrics else ""
     process = await launch(root, model, environment, address)
     stack = None

@@ -6,6 +6,7 @@ from pathlib import Path
 from agentmem.kv.hints import TurnHints
 from inference_service.engine.calibrating import TOKENS, calibrate
 from inference_service.engine.device import has_own_memory, usable_bytes
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quality import other_text
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.capability import QuantizationSettings
@@ -15,7 +16,7 @@ from inference_service.models.kv_setup import KVSetup
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelSpec, open_network, open_text
-from inference_service.models.proof import Speeds, prove
+from inference_service.models.proof import prove
 from inference_service.pool.memory import sizes
 
 
@@ -29,12 +30,11 @@ def load(
     batch_bytes: int | None = None,
     hashes: ContentHashes,
     calibration_tokens: int = TOKENS,
-    speeds: Speeds | None = None,
+    speeds: ProductSpeeds | None = None,
 ) -> LoadedModel:
-    """Load a model from a directory, alone on the device, all steps in one. Engine thread.
+    """Load a model, alone on the device. Engine thread. Of products only `speeds` are measured.
 
-    Nothing is measured but the means of K and V, and with `speeds` products. Raises FailedPrecondition for a model that
-    cannot run over quantized KV or in this memory, and for files that are missing or damaged.
+    Raises FailedPrecondition for a model that cannot run over quantized KV or in this memory, and for damaged files.
     """
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)

@@ -2,13 +2,9 @@
 
     agentmem bench memory [--budget 10.2e9] [--tokens 8192] [--lengths 4096 8192 16384 32768] [--models llama-3.1-8b …]
 
-Q4 is what the engine keeps: blocks of its store, and its own pool of --budget bytes (the paper's on its Mac), into
-which agents of --tokens tokens are let until the next one would cost another its KV. fp16 is what mlx-lm's own default
-caches keep of the same model: they, too, drop what sliding layers no longer see. Weights are never computed, because KV
-does not depend on them. The benchmark fails where the pool holds other agents than the worker says, or takes over 2 %
-more or less memory than its arrays have.
-
-On a GPU scales are bfloat16, on a CPU float32; there both are measured.
+Q4 is what the engine keeps, also in a pool of --budget bytes (the paper's on its Mac) that is filled until an agent
+would lose its KV; fp16 is what mlx-lm's default caches keep. Weights are never computed. Fails where the pool holds
+other agents than the worker says, or its memory is 2 % off. On a CPU scales are measured in float32, too.
 """
 
 import argparse
@@ -52,10 +48,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Model:
-    """A network of a geometry with weights that are named and never computed, and the shape of its KV.
-
-    `plain` is that of mlx-lm's own caches, which differs for multi-head latent attention.
-    """
+    """A network whose weights are never computed, and the shape of its KV; `plain` is that of mlx-lm's caches."""
 
     name: str
     network: Any
@@ -113,10 +106,8 @@ def q4_bytes(geometry: Geometry, tokens: int) -> int:
 
 
 async def fill_pool(name: str, geometry: Geometry, split: Sizes, tokens: int) -> dict[str, int]:
-    """Take a pool, and let agents of `tokens` tokens in until the next would cost another its KV.
-
-    Raises RuntimeError where the bookkeeping does not add up.
-    """
+    """Fill a pool until the next agent would cost another its KV. Raises RuntimeError where the bookkeeping is
+    wrong."""
     before, memory = _active(), ModelMemory(geometry, split, TurnHints())
     store = KVStore(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
     taken, gone = _active() - before, list[int]()
@@ -127,7 +118,7 @@ async def fill_pool(name: str, geometry: Geometry, split: Sizes, tokens: int) ->
         await _keep(memory, store, key, range(agents * tokens, (agents + 1) * tokens))
         if gone:
             break
-    memory.check_integrity([])
+    memory.check_integrity()
     if memory.pool.broken.is_set():
         raise RuntimeError(f"the pool of {name} does not add up: see the log")
     found = {"agents": agents, "arrays": store.nbytes, "active": taken, "active_when_full": _active() - before}
@@ -136,7 +127,6 @@ async def fill_pool(name: str, geometry: Geometry, split: Sizes, tokens: int) ->
 
 
 async def _keep(memory: ModelMemory, store: KVStore, key: AgentKey, token_ids: range) -> None:
-    """Do as the worker does with a turn: room, a table of its blocks, a name for each of them."""
     names = [header.chain_hash for header in headers("benchmark", key.namespace, token_ids)]
     room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids)), seconds=1.0)
     checkpoint = _at_rest(store, room.places, room.pieces, len(token_ids))
@@ -147,7 +137,6 @@ async def _keep(memory: ModelMemory, store: KVStore, key: AgentKey, token_ids: r
 
 
 def _at_rest(store: KVStore, blocks: Sequence[int], pieces: Sequence[int], tokens: int) -> Checkpoint | None:
-    """Return the checkpoint at the end of a sequence of so many tokens."""
     sequence = store.sequence(blocks, pieces)
     if sequence.window is not None:
         sequence.window.slide(tokens)
@@ -202,7 +191,6 @@ async def of_model(name: str, dtypes: Iterable[str], lengths: Sequence[int], tok
 
 
 def tables(figures: Figures) -> list[Table]:
-    """Bytes of an agent by length, and how many agents fit."""
     of_lengths, of_agents = [], []
     for name, row in figures["models"].items():
         fp16, layers = row["fp16"], row["layers"]
@@ -238,7 +226,6 @@ def tables(figures: Figures) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each model; the exit status."""
     dtypes = ["bfloat16"] if results.backend() == "gpu" else ["bfloat16", "float32"]
     output, budget = arguments.output or f"memory-{results.backend()}", int(arguments.budget)
     figures: Figures = {"budget": budget, "tokens": arguments.tokens, "lengths": arguments.lengths, "models": {}}
@@ -249,7 +236,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     found.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768])

@@ -40,7 +40,6 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the caches, spare room included."""
         return sum(int(cache.nbytes) for cache in self.caches)
 
 
@@ -53,7 +52,6 @@ class MlxLm:
         self.model = model
 
     def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """Through the generator's own chunks."""
         generator = BatchGenerator(self.model, max_tokens=ENDLESS)
         with fresh_memory() as before:
             started = time.perf_counter()
@@ -66,7 +64,6 @@ class MlxLm:
         return Prefilled(seconds, peak, Row.of(tokens, caches))
 
     def running(self, rows: Sequence[Row], tokens: int) -> "_MlxLmRunning":  # noqa: ARG002
-        """On a batch generator."""
         return _MlxLmRunning(self.model, rows)
 
     def resume(self, row: Row) -> float:
@@ -102,12 +99,10 @@ class Alone:
 
     @classmethod
     def plain(cls, model: nn.Module) -> "Alone":
-        """The model's default caches, in the compute dtype."""
         return cls(model, "mlx-lm alone", lambda: make_prompt_cache(model))
 
     @classmethod
     def quantized(cls, model: nn.Module) -> "Alone":
-        """mlx-lm's QuantizedKVCache, which knows no batches."""
         layers = len(make_prompt_cache(model))
         return cls(
             model,
@@ -116,7 +111,6 @@ class Alone:
         )
 
     def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """As mlx-lm's generate_step does it."""
         caches = self._new_caches()
         with fresh_memory() as before:
             started = time.perf_counter()
@@ -130,12 +124,10 @@ class Alone:
         return Prefilled(seconds, peak, Row.of(tokens, caches))
 
     def running(self, rows: Sequence[Row], tokens: int) -> "_AloneRunning":  # noqa: ARG002
-        """One row only."""
         [row] = rows
         return _AloneRunning(self.model, row)
 
     def resume(self, row: Row) -> float:  # noqa: ARG002
-        """Caches at rest are ready."""
         return 0.0
 
 

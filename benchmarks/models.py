@@ -32,7 +32,6 @@ def model_gguf(model: str) -> Path | None:
 
 
 def _module(model: str) -> Any:
-    """Imported when it is needed: it needs packages that the product does without."""
     return import_module(f"benchmarks.{model}")
 
 

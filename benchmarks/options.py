@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 
 def parser(docstring: str | None) -> argparse.ArgumentParser:
-    """A benchmark's, whose help begins with its module's docstring as it stands."""
     return argparse.ArgumentParser(description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 

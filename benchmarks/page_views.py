@@ -1,10 +1,7 @@
 """The requests of the page at /ui/, without a browser: three tabs, in a process of their own with the lowest priority.
 
-A browser's own work would disturb what is measured where there are few cores, and is not the server's. So `RECORDED`
-has what a real Chromium asked for, and when: `tests/system/page/test_page_requests.py` compares it with what Chromium
-asks for today, and writes it with AGENTMEM_SCREENSHOTS=1. Each tab is opened with empty caches, and then repeats what
-the view repeats. Answers questions on stdin (`benchmarks.children`): `{"do": "open", "url": …, "model": …, "agent": …,
-"agents": …}`, and `{"do": "close"}`, whose answer is what was asked and how long answers took.
+`RECORDED` has a real Chromium's; `tests/system/page/test_page_requests.py` compares it with today's, and writes it with
+AGENTMEM_SCREENSHOTS=1. Answers questions on stdin (`benchmarks.children`): `open` and `close`.
 """
 
 import asyncio
@@ -29,7 +26,6 @@ _SECONDS = 60.0
 
 
 def recorded() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """What Chromium asked for."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(RECORDED.read_text())
     return found
 
@@ -108,10 +104,8 @@ class Browser:
         self._running = asyncio.run_coroutine_threadsafe(self._opened(http), self._loop)
 
     def close(self) -> dict[str, Any]:
-        """Close them, once they have shown what they show first; `late` says that they had not yet.
-
-        Raises RuntimeError where a request failed, or there are fewer agents.
-        """
+        """Close them once they are shown; `late`: they were not yet. Raises RuntimeError for a failed request or too
+        few agents."""
         late = not all(tab.opened.is_set() for tab in self._tabs)
         until = time.monotonic() + _SECONDS
         while not self._running.done() and not all(tab.opened.wait(0.05) for tab in self._tabs):

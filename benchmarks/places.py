@@ -1,12 +1,8 @@
-"""Blocks and pieces of a store that a benchmark has to itself, given to sequences and taken back when nobody has them.
-
-The memory of each is taken when it is used first: what is in use is what agents have.
-"""
+"""Blocks and pieces of a store that a benchmark has to itself; memory is taken when one is used first."""
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.codec import KVCodec
@@ -25,22 +21,9 @@ class Places:
         self.geometry = geometry
         self.store = KVStore(geometry, _MANY, _MANY, codecs, segments=(1, 1), kernels=kernels)
         self._blocks, self._pieces = _Numbers(), _Numbers()
-        self.copied = 0
-        """Bytes of blocks that were copied to others."""
-        for arena in filter(None, (self.store.full, self.store.windows)):
-            self._count(arena)
-
-    def _count(self, arena: Any) -> None:
-        copy = arena.copy
-
-        def counted(source: int, target: int) -> None:
-            self.copied += arena.layout.nbytes
-            copy(source, target)
-
-        arena.copy = counted
 
     def take(self, tokens: int, checkpoints: int = 1) -> "Place":
-        """Have a place for a sequence that grows to so many tokens, and for so many checkpoints of it."""
+        """A place for a sequence that grows to so many tokens, and for checkpoints of it."""
         pieces = (1 + checkpoints) * self.geometry.checkpoint_pieces
         blocks = self._blocks.take(-(-tokens // BLOCK_TOKENS))
         return Place(self, blocks, self._pieces.take(pieces), blocks)
@@ -52,7 +35,6 @@ class Places:
         return Place(self, [*first.blocks[:blocks], *own], pieces, own, first)
 
     def give_back(self, blocks: list[int], pieces: list[int]) -> None:
-        """These are free."""
         self._blocks.give_back(blocks)
         self._pieces.give_back(pieces)
 
@@ -63,8 +45,7 @@ class Places:
 
 @dataclass(eq=False)
 class Place:
-    """Where a sequence is, for as long as somebody has this: its blocks, pieces of its own, and which blocks are its
-    own; the others are those of `first`."""
+    """Blocks and pieces of a sequence; `own` blocks are its own, the others `first`'s."""
 
     places: Places
     blocks: list[int]

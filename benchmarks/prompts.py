@@ -1,7 +1,4 @@
-"""Prompts of exactly so many tokens, for any model: as token ids, and as text that a next turn appends.
-
-Equal seeds give equal prompts; those of other seeds differ from the first tokens on.
-"""
+"""Prompts of exactly so many tokens, as ids and as text. Prompts of other seeds differ from the first tokens on."""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +17,6 @@ _ENDS = (".", ",", "?")
 
 
 def token_ids(tokens: int, seed: object) -> list[int]:
-    """So many tokens, drawn at random."""
     return random.Random(f"{seed}").choices(range(_FIRST_ID, _LAST_ID + 1), k=tokens)
 
 
@@ -53,7 +49,6 @@ class Prompts:
         return text
 
     def ids_of(self, text: str) -> list[int]:
-        """The tokens of a text, without BOS."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _count(self, text: str) -> int:

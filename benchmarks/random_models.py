@@ -1,8 +1,6 @@
-"""Writes a model of real geometry with random 4-bit weights, and a tokenizer of its size, that a worker can load.
+"""Writes a model of real geometry with random 4-bit weights, and a tokenizer in which every token has some text.
 
-    python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4] [--seed 1]
-
-Its text means nothing, but every token has some, so that whatever carries text has as much to do as with a real model.
+python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4] [--seed 1]
 """
 
 import json
@@ -16,8 +14,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from benchmarks import options
 from benchmarks.geometries import BITS, GEOMETRIES, GROUP_SIZE, random_model
 
-WORDS = 3 + 256
-"""The first token that is a word: those before it are the special ones and the bytes."""
 _SPECIAL = ("<|bos|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
     "<|bos|>{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -26,7 +22,7 @@ _TEMPLATE = (
 
 
 def write_tokenizer(directory: Path, size: int) -> None:
-    """`size` tokens: the special ones, the bytes, and words that no text is made into and that decode to themselves."""
+    """`size` tokens: special ones, bytes, and words that no text is made into."""
     pieces = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     pieces += [f"Ġw{number}" for number in range(size - len(pieces))]
     tokenizer = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[]))
@@ -53,7 +49,6 @@ def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) 
 
 
 def write_model(config: dict[str, Any], directory: Path, seed: int = 0, *, quantized: bool = True) -> None:
-    """The model of a configuration."""
     directory.mkdir(parents=True, exist_ok=True)
     weights = dict(tree_flatten(random_model(config, seed, quantized=quantized).parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})

@@ -2,13 +2,9 @@
 
     agentmem bench restoring [--tokens 1024 4096 16384] [--runs 5] [--directory DIRECTORY] [--output NAME]
 
-Needs no model: blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), and in the page cache. In turns
-and by the worker's own functions: MLX reads the files, unverified ("raw read"); threads read, hash and check them
-("read and verify"), into the sequence's own blocks where the device's memory is the host's; the engine, idle as before
-a lone turn, begins the sequence ("begun"): what was read elsewhere is copied to its blocks; a sequence begins whose
-blocks are in memory ("hot"); and where attention takes K and V as arrays, these are made of blocks ("unpacked"), which
-is no part of a restore: who attends over blocks would unpack them in each step.
-Before each, the cache of MLX's allocator is emptied, as between turns. The first round is a warm-up and not counted.
+Blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), and in the page cache. In turns: MLX reads the
+files; threads read, hash and check them; the engine begins the sequence ("begun"); a sequence begins whose blocks are
+in memory ("hot"). MLX's cache is emptied before each. The first round is not counted.
 """
 
 import argparse
@@ -39,7 +35,7 @@ from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import File, PathTransport
 
 GEOMETRY = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
-PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "begun", "hot": "hot", "unpacked": "unpacked"}
+PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "begun", "hot": "hot"}
 _BYTES = {"U32": 4, "BF16": 2}
 _T = TypeVar("_T")
 
@@ -57,13 +53,12 @@ def write(directory: Path, tokens: int) -> list[File]:
 
 
 def raw(files: Sequence[File]) -> None:
-    """All files as evaluated arrays, unverified."""
     arrays = [array for _, file in files for array in mx.load(file.path).values()]  # type: ignore[union-attr]
     mx.eval(arrays)
 
 
 class Pool:
-    """A store of as many blocks as the longest run of files, and one for the tokens that come then."""
+    """A store with room for all files and a tail."""
 
     def __init__(self, tokens: int) -> None:
         self.store = KVStore(GEOMETRY, tokens // BLOCK_TOKENS + 1, 0)
@@ -85,29 +80,19 @@ class Pool:
         begun, sequence = _seconds(lambda: self.store.started(start))
         return read, begun, sequence
 
-    def hot(self, tokens: int) -> tuple[float, KVSequence]:
-        """Seconds to begin with what the first blocks have; and the sequence."""
+    def hot(self, tokens: int) -> float:
+        """Seconds to begin with what the first blocks have."""
         start = Start(range(tokens // BLOCK_TOKENS + 1), (), tokens, arrays=False)
-        return _seconds(lambda: self.store.started(start))
-
-    def unpacked(self, sequence: KVSequence) -> float:
-        """Seconds to make the arrays of a sequence, where it gets some."""
-        return _seconds(lambda: self._unpack(sequence))[0] if self.store.by_arrays else 0.0
-
-    def _unpack(self, sequence: KVSequence) -> None:
-        self.store.resume(sequence)
-        mx.eval([each.state for each in sequence.working.values()])
+        return _seconds(lambda: self.store.started(start))[0]
 
 
 def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) -> dict[str, Any]:
-    """All ways in turns."""
     tokens = len(files) * BLOCK_TOKENS
     samples: dict[str, list[float]] = {name: [] for name in PARTS}
     for run in range(runs + 1):
         sample = {"raw": _seconds(lambda: raw(files))[0]}
         sample["read"], sample["assembled"], _ = pool.restore(loop, files)
-        sample["hot"], sequence = pool.hot(tokens)
-        sample["unpacked"] = pool.unpacked(sequence)
+        sample["hot"] = pool.hot(tokens)
         for name, seconds in sample.items():
             if run:
                 samples[name].append(seconds)
@@ -121,25 +106,22 @@ def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) 
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """One: all parts by length."""
     rows = [
         [
             f"{int(tokens):,}",
             f"{found['bytes'] / 1e6:.0f} MB",
             *(milliseconds(found[name]) for name in ("raw", "read", "assembled", "restored", "hot")),
             f"{found['ratio']['median']:.2f}x",
-            milliseconds(found["unpacked"]) if found["unpacked"]["median"] else "–",
         ]
         for tokens, found in figures["tokens"].items()
     ]
     names = [PARTS[name] for name in ("raw", "read", "assembled")]
-    columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read", PARTS["unpacked"])
+    columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read")
     where = f"{figures['backend'].upper()}, files of Llama 3.1 8B"
     return [Table(f"From files to blocks ({where})", columns, rows)]
 
 
 def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) -> int:
-    """Measure, print, write; the exit status."""
     with tempfile.TemporaryDirectory(dir=directory) as place, asyncio.Runner() as loop:
         files = write(Path(place), max(lengths))
         pool = Pool(max(lengths))

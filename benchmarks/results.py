@@ -25,7 +25,7 @@ _PACKAGES = ("agentmem", "mlx", "mlx-lm", "grpcio", "numpy")
 
 @functools.cache
 def environment() -> dict[str, str]:
-    """Device, system and versions, as they were when a process first asked: a tree may change under a long run."""
+    """Device, system and versions when first asked: a tree may change under a long run."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {
         "device": _accelerator() or _processor(),
@@ -37,27 +37,21 @@ def environment() -> dict[str, str]:
 
 
 def summary(samples: Sequence[float]) -> dict[str, Any]:
-    """Median and spread beside the samples themselves."""
     return {"median": statistics.median(samples), "min": min(samples), "max": max(samples), "samples": list(samples)}
 
 
 def percentile(samples: Sequence[float], percent: int) -> float:
-    """Between the nearest samples, linearly."""
     if len(samples) == 1:
         return samples[0]
     return statistics.quantiles(samples, n=100, method="inclusive")[percent - 1]
 
 
 def backend() -> str:
-    """ "gpu" or "cpu": what MLX computes on here."""
     return "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
 
 
 def write(name: str, figures: dict[str, Any], tables: Sequence[Table] | None = None) -> Path:
-    """Write `benchmarks/results/<name>.json`; without `tables`, `<name>.json.unfinished` beside it.
-
-    An absolute path instead of a name leaves the results alone. Raises SystemExit for a relative one.
-    """
+    """Write `benchmarks/results/<name>.json`, `.unfinished` without `tables`. Raises SystemExit for a relative path."""
     if Path(name).name != name and not Path(name).is_absolute():
         raise SystemExit(f"--output {name}: give a name, for {RESULTS}, or an absolute path")
     RESULTS.mkdir(exist_ok=True)
@@ -79,10 +73,7 @@ def conclude(name: str, figures: dict[str, Any], tables: Sequence[Table], claims
 
 
 def dump(value: Any, indent: str = "") -> str:
-    """JSON with floats of four digits, from 1000 on of one place.
-
-    What fits in a line is on one, and so is what has no lists or objects in it.
-    """
+    """JSON with floats of four digits, from 1000 on of one place; short or flat values are on one line."""
     if isinstance(value, float):
         return json.dumps(round(value, 1) if abs(value) >= 1000 else float(f"{value:.4g}"))
     if not isinstance(value, dict | list | tuple):
@@ -120,10 +111,6 @@ def _accelerator() -> str:
 
 
 def _commit() -> str:
-    """Of the checkout, or what AGENTMEM_COMMIT says where the code was copied without one.
-
-    "-dirty" where files are changed that are not themselves results, which a series of benchmarks changes one by one.
-    """
     if commit := os.environ.get("AGENTMEM_COMMIT"):
         return commit
     if not (commit := _git("rev-parse", "--short", "HEAD")):

@@ -15,10 +15,7 @@ async def scrape(url: str) -> Page:
 
 
 def free_ports(count: int, among: range = range(30_000, 32_000)) -> int:
-    """The first of so many ports in a row that nobody listens on now.
-
-    They are below those that the system gives to outgoing connections. Tests of stacks have the 10,000 before them.
-    """
+    """The first of so many free ports in a row, below those of outgoing connections and above those of tests."""
     while True:
         first = among.start + secrets.randbelow(len(among) - count)
         if all(_free(port) for port in range(first, first + count)):

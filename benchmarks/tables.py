@@ -1,7 +1,4 @@
-"""What a benchmark says of its figures, on the terminal and in RESULTS.md: tables, and claims that are met or missed.
-
-A benchmark's module has `tables(figures)`, a pure function of its samples, and some have `claims(figures)`.
-"""
+"""Tables of figures, and claims that are met or missed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from rich.markup import escape
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are shown: the first column is text, the others numbers with their units. `note` is prose below."""
+    """The first column is text, the others numbers with their units. `note` is prose below."""
 
     title: str
     columns: Sequence[str]
@@ -33,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure to reach: `value` is at most `limit`, or at least, as `at_most` says; both in `unit` ("x", " %")."""
+    """`value` is to be at most or at least `limit`, in `unit`."""
 
     text: str
     value: float
@@ -43,7 +40,6 @@ class Claim:
 
     @property
     def met(self) -> bool:
-        """Whether it is reached."""
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
     def row(self) -> tuple[str, str, str, str]:
@@ -54,12 +50,10 @@ class Claim:
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
-    """All of them."""
     return Table("Figures to reach", ("what", "to reach", "measured", ""), [claim.row() for claim in claims])
 
 
 def show(tables: Sequence[Table]) -> None:
-    """Print them."""
     console = Console(width=max(120, Console().width))
     for table in tables:
         shown = rich.table.Table(title=table.title, caption=table.note or None)
@@ -68,11 +62,6 @@ def show(tables: Sequence[Table]) -> None:
         for row in table.rows:
             shown.add_row(*map(escape, row))
         console.print(shown)
-
-
-def duration(seconds: float) -> str:
-    """In milliseconds: "155 ms", "4.2 ms"."""
-    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 
 def milliseconds(summary: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """One turn as its client saw it: for all benchmarks, whether they speak to the gateway or to the worker itself."""
 
-import asyncio
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -16,12 +15,8 @@ class WrongTurn(RuntimeError):
 
 @dataclass
 class Turn:
-    """A turn. `first` and `seconds` are the client's clock, from sending to the first token and to the end.
-
-    `token_ids` are those that were generated, `arrivals` the monotonic time of each; `cached` the tokens reused of each
-    tier, and `tier` the first of them ("none"); `queue`, `load` and `prefill` are seconds of the worker's clock,
-    `load_bytes` of KV read below hot.
-    """
+    """A turn. Seconds: `first`, `seconds` by the client's clock; `queue`, `load`, `prefill` by the worker's.
+    `cached` tokens by tier, `tier` the first of them; `load_bytes` of KV read below hot."""
 
     text: str = ""
     match: str = ""
@@ -41,40 +36,31 @@ class Turn:
 
     @property
     def reused(self) -> int:
-        """Tokens of the prompt that were not computed."""
         return sum(self.cached.values())
 
 
 async def take(
-    inference: "inference_pb2_grpc.InferenceServiceAsyncStub",
-    request: inference_pb2.GenerateRequest,
-    spoke: asyncio.Event | None = None,
+    inference: "inference_pb2_grpc.InferenceServiceAsyncStub", request: inference_pb2.GenerateRequest
 ) -> Turn:
-    """One Generate to its end. `spoke` is set with its first token, and by its failure. Raises AioRpcError."""
+    """One Generate to its end. Raises AioRpcError."""
     turn, sent = Turn(), time.monotonic()
-    try:
-        async with closing_stream(inference.Generate(request)) as events:
-            async for event in events:
-                if event.HasField("started"):
-                    _begin(turn, event.started)
-                elif event.HasField("delta"):
-                    turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
-                    turn.token_ids += event.delta.token_ids
-                    turn.text += event.delta.text
-                    if turn.arrivals and spoke is not None:
-                        spoke.set()
-                else:
-                    _end(turn, event.finished)
-    finally:
-        if spoke is not None:
-            spoke.set()
+    async with closing_stream(inference.Generate(request)) as events:
+        async for event in events:
+            if event.HasField("started"):
+                _begin(turn, event.started)
+            elif event.HasField("delta"):
+                turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
+                turn.token_ids += event.delta.token_ids
+                turn.text += event.delta.text
+            else:
+                _end(turn, event.finished)
     turn.seconds = time.monotonic() - sent
     turn.first = turn.arrivals[0] - sent if turn.arrivals else turn.seconds
     return turn
 
 
 def check(turn: Turn, prompt: int, generated: int, reused: int, tiers: Collection[str] = ()) -> Turn:
-    """The same turn. Raises WrongTurn unless it had so many tokens, and reused as many, all from these tiers."""
+    """Return the turn. Raises WrongTurn unless it had these tokens and reused only from these tiers."""
     said = (turn.prompt, turn.generated, len(turn.token_ids), turn.reused)
     if said != (prompt, generated, generated, reused):
         raise WrongTurn(
@@ -89,7 +75,6 @@ def check(turn: Turn, prompt: int, generated: int, reused: int, tiers: Collectio
 
 
 def chat(messages: list[tuple[str, str]]) -> types_pb2.Messages:
-    """Messages of the contract from (role, content) pairs."""
     return types_pb2.Messages(messages=[types_pb2.ChatMessage(role=role, content=text) for role, text in messages])
 
 

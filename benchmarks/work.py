@@ -1,25 +1,12 @@
-"""Agents at work: many short turns that come and go, through the stack and in the engine alone, beside mlx_lm.server.
+"""Agents at work: many short turns that come and go, through the stack and by mlx_lm.server.
 
     agentmem bench work --model smollm2 --agents 1 8
-    agentmem bench work --model llama-3.1-8b --agents 8 32 --parts engine agentmem
+    agentmem bench work --model llama-3.1-8b --agents 8 32 --servers agentmem
 
-Each agent has a context, and takes turn after turn without a pause, as agents with tools do: a few new tokens, an
-answer, the result of a tool, an answer. All agents of a measurement take their second turn at once; what is measured
-is from then on, by one client over OpenAI's API, in which agents have names. The first turns, which compute the
-contexts, are not counted.
-
-- "hot": agents are in memory, as their first turns have left them; three groups of agents, one after the other.
-- "warm": all processes are killed by SIGKILL once the KV of the first turns is on disk, and started again.
-- "engine, rows that stay": the same engine in a process of its own whose agents generate without end: the limit.
-- "engine, at work": turns of these lengths as calls of the engine, without text, streams, store or other processes.
-  Of these it is also told what it takes the engine that a turn comes ("join": until there is the KV that it goes on
-  from) and goes ("leave": what a later one goes on from is kept), the bytes that are copied for that, and the most
-  that is allocated. Memory of other processes is not told apart by turns.
-
-A "gap" is the time between two pieces of an answer's text, or two tokens of the engine. Every answer is checked: its
-end, and its number of tokens. A geometry stands for a model: its weights are random and 4-bit. The text of what it
-generates is not made into the same tokens again, so that servers that do not keep tokens compute answers once more:
-compare with those over a real model.
+Agents take turn after turn without a pause; measured from their second turns on, by one client over OpenAI's API.
+"hot": agents are in memory; "warm": all processes were killed by SIGKILL. A "gap" is the time between two pieces of
+text. A geometry is a model of random 4-bit weights; its text is not made into the same tokens again, so servers that do
+not keep tokens compute answers once more.
 """
 
 import argparse
@@ -32,13 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benchmarks import children, options, random_models, results
+from benchmarks import options, random_models, results
 from benchmarks.geometries import GEOMETRIES
 from benchmarks.live import scratch
 from benchmarks.models import REAL
 from benchmarks.peers.client import Answer
 from benchmarks.peers.scenarios import Chat, TurnSizes
-from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server, thread_variables
+from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server
 from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
 from benchmarks.tables import Claim, Table
@@ -46,28 +33,13 @@ from benchmarks.tables import Claim, Table
 __all__ = ["claims", "main", "tables"]
 
 SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
-ENGINE = "engine"
 WAYS = ("hot", "warm")
-STAY, AT_WORK = "engine, rows that stay", "engine, at work"
-SHARES = {8: 0.75, 32: 0.6}
-"""Share of the rate with rows that stay, to be reached by so many hot agents."""
 FIRST_SECONDS = {32: 0.4}
 """95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
-MOVES = ("join", "leave")
-MOVE_SECONDS = 0.001
-"""Seconds that a turn's coming or going may take the engine on a GPU, in the median."""
-_MOVES = ("agents", "join p50", "p99", "leave p50", "p99", "copied a turn", "allocated")
-_MOVES_NOTE = (
-    "A turn joins when it has the KV that it goes on from, and leaves when a later one can go on from its end. Copied "
-    "and allocated are of the turn that took most; on a CPU what is copied are K and V as arrays."
-)
 _WARM_UP = "warm-up"
 _Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
 """Takes the figures of so many agents by a name, as soon as there are any."""
-_SAMPLES, _GROUPS = 5, 3
-"""Samples of the engine, and groups of hot agents, one after the other: their first tokens (p95) were 415, 358, 326 and
-340 ms on one stack.
-"""
+_GROUPS = 3
 
 
 class Agent(Chat):
@@ -123,11 +95,9 @@ def _gaps(arrivals: Sequence[float]) -> list[float]:
 
 
 def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of one measurement, of a server or of the engine at work."""
     turns = list(itertools.chain.from_iterable(found["turns"]))
     gaps = list(itertools.chain.from_iterable(turn.pop("gaps") for turn in turns))
     first, counts = [turn["first"] for turn in turns], (50, 95, 99)
-    moves = {move: [turn[move] for turn in turns] for move in MOVES if move in turns[0]}
     reused = [(turn["cached"], turn["prompt"]) for turn in turns if turn.get("cached") is not None]
     return {
         "gaps": len(gaps),
@@ -135,34 +105,13 @@ def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
         "first": {str(percent): results.percentile(first, percent) for percent in counts},
         "gap": {str(percent): results.percentile(gaps, percent) for percent in counts},
         "from_memory": sum(cached for cached, _ in reused) / sum(prompt for _, prompt in reused) if reused else None,
-        **{move: {str(p): results.percentile(seconds, p) for p in counts} for move, seconds in moves.items()},
-        **{what: max(turn[what] for turn in turns) for what in ("copied", "allocated") if what in turns[0]},
         "samples": found,
     }
-
-
-async def of_engine(given: Weights, sizes: TurnSizes, agents: Sequence[int], threads: int, tell: _Tell) -> None:
-    """Tell figures of the engine alone."""
-    turn = sizes.new + sizes.generated
-    middle = sizes.context + (sizes.turns + 1) * turn // 2
-    asked = {"context": sizes.context + turn, "new": sizes.new, "generated": sizes.generated}
-    async with children.started(
-        "benchmarks.engine_alone", str(given.directory), environment=thread_variables(threads)
-    ) as engine:
-        for count in agents:
-            question = {"do": "decode", "agents": count, "context": middle, "tokens": sizes.generated}
-            _, *stay = [await engine.ask(**question) for _ in range(1 + _SAMPLES)]  # the first compiles
-            await engine.ask(do="work", agents=count, turns=2, **asked)  # compiles
-            work = await engine.ask(do="work", agents=count, turns=sizes.turns, **asked)
-            rates = results.summary([each["tokens_per_second"] for each in stay])
-            tell(count, STAY, {"tokens_per_second": rates["median"], "samples": rates})
-            tell(count, AT_WORK, figures_of(sizes, work))
 
 
 async def of_server(
     server: Server, words: Prompts, sizes: TurnSizes, agents: Sequence[int], ways: Sequence[str], tell: _Tell
 ) -> None:
-    """Tell figures of a server."""
     await server.start()
     try:
         warm_up = TurnSizes(sizes.context, sizes.new, sizes.generated, 3)
@@ -178,58 +127,33 @@ async def of_server(
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """By number of agents: rates, with their share of that of rows that stay, first tokens and gaps."""
     sizes = figures["sizes"]
-    columns = ("", "tokens/s", "of rows that stay", "first token p50", "p95", "p99", "gap p50", "p99", "from memory")
+    columns = ("", "tokens/s", "first token p50", "p95", "p99", "gap p50", "p99", "from memory")
     note = (
         f"Contexts of {sizes['context']} tokens, {sizes['turns'] - 1} turns of {sizes['new']} new tokens and "
         f"{sizes['generated']} generated ones."
     )
-    found = []
-    for agents, by_way in figures["measured"].items():
-        limit = by_way[STAY]["tokens_per_second"] if STAY in by_way else None
-        rows = [_row(name, each, limit) for name, each in by_way.items()]
-        found.append(Table(f"{agents} agents at work", columns, rows, note))
-    told = {agents: by_way[AT_WORK] for agents, by_way in figures["measured"].items() if AT_WORK in by_way}
-    moves = [_moves(agents, each) for agents, each in told.items() if MOVES[0] in each]
-    return [*found, *([Table("Turns that come and go in the engine", _MOVES, moves, _MOVES_NOTE)] if moves else [])]
-
-
-def _moves(agents: str, each: dict[str, Any]) -> tuple[str, ...]:
-    times = (f"{each[move][percent] * 1000:.2f} ms" for move in MOVES for percent in ("50", "99"))
-    return (agents, *times, *(f"{each[what] / 1e6:.2f} MB" for what in ("copied", "allocated")))
-
-
-def _row(name: str, each: dict[str, Any], limit: float | None) -> tuple[str, ...]:
-    rate = each["tokens_per_second"]
-    shown = (name, f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}", f"{rate / limit:.2f}x" if limit else "")
-    if "first" not in each:
-        return (*shown, *[""] * 6)
-    times = [each["first"][percent] for percent in ("50", "95", "99")] + [
-        each["gap"][percent] for percent in ("50", "99")
+    return [
+        Table(f"{agents} agents at work", columns, [_row(name, each) for name, each in by_way.items()], note)
+        for agents, by_way in figures["measured"].items()
     ]
-    memory = each["from_memory"]
+
+
+def _row(name: str, each: dict[str, Any]) -> tuple[str, ...]:
+    rate, memory = each["tokens_per_second"], each["from_memory"]
+    times = [each["first"][percent] for percent in ("50", "95", "99")] + [each["gap"][at] for at in ("50", "99")]
+    shown = (name, f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}")
     return (*shown, *(f"{time * 1000:.0f} ms" for time in times), "" if memory is None else f"{memory:.1%}")
 
 
 def claims(figures: dict[str, Any]) -> list[Claim]:
-    """Shares of the limit, first tokens on a GPU, and the peer's rate."""
+    """First tokens on a GPU, and the peer's rate."""
     found = []
     for agents, by_way in figures["measured"].items():
-        for move in MOVES if figures["backend"] == "gpu" and MOVES[0] in by_way.get(AT_WORK, {}) else ():
-            value = by_way[AT_WORK][move]["50"] * 1000
-            found.append(
-                Claim(f"{move} of a turn, {agents} agents", value, MOVE_SECONDS * 1000, at_most=True, unit=" ms")
-            )
-        ours = by_way.get(f"{Agentmem.name}, hot")
+        ours, theirs = (by_way.get(f"{server.name}, hot") for server in (Agentmem, MlxLm))
         if ours is None:
             continue
-        if STAY in by_way and (share := SHARES.get(int(agents))):
-            value = ours["tokens_per_second"] / by_way[STAY]["tokens_per_second"]
-            found.append(
-                Claim(f"{agents} agents at work, to the engine with rows that stay", value, share, at_most=False)
-            )
-        if theirs := by_way.get(f"{MlxLm.name}, hot"):
+        if theirs is not None:
             value = ours["tokens_per_second"] / theirs["tokens_per_second"]
             found.append(Claim(f"{agents} agents at work, to {MlxLm.name}", value, 1.0, at_most=False))
         if figures["backend"] == "gpu" and (limit := FIRST_SECONDS.get(int(agents))):
@@ -249,7 +173,6 @@ def given_weights(model: str, root: Path) -> Weights:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, writing all there is after each measurement, and print; the exit status, 1 where a claim is missed."""
     sizes = TurnSizes(arguments.context, arguments.new, arguments.generated, arguments.turns)
     measured: dict[str, dict[str, Any]] = {}
     with scratch() as root:
@@ -264,22 +187,17 @@ async def main(arguments: argparse.Namespace) -> int:
             results.write(output, figures)
             print(f"{agents} agents, {name}: {found['tokens_per_second']:.1f} tokens/s", flush=True)
 
-        for name in dict.fromkeys(arguments.parts):
-            if name == ENGINE:
-                await of_engine(given, sizes, arguments.agents, arguments.threads, tell)
-            else:
-                server = SERVERS[name](root / name, given, room)
-                await of_server(server, words, sizes, arguments.agents, arguments.ways, tell)
+        for name in dict.fromkeys(arguments.servers):
+            server = SERVERS[name](root / name, given, room)
+            await of_server(server, words, sizes, arguments.agents, arguments.ways, tell)
     return results.conclude(output, figures, tables(figures), claims(figures))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     named = f"demo, {', '.join(REAL)}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
     found.add_argument("--model", default=REAL[0], help=named)
-    parts = [ENGINE, *SERVERS]
-    found.add_argument("--parts", nargs="+", choices=parts, default=parts, help="of the measurement, in this order")
+    found.add_argument("--servers", nargs="+", choices=[*SERVERS], default=[*SERVERS], help="in this order")
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8])
     found.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="of agents that servers know")
     found.add_argument("--turns", type=options.at_least(2), default=6, help="of each agent, the first included")

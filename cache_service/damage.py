@@ -5,8 +5,6 @@ from agentmem.validation import AgentKey
 
 
 class LedgerDamaged(DataLoss):
-    """Rows of a ledger are not what was written: they are not served."""
-
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what} is damaged in store.db and is not served; stop the store and run `agentmem store check`, then"
@@ -15,5 +13,5 @@ class LedgerDamaged(DataLoss):
 
 
 def of_agent(key: AgentKey) -> str:
-    """An agent's ledger, for messages."""
+    """Name an agent's ledger in messages."""
     return f"the ledger of agent {key.agent_id!r} (model {key.model_id!r})"

@@ -1,4 +1,4 @@
-"""The store's checks for `agentmem doctor`: of the data directory's disk, on which a store may run meanwhile."""
+"""The store's checks for `agentmem doctor`: the data directory's disk, on which a store may run meanwhile."""
 
 import os
 import re
@@ -35,14 +35,13 @@ _FILE_SYSTEMS = {
 """Meanings of kinds of file systems, by patterns of their names in lower case."""
 
 _CHUNK, _PAGE = 8 << 20, 4096
-"""About a block file of an 8B Llama, which is written and synced at once; and a small commit."""
+"""A block file of an 8B Llama, written and synced at once; and a small commit."""
 
 _CHUNKS, _COMMITS, _MOST_SECONDS = 8, 16, 2.0
 _SLOW_COMMIT_SECONDS, _SLOW_WRITE = 0.05, 50e6
 
 
 def checks(settings: StoreSettings) -> Checks:
-    """Return the checks of the data directory's disk."""
     root = settings.data_directory
     place = next(path for path in (root, *root.parents) if os.path.exists(path))
     return {
@@ -53,7 +52,7 @@ def checks(settings: StoreSettings) -> Checks:
 
 
 def file_system(place: Path) -> Findings:
-    """Check the file system's kind by the table of mounts: other file systems are not asked, since one may hang.
+    """Check the file system's kind by the table of mounts: another one may hang if asked.
 
     The place itself says whether it can be written to: on macOS homes seem to be on "/", which is read-only.
     """
@@ -69,10 +68,9 @@ def file_system(place: Path) -> Findings:
 
 
 def disk_space(root: Path, place: Path, limits: DiskLimits) -> Findings:
-    """Check free bytes against the store's limits."""
     directory = DataDirectory(root)
     shelves = (shelf for name in FOLDERS.values() for shelf in (root / name).glob("??"))
-    used = sum(size_of(each) for each in (directory.staging, directory.quarantine, *shelves) if each.is_dir())
+    used = sum(size_of(each) for each in (directory.staging, *shelves) if each.is_dir())
     return [judge_space(psutil.disk_usage(str(place)).free, used, limits)]
 
 

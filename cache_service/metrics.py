@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import FileKind
 from agentmem.process.logs import event
-from cache_service.files import holding, references, waiting
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.ledger import agents
@@ -27,12 +27,12 @@ from cache_service.tiers.warm_rows import WarmRows
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 1.0
-"""How long a page of metrics waits for the database, which may be in the middle of something long."""
+"""How long a page of metrics waits for the database."""
 REASONS = ("digest", "header", "truncated", "io_error")
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, label: str, values: Iterable[str]) -> Counter:
-    """A counter whose series all begin at 0."""
+    """Make a counter whose series all begin at 0."""
     counter = Counter(name, text, [label], registry=registry)
     for value in values:
         counter.labels(value)
@@ -40,13 +40,11 @@ def _counter(registry: CollectorRegistry, name: str, text: str, label: str, valu
 
 
 class StoreMetrics:
-    """Counters, in a registry of the caller's."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._quarantined = _counter(
             registry,
             "agentmem_cache_quarantined",
-            "Files of KV that failed verification and were taken out of use, by fault.",
+            "Files of KV that failed verification and were deleted, by fault.",
             "reason",
             (*REASONS, "other"),
         )
@@ -79,7 +77,7 @@ class StoreMetrics:
 
 @contextmanager
 def unless_it_fails(what: str) -> Iterator[None]:
-    """Leave out of the page what cannot be read now: the rest of it is wanted all the more."""
+    """Leave out of the page what cannot be read now."""
     try:
         yield
     except (AgentmemError, sqlite3.Error, OSError) as error:
@@ -97,11 +95,9 @@ class DiskCollector(Collector):
     _free: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
-        """The families with present values."""
         disk = GaugeMetricFamily(
             "agentmem_cache_disk_bytes",
-            "Bytes in the data directory: blocks, windows, staging and quarantine count for"
-            " the limit, the ledger does not.",
+            "Bytes in the data directory: blocks, windows and staging count for the limit, the ledger does not.",
             labels=["kind"],
         )
         limit = GaugeMetricFamily(
@@ -136,7 +132,6 @@ class DiskCollector(Collector):
             databases = self._directory.database, self._directory.warm_database
             ledger = [each.with_name(f"{each.name}{suffix}") for each in databases for suffix in ("", "-wal")]
             disk.add_metric(["staging"], size_of(self._directory.staging))
-            disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
             disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         yield from (disk, limit, free, floor, tiers)
 
@@ -146,8 +141,6 @@ def _counts(connection: sqlite3.Connection) -> tuple[dict[FileKind, int], set[st
 
 
 class Operation(StrEnum):
-    """What was tried."""
-
     CLAIM = "claim"
     LIST = "list"
     UPLOAD = "upload"
@@ -165,8 +158,6 @@ class Fetched(StrEnum):
 
 
 class RemoteMetrics:
-    """Counters and a gauge, in a registry of the caller's."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.up = Gauge(
             "agentmem_remote_up", "1 while the object store answers and its prefix is ours.", registry=registry
@@ -195,23 +186,21 @@ class RemoteMetrics:
 
 @dataclass(eq=False)
 class RemoteCollector(Collector):
-    """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
+    """Queues and sizes, read from the database at each scrape, on the scraper's thread."""
 
     _database: Ledgers
-    _rows: WarmRows
+    _uploads: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
-        """The families with present values."""
         backlog = GaugeMetricFamily(
             "agentmem_remote_backlog",
             "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
             labels=["operation"],
         )
         size = GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[])
+        backlog.add_metric(["uploads"], self._uploads())
         with unless_it_fails("store.db"):
-            uploads = self._rows.read_within(PATIENCE_SECONDS, waiting.count)
             deletions, in_store = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
-            backlog.add_metric(["uploads"], uploads)
             backlog.add_metric(["deletions"], deletions)
             size.add_metric([], in_store)
         yield from (backlog, size)

@@ -2,12 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
-
-from prometheus_client import CollectorRegistry
 
 from agentmem.process.logs import event
-from agentmem.process.server import Register
 from cache_service.files import holding
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.ledger import schema
@@ -15,6 +11,7 @@ from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database, database_errors
 from cache_service.ledger.ledgers import Failure
 from cache_service.ledger.writability import Writability
+from cache_service.ledger_home import LedgerHome
 from cache_service.offline import adoption
 from cache_service.offline.database import refuse_damaged
 from cache_service.tiers import quotas
@@ -23,27 +20,25 @@ from cache_service.tiers.eviction import LastUse
 log = logging.getLogger(__name__)
 
 
-class OwnLedger:
-    """store.db. `refuse`, `check` and `open` in this order; then `close`, once."""
+class OwnLedger(LedgerHome):
+    """store.db. Who was used is written with the next transaction."""
 
-    membership: Final = None
-    """Of no cluster."""
+    database: Database
+    clock: Clock
 
     def __init__(self, directory: DataDirectory) -> None:
         self._directory = directory
         self.database = Database(directory.database)
 
     def refuse(self) -> None:
-        """Raise schema.SchemaTooNew for a directory that a newer program has made. Changes nothing."""
         schema.refuse_newer(self._directory.database)
 
     def check(self) -> None:
-        """Raise DatabaseDamaged, schema.ForeignDatabase. The directory is ours by now."""
         with database_errors():
             refuse_damaged(self._directory)
 
     def open(self, last_use: LastUse) -> None:
-        """Open it, and count what its ledgers take anew. Raises what Database.open raises."""
+        """Open it, and count again what its ledgers take."""
         self.database.open()
         self.database.before_commit.append(last_use.flush_agents)
         self.database.write_blocking(quotas.recount_ledgers)
@@ -51,56 +46,34 @@ class OwnLedger:
         self.writability = Writability(self._directory.root, self.clock)
 
     def adopt(self, rows: Database) -> None:
-        """Make the rows of files that have lost theirs, with warm.db, anew."""
         adopted = self.database.read_blocking(
             lambda ledger: rows.write_blocking(lambda warm: adoption.adopt(self._directory, ledger, warm))
         )
         event(log, "warm.db was lost and is made anew of ledgers and files", logging.WARNING, files=adopted)
 
     def join(self, rows: Database) -> None:
-        """Let warm.db be of these ledgers."""
         (ledger_id,) = self.database.read_blocking(lambda c: c.execute("SELECT ledger_id FROM ledger").fetchone())
         rows.write_blocking(holding.belong, ledger_id)
 
     def watch(self, failed: Callable[[Failure], None]) -> None:
-        """Call `failed` where the database fails, too."""
-
         def both(failure: Failure) -> None:
             failed(failure)
             self.writability.note(failure)
 
         self.database.on_failure = both
 
-    def services(self) -> list[tuple[str, Register, Any]]:
-        """None but those of every store."""
-        return []
-
-    def peers(self, streams: object, registry: CollectorRegistry) -> None:
-        """There are none."""
-
-    def serve(self, rows: object, blocks: object, registry: CollectorRegistry) -> None:
-        """Nothing more to do."""
-
-    def leave(self) -> None:
-        """Nothing to leave."""
-
     async def problem(self) -> str:
-        """Why no turn could be kept now; empty if one could."""
         return await self.writability.problem()
 
     async def stay_whole(self) -> None:
-        """Raise DirectoryUnusable where store.db was removed or replaced under us: what is written now is lost."""
+        """Raise DirectoryUnusable where store.db was removed or replaced: what is written now is lost."""
         if not self.database.is_in_place():
             raise DirectoryUnusable(
                 f"{self._directory.database} was removed or replaced while it was served; put the right one in its"
                 " place, and start the store again"
             )
 
-    async def upkeep(self, _: LastUse) -> None:
-        """Nothing: who was used is written with the next transaction."""
-
     def close(self) -> None:
-        """Write down what is still to be written, and close."""
         if hasattr(self, "clock"):
             self.clock.stop()
         self.database.close()

@@ -1,9 +1,12 @@
-"""What the cache store's process does, from its settings to its orderly end."""
+"""The cache store's process, from its settings to its orderly end."""
 
 import asyncio
 import logging
 import sqlite3
-from typing import Any
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -14,8 +17,10 @@ from agentmem.process.health import WRITES
 from agentmem.process.server import GrpcServer
 from agentmem.process.service import ServiceManager
 from agentmem.process.settings import SettingsError
-from cache_service.files.directory import DirectoryUnusable
+from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.ledger.schema import SchemaTooNew
+from cache_service.ledger_home import LedgerHome
+from cache_service.own_ledger import OwnLedger
 from cache_service.settings import StoreSettings
 from cache_service.store import Store
 from cache_service.tiers.remote.contract import RemoteRefused
@@ -23,6 +28,8 @@ from cache_service.tiers.remote.contract import RemoteRefused
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0
+_CLUSTER: Final = "cache_service.cluster"
+"""The ring around this store, imported where settings name a cluster."""
 
 
 async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
@@ -62,7 +69,7 @@ async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
 
 
 async def _watch_disk(store: Store, server: GrpcServer) -> None:
-    """Say whether ledgers can be written, again and again. Raises what Store.stay_whole raises."""
+    """Set the health service again and again, by whether ledgers can be written. Raises as Store.stay_whole."""
     said = ""
     while True:
         await store.stay_whole()
@@ -84,9 +91,17 @@ def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
             settings.limits,
             settings.quotas,
             settings.remote_settings,
-            settings.cluster_settings,
+            partial(_shared, settings) if settings.cluster.get_secret_value() else OwnLedger,
         )
     except RemoteRefused as error:
         raise SettingsError(str(error)) from error
     except (SchemaTooNew, Internal, OSError, sqlite3.Error) as error:
         raise DirectoryUnusable(f"cannot open {settings.data_directory}: {error}") from error
+
+
+def _shared(settings: StoreSettings, directory: DataDirectory) -> LedgerHome:
+    """Return the ledgers of the cluster that settings name. Raises SettingsError."""
+    if find_spec(_CLUSTER) is None:
+        raise SettingsError("cluster: this installation has no clusters")
+    home: LedgerHome = import_module(f"{_CLUSTER}.attach").attach(settings, directory)
+    return home

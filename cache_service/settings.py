@@ -1,7 +1,7 @@
 """Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
 
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -10,13 +10,14 @@ from agentmem import layout
 from agentmem.kv.object_location import NONE, Location, LocationText
 from agentmem.process.settings import ServiceSettings
 from agentmem.process.sockets import OptionalLoopbackAddress, OptionalTcpAddress, OptionalUnixSocket
-from cache_service.cluster.settings import ClusterSettings, Survives
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import Quotas
 from cache_service.tiers.remote.contract import RemoteSettings, check_endpoint
 
+Survives = Literal["server", "crash", "nothing"]
+
 NODE_NAME: Final = r"^([a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)?$"
-"""Of nodes: what a host may be called, or nothing."""
+"""Of nodes: a host name, or nothing."""
 
 
 class StoreSettings(ServiceSettings):
@@ -41,7 +42,7 @@ class StoreSettings(ServiceSettings):
     warm_bytes: int | None = Field(
         None,
         ge=1,
-        description="bytes that all files of KV may take, those being written and in quarantine included; idle agents"
+        description="bytes that all files of KV may take, those being written included; idle agents"
         " lose theirs first (default: half of what is free at start plus what is there already)",
     )
     namespace_bytes: int | None = Field(
@@ -84,12 +85,10 @@ class StoreSettings(ServiceSettings):
 
     @property
     def limits(self) -> DiskLimits:
-        """The limits of the warm tier."""
         return DiskLimits(self.warm_bytes, self.free_bytes_floor)
 
     @property
     def remote_settings(self) -> RemoteSettings:
-        """Which remote tier there is."""
         return RemoteSettings(
             Location.parse(self.remote), self.remote_endpoint, self.remote_region, self.remote_timeout
         )
@@ -103,25 +102,14 @@ class StoreSettings(ServiceSettings):
         return self
 
     @property
-    def cluster_settings(self) -> ClusterSettings | None:
-        """Which cluster this store is a node of; None: it is alone."""
-        url = self.cluster.get_secret_value()
-        if not url:
-            return None
-        tls = self.cluster_tls.expanduser().absolute() if self.cluster_tls else None
-        return ClusterSettings(url, self.node, self.advertise, self.cluster_survives, tls)
-
-    @property
     def quotas(self) -> Quotas:
-        """What each namespace may take."""
         return Quotas(self.namespace_bytes, self.namespaces)
 
     @property
     def data_directory(self) -> Path:
-        """The data directory, absolute."""
+        """Absolute."""
         return layout.data_directory(self.data)
 
     @property
     def address(self) -> str:
-        """The address to serve on."""
         return self.listen or layout.store_socket(layout.run_directory(self.data, self.run_dir))

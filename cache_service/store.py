@@ -1,11 +1,12 @@
-"""The store as a whole, its remote tier included: what is opened in which order, and closed in the other."""
+"""The store as a whole, its remote tier included: opened in one order, closed in the other."""
 
 import asyncio
 import logging
 import sqlite3
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -14,12 +15,12 @@ from agentmem.process.grpc_metrics import ProcessMetrics
 from agentmem.process.logs import event
 from agentmem.process.server import Register
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
-from cache_service.cluster.settings import ClusterSettings
-from cache_service.files import references, waiting, warm_database
+from cache_service.files import references, warm_database
 from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.disk import disk_errors
 from cache_service.ledger.database import Database, database_errors
 from cache_service.ledger.ledgers import Failure, Ledgers
+from cache_service.ledger_home import LedgerHome
 from cache_service.metrics import DiskCollector, RemoteCollector, RemoteMetrics, StoreMetrics
 from cache_service.own_ledger import OwnLedger
 from cache_service.rpc.agents import AgentServicer
@@ -30,14 +31,11 @@ from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, LedgerWriter, Quotas
 from cache_service.tiers.remote.contract import RemoteSettings
-from cache_service.tiers.replication import Alone, Nodes, Replicator
+from cache_service.tiers.replication import Nodes, Replicator
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm import WarmTier
 from cache_service.tiers.warm_rows import WarmRows
-
-if TYPE_CHECKING:
-    from cache_service.shared_ledger import SharedLedger
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +55,17 @@ class Store:
         limits: DiskLimits = DEFAULT_LIMITS,
         quotas: Quotas = NO_QUOTAS,
         remote: RemoteSettings = NO_REMOTE_TIER,
-        cluster: ClusterSettings | None = None,
+        home: Callable[[DataDirectory], LedgerHome] = OwnLedger,
     ) -> None:
         """Take the directory, open the database, sweep what a crash has left, and claim the object store. Blocks.
 
         Raises files.DirectoryUnusable, schema.SchemaTooNew, schema.ForeignDatabase, DatabaseDamaged, OSError and
-        sqlite3.Error where the directory cannot be used as it is, remote.RemoteRefused where the object store cannot;
-        AgentmemError where it cannot be used now, because the disk is full or another program holds the database. Then
-        nothing is held.
+        sqlite3.Error where the directory cannot be used as it is, remote.RemoteRefused where the object store cannot,
+        AgentmemError where it cannot be used now. Then nothing is held.
         """
         self._opened = ExitStack()
         try:
-            self._open(data, registry, limits, quotas, remote, cluster)
+            self._open(data, registry, limits, quotas, remote, home)
         except BaseException:
             with suppress(AgentmemError, sqlite3.Error):  # a disk that fails now fails again
                 self.close()
@@ -81,10 +78,10 @@ class Store:
         limits: DiskLimits,
         quotas: Quotas,
         remote: RemoteSettings,
-        cluster: ClusterSettings | None,
+        home: Callable[[DataDirectory], LedgerHome],
     ) -> None:
         self._directory = DataDirectory(data)
-        self._ledger = ledger = _ledger(self._directory, cluster)
+        self._ledger = ledger = home(self._directory)
         last_use = LastUse()
         ledger.refuse()
         with disk_errors():
@@ -107,21 +104,21 @@ class Store:
         self._last_use, probe, metrics = last_use, Probe(self._directory), StoreMetrics(registry)
         rows.before_commit.append(last_use.flush_files)
         self.process_metrics = ProcessMetrics(registry, "store")
-        """Of the process that this store is; for its GrpcServer."""
+        """Of this process; for its GrpcServer."""
 
         def failed(failure: Failure) -> None:
             metrics.failures.labels(failure).inc()
 
         ledger.watch(failed)
         rows.on_failure = self._database.on_failure
-        self._rows = WarmRows(self._directory, self._database, rows, cluster is None)
+        self._rows = WarmRows(self._directory, self._database, rows, ledger.is_own)
         self.warm = WarmTier(self._directory, self._database, self._rows, last_use, metrics, limits, quotas)
         self._blocks = BlockStore(self._directory, self._database, self._rows, self.clock, metrics, self.warm)
         self._opened.callback(self._blocks.close)
         with disk_errors():
             self._blocks.reconcile()
             probe.place()
-        replicator, retriever = self._open_remote(remote, registry, ledger.membership or Alone())
+        replicator, retriever = self._open_remote(remote, registry, ledger.nodes)
         streams = BlockStreams(self._directory, self._rows, self._blocks)
         self._opened.callback(streams.close)
         self.peers = ledger.peers(streams, registry)
@@ -132,7 +129,7 @@ class Store:
         cache = CacheStoreServicer(*shared, self._directory, streams, last_use, probe, ledgers, retriever, self.peers)
         ledger.serve(self._rows, self._blocks, registry)
         self._opened.callback(ledger.leave)
-        agents = AgentServicer(*shared, replicator, ledger.membership)
+        agents = AgentServicer(*shared, replicator, ledger)
         self.services: list[tuple[str, Register, Any]] = [
             ("agentmem.v1.CacheStoreService", cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server, cache),
             ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, agents),
@@ -144,8 +141,7 @@ class Store:
     ) -> tuple[Replicator, Retriever] | tuple[None, None]:
         """Claim the place that `settings` name, and begin; None if they name none. Raises RemoteRefused."""
         if settings.location is None:
-            self._rows.write_queue(waiting.leave)
-            if not nodes.name and (left := self._database.write_blocking(objects.leave)):
+            if not nodes.name and (left := self._database.read_blocking(objects.left_at)):
                 event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
             return None, None
         from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
@@ -153,20 +149,22 @@ class Store:
         directory, rows, blocks, seconds = self._directory, self._rows, self._blocks, settings.timeout
         tier = S3Tier(settings.location, settings.endpoint, settings.region, seconds)
         metrics = RemoteMetrics(registry)
-        replicator = Replicator(directory, self._database, rows, tier, metrics, blocks.quarantine, seconds, nodes)
+        replicator = Replicator(directory, self._database, rows, blocks, tier, metrics, seconds, nodes)
         replicator.start()
         self._opened.callback(replicator.close)
-        registry.register(RemoteCollector(self._database, rows))
-        retriever = Retriever(directory, self._database, rows, blocks, tier, metrics, replicator.is_ready, seconds)
+        registry.register(RemoteCollector(self._database, replicator.backlog))
+        retriever = Retriever(
+            directory, self._database, rows, blocks, tier, metrics, lambda: replicator.is_ready, seconds
+        )
         self._opened.callback(retriever.close)
         return replicator, retriever
 
     async def stay_whole(self) -> None:
-        """Raise what ends a store whose ledger is not its own any more: see OwnLedger, SharedLedger."""
+        """See LedgerHome."""
         await self._ledger.stay_whole()
 
     async def problem(self) -> str:
-        """Why no turn could be kept now, in words for the operator; empty if one could."""
+        """Return why no turn could be kept now, in words for the operator; empty if one could."""
         return await self._ledger.problem()
 
     async def upkeep(self, now: int) -> None:
@@ -182,7 +180,7 @@ class Store:
                 await self.upkeep(self.clock.time())
             except (AgentmemError, OSError, sqlite3.Error) as error:
                 event(log, "upkeep failed", logging.WARNING, error=str(error))
-            except Exception:  # of a database's client, or a bug: without upkeep the disk would fill, and nobody know
+            except Exception:  # without upkeep the disk would fill, and nobody know
                 log.exception("upkeep failed")
             await asyncio.sleep(UPKEEP_SECONDS)
 
@@ -194,11 +192,3 @@ class Store:
     def close(self) -> None:
         """Finish what is running, write it down and release the directory. No service may be called any more."""
         self._opened.close()
-
-
-def _ledger(directory: DataDirectory, cluster: ClusterSettings | None) -> "OwnLedger | SharedLedger":
-    if cluster is None:
-        return OwnLedger(directory)
-    from cache_service.shared_ledger import SharedLedger  # a single machine does not load PostgreSQL's client
-
-    return SharedLedger(directory, cluster)

@@ -15,9 +15,13 @@ worker, and its workflow runs are in the store. Import contracts in pyproject.to
     scraping.py      reading another process's page of metrics; pages.py: such a page, and how much it grows
     settings.py      settings of the process; those that `agentmem up` has, too
     edge/            who is calling, and what they may: keys, TLS, admission, namespaces, redaction
-    cluster/         a gateway among others: which node has an agent's turn, the worker of all nodes, their door
     api/             the dialects as pure translation: requests to turns, events to answers, errors to pages
-    workflows/       multi-agent workflows: their files, and their runs
     ui/              the page at /ui/, as files that the browser takes as they are
     cli/             the `agentmem` command
+
+Two packages are rings around this core, which imports neither and is whole without them. Where one is installed,
+rings.py finds it, and it makes itself a part of the gateway (extension.py) and of the command:
+
+    cluster/         a gateway among others: which node has an agent's turn, the worker of all nodes, their door
+    workflows/       multi-agent workflows: their files, and their runs
 """

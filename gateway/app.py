@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import uvicorn
 
-from agentmem.channels import connect
 from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.layout import GATEWAY_FILE
 from agentmem.process.exposition import MetricsServer
@@ -20,31 +19,21 @@ from agentmem.process.logs import event
 from agentmem.process.server import GrpcServer
 from agentmem.process.service import ServiceManager
 from agentmem.process.sockets import Address, AddressError, parse_address
-from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
-from gateway.cluster.keys import ClusterKeys
-from gateway.cluster.node import Node
+from agentmem.v1 import agent_pb2, inference_pb2, model_pb2
 from gateway.edge.admission import Admission
 from gateway.edge.tls import Tls
+from gateway.extension import Parts
 from gateway.grpc.authentication import GrpcAuthentication
 from gateway.grpc.forwarding import Forwarder, callers_own
 from gateway.http.app import HttpServer
 from gateway.http.connections import IDLE_SECONDS, MAX_HEADER_BYTES, connection_type
-from gateway.metrics import GatewayMetrics
-from gateway.peers import Peers
-from gateway.running import RunningTurns
-from gateway.settings import GatewaySettings, authenticator
-from gateway.upstream import ChannelWorker
-from gateway.workflows.records import Records
-from gateway.workflows.runs import Runs
-from gateway.workflows.servicer import NodeWorkflowServicer, WorkflowServicer
-from gateway.workflows.takeover import Takeover
+from gateway.rings import of_rings
+from gateway.settings import GatewaySettings
 
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS: Final = 0.5
 """How often running calls of revoked keys are looked for, and a renewed certificate on the disk."""
-
-_WORKFLOWS: Final = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
 
 HANDSHAKE_SECONDS: Final = 10.0
 """How long a gRPC connection may take for TLS and HTTP/2's first frames; gRPC waits for two minutes."""
@@ -59,37 +48,22 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         """Raise SettingsError for files of keys and TLS that cannot be used."""
         self._settings = settings
-        self.metrics = GatewayMetrics()
         self._tls = Tls(settings.tls) if settings.tls else None
-        self._cluster_keys = ClusterKeys() if settings.cluster_keys else None
-        self._authenticator = authenticator(settings, self._cluster_keys)
+        self.parts = parts = Parts(settings, self._worker_serves, self._judge)
+        for ring in of_rings("attach"):
+            ring.attach(parts)
+        self.metrics, self._peers = parts.metrics, parts.peers
         self._admission = Admission()
-        self._channel = connect(settings.worker_target)
-        self._store_channel = connect(settings.store_target)
-        self._peers = Peers(self._channel, self._store_channel, self.metrics.process.answered, self._worker_serves)
-        self._node = self._as_node(settings) if settings.node else None
-        self._worker = RunningTurns(ChannelWorker(self._channel) if self._node is None else self._node.worker)
         self._worker_is_serving = self._said_serving = False
-        self._runs = Runs(
-            Records(self._store_channel),
-            self._worker,
-            self._authenticator,
-            self.metrics,
-            settings.max_workflows,
-            self._node,
-        )
-        if self._node is not None:
-            self._node.open(NodeWorkflowServicer(self._runs, settings.stall_limit))
-        self._workflows = WorkflowServicer(self._runs, settings.stall_limit)
         self.http = HttpServer(
             settings,
-            self._worker,
+            parts.running,
             self.metrics,
-            self._authenticator,
+            parts.authenticator,
             self._admission,
             self._unready,
-            self._node,
-            {_WORKFLOWS: self._workflows},
+            parts.routes,
+            {name: servicer for name, _, servicer in parts.services},
         )
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
@@ -108,17 +82,16 @@ class Gateway:
         self._serving = asyncio.create_task(self._uvicorn.serve([http]))
         await self._peers.look()
         self._looking = asyncio.create_task(self._peers.watch())
-        if self._node is not None:
-            await self._node.start(self._judge)
-            await self._judge()
-            self._takeover = asyncio.create_task(Takeover(self._runs, self._node).watch())
+        others: dict[str, str] = {}
+        for extension in self.parts.extensions:
+            others |= await extension.start()
+        await self._judge()
         self.addresses = {
             "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
             "grpc": str(parse_address(settings.grpc)._replace(port=self._grpc.port)),
             "metrics": self._exposition.address,
+            **others,
         }
-        if self._node is not None:
-            self.addresses["node"] = str(parse_address(settings.node_address)._replace(port=self._node.door.port))
         if self._tls is not None:
             self.addresses["tls"] = "on"
         elif settings.public:
@@ -132,9 +105,9 @@ class Gateway:
     async def stop(self) -> None:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
         self.http.draining = True
-        if self._node is not None:
-            self._takeover.cancel()  # a takeover that is being written ends by itself, and must not delay what follows
-            await self._node.leave()
+        ending = self.parts.extensions[::-1]
+        for extension in ending:
+            await extension.leave()
         self._peers.stop()
         await asyncio.wait({self._looking})
         await self._grpc.set_serving(False)
@@ -142,17 +115,15 @@ class Gateway:
         self._address_file.unlink(missing_ok=True)
         self._uvicorn.should_exit = True
         await asyncio.gather(
-            self._runs.live.stop(self._settings.grace),  # runs go on where they were when they are asked for again
+            *(extension.stop(self._settings.grace) for extension in ending),
             self._grpc.stop(self._settings.grace),
             self._serving,
-            *([self._node.stop(self._settings.grace)] if self._node is not None else []),
         )
-        if self._node is not None:
-            await asyncio.wait({self._takeover}, timeout=1)  # it may wait for the store
-            await self._node.close()
+        for extension in ending:
+            await extension.close()
         self._watching.cancel()
         await asyncio.wait({self._watching})
-        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
+        await self.parts.close()
         await asyncio.to_thread(self._exposition.stop)
 
     async def watched(self) -> None:
@@ -161,8 +132,7 @@ class Gateway:
         Likewise the watch for revoked keys, or that of the peers: nothing may be served without them.
         """
         watching: set[asyncio.Task[Any]] = {self._serving, self._watching, self._looking}
-        if self._node is not None:
-            watching |= {self._node.watching, self._takeover}
+        watching = watching.union(*(extension.tasks() for extension in self.parts.extensions))
         ended, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             task.result()
@@ -170,12 +140,12 @@ class Gateway:
     async def _worker_serves(self, serving: bool) -> None:
         self._worker_is_serving = serving
         await self._judge()
-        if self._node is not None:
-            self._node.wake()
+        for extension in self.parts.extensions:
+            extension.worker_changed()
 
     async def _judge(self) -> None:
         """Have the gRPC server's health be what it should be now."""
-        problem = "" if self._node is None else self._node.unready
+        problem = self.parts.unready()
         serving = self._worker_is_serving and not problem
         if serving != self._said_serving and not self.http.draining:
             self._said_serving = serving
@@ -184,31 +154,26 @@ class Gateway:
 
     def _unready(self) -> str:
         """Return why no turn could run, empty if one could; and have it looked at again."""
-        return self._peers.asked() or ("" if self._node is None else self._node.unready)
-
-    def _as_node(self, settings: GatewaySettings) -> Node:
-        return Node(
-            settings, self._channel, self._store_channel, lambda: self._peers.unready, self.metrics, self._cluster_keys
-        )
+        return self._peers.asked() or self.parts.unready()
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            if ended := self._admission.end(self._authenticator.stands):
+            if ended := self._admission.end(self.parts.authenticator.stands):
                 event(log, "requests of revoked keys ended", requests=ended)
             if self._tls is not None:
                 self._tls.reload()
 
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
-        forward = Forwarder(self._worker, callers_own(self.metrics), settings.stall_limit).service
+        forward = Forwarder(self.parts.running, callers_own(self.metrics), settings.stall_limit).service
         return GrpcServer(
             settings.grpc,
             [
                 forward(inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]),
                 forward(agent_pb2.DESCRIPTOR.services_by_name["AgentService"]),
                 forward(model_pb2.DESCRIPTOR.services_by_name["ModelService"]),
-                (_WORKFLOWS, workflow_pb2_grpc.add_WorkflowServiceServicer_to_server, self._workflows),
+                *self.parts.services,
             ],
             self._tls.grpc_credentials() if self._tls else None,
             {
@@ -221,7 +186,7 @@ class Gateway:
                 "grpc.max_allowed_incoming_connections": settings.max_connections,
             },
             edge=True,
-            authenticate=GrpcAuthentication(self._authenticator, self._admission),
+            authenticate=GrpcAuthentication(self.parts.authenticator, self._admission),
             metrics=self.metrics.process,
             asked=self._peers.asked,
         )

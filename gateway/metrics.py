@@ -50,68 +50,15 @@ class GatewayMetrics:
             ["how"],
             registry=self.registry,
         )
-        self.workflows_running = Gauge(
-            "agentmem_gateway_workflows_running", "Workflow runs that go on in this gateway.", registry=self.registry
-        )
-        self.workflows_ended = Counter(
-            "agentmem_gateway_workflows_ended_total",
-            "Workflow runs that ended here, by how: succeeded, failed, cancelled, interrupted.",
-            ["state"],
-            registry=self.registry,
-        )
-        self.workflows_taken_over = Counter(
-            "agentmem_gateway_workflows_taken_over_total",
-            "Workflow runs in a cluster that nobody attended to, because their node is gone or their gateway was "
-            "started again, and that this gateway went on with unasked.",
-            registry=self.registry,
-        )
-        self._nodes = Gauge(
-            "agentmem_gateway_cluster_nodes",
-            "Nodes of the cluster, known and ready ones, as this gateway last read; 0 on a single machine.",
-            ["state"],
-            registry=self.registry,
-        )
-        self.cluster_age = Gauge(
-            "agentmem_gateway_cluster_sync_age_seconds",
-            "Seconds since this gateway last read the list of nodes; 0 on a single machine.",
-            registry=self.registry,
-        )
-        self.routed = Counter(
-            "agentmem_gateway_turns_routed_total",
-            "Turns in a cluster by why they went to their node: claim (one of the agent runs there), last (the agent's "
-            "state was committed there), rendezvous, load (of no agent), local (no node is ready).",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.rerouted = Counter(
-            "agentmem_gateway_turns_rerouted_total",
-            "Calls that were sent again before they had begun: unreachable (to the next node), aborted (two nodes "
-            "computed turns of one agent).",
-            ["reason"],
-            registry=self.registry,
-        )
-        for state in ("known", "ready"):
-            self._nodes.labels(state)
-        for reason in ("claim", "last", "rendezvous", "load", "local"):
-            self.routed.labels(reason)
-        for reason in ("unreachable", "aborted"):
-            self.rerouted.labels(reason)
         for door in ("http", "grpc"):
             self._running.labels(door)
             self._latency.labels(door)
         for how in ("named", "retried", "continued", "forked", "new", "none"):
             self.agents_resolved.labels(how)
-        for state in ("succeeded", "failed", "cancelled", "interrupted"):
-            self.workflows_ended.labels(state)
 
     def http_answered(self, route: str, method: str, code: int) -> None:
         """Count one HTTP answer. `route` is a route's pattern."""
         self._http.labels(route, method if method in _METHODS else "other", str(code)).inc()
-
-    def cluster(self, known: int, ready: int) -> None:
-        """Set how many nodes there are."""
-        self._nodes.labels("known").set(known)
-        self._nodes.labels("ready").set(ready)
 
     @contextmanager
     def generation(self, door: str) -> Iterator[None]:

@@ -268,9 +268,11 @@ def check_files(settings: GatewaySettings) -> None:
 def authenticator(settings: GatewaySettings, of_cluster: KeySource | None) -> Authenticator:
     """Return what lets callers in; `of_cluster` are the cluster's keys, if it is by those.
 
-    Raises SettingsError for a file of keys that cannot be used.
+    Raises SettingsError for a file of keys that cannot be used, and where the cluster's keys cannot be had.
     """
-    source = of_cluster if settings.cluster_keys else _key_file(settings)
+    if settings.cluster_keys and of_cluster is None:
+        raise SettingsError("cluster_keys: this installation has no clusters")
+    source = of_cluster or _key_file(settings)
     if source is None:
         return Everyone(settings.namespace, settings.limits(CallerLimits()))
     return KeyRing(source, settings.limits(DEFAULT_LIMITS))

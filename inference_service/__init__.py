@@ -26,5 +26,5 @@ from inference_service.open_files import keep_limit
 
 keep_limit()
 # GPUs would take TF32 for float32 products of several rows and not of one: a token's KV would depend on who shares its
-# pass. With the real Gemma 3 270M, logits were off by 0.12 of the largest (H100).
+# pass.
 os.environ.setdefault("MLX_ENABLE_TF32", "0")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -56,6 +56,10 @@ class TokensInput:
 TurnInput = MessagesInput | TextInput | AppendInput | TokensInput
 
 
+SAMPLING_OF_MODELS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Parameters that a model may have defaults for."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen, by the fields of the contract's Sampling; by default greedily."""
@@ -74,13 +78,7 @@ class Sampling:
     @property
     def defaults(self) -> types_pb2.Sampling:
         """The parameters that a model has defaults for."""
-        return types_pb2.Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-        )
+        return types_pb2.Sampling(**{name: getattr(self, name) for name in SAMPLING_OF_MODELS})
 
     def with_given(self, given: types_pb2.Sampling) -> Self:
         """Return the same, but for what is set in a request's, which was checked."""

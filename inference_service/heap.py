@@ -1,6 +1,6 @@
 """Garbage collection in a worker's own process: as models come and go, not in the middle of turns.
 
-A full collection of a worker takes 0.3 s on a GPU box, in which no thread runs. Frozen objects are not looked at.
+A full collection takes 0.3 s on a GPU box, in which no thread runs. Frozen objects are not looked at.
 """
 
 import gc
@@ -16,7 +16,6 @@ def keep() -> None:
 
 
 def kept() -> bool:
-    """Return whether the process freezes its heap."""
     return _kept
 
 

@@ -1,4 +1,4 @@
-"""What was found out once, by name, in one JSON file: it costs seconds to find out again, and nothing else."""
+"""Values that cost seconds to find out, by name, in one JSON file."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from typing import Any
 class JsonCache:
     """JSON values by name. Thread-safe; other processes may share the file, and the last to write wins.
 
-    A file that cannot be read is taken as empty, and where one cannot be written this object remembers alone. It is
-    replaced whole, so that a process that dies meanwhile leaves the old one.
+    A file that cannot be read is taken as empty; where one cannot be written this object remembers alone. It is
+    replaced whole.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,16 +22,15 @@ class JsonCache:
         self._unwritten: dict[str, Any] | None = None
 
     def get(self, name: str) -> Any:
-        """What is remembered under a name; None if nothing is."""
+        """None if nothing is remembered."""
         with self._lock:
             return self._known().get(name)
 
     def put(self, name: str, value: Any) -> None:
-        """Remember a value under a name."""
         self.update(lambda known: {**known, name: value})
 
     def update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Remember, instead of all that is known, what `change` makes of it."""
+        """Remember what `change` makes of all that is known."""
         with self._lock:
             known = change(self._known())
             partial = self._path.with_suffix(f".{os.getpid()}.tmp")

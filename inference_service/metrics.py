@@ -132,8 +132,8 @@ class WorkerMetrics:
         self.fetch_bytes = counter("cache_fetch_bytes", "Bytes of KV files that came, in these seconds.", "source")
         self.fetch_choices = counter(
             "cache_fetch_choices",
-            "Turns that found KV on other nodes or in the object store, and no nearer: those that fetched it, those"
-            " that computed it because that was estimated to be faster, and those that fetched some.",
+            "Turns that found KV on other nodes or in the object store, and no nearer: those that fetched it, and those"
+            " that computed it because that was estimated to be faster.",
             "model_id",
             "choice",
         )

@@ -1,4 +1,4 @@
-"""The limit of open files, which mlx-lm lowers for good in each process that imports it: to 2,048, and to 4,096."""
+"""The limit of open files, which mlx-lm lowers in each process that imports it."""
 
 import resource
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the inference worker's process does, once MLX is known to be there."""
+"""The inference worker's process, once MLX is known to be there."""
 
 import asyncio
 import logging

@@ -102,13 +102,6 @@ class WorkerSettings(ModelSettings):
         ge=1,
         description="a shorter common beginning is not worth restoring (default: 16; 128 on a GPU with its own memory)",
     )
-    fetch: Literal["measured", "always"] = Field(
-        "measured",
-        description=(
-            "whether turns fetch KV from other nodes and the object store; measured: where that is estimated to be "
-            "faster than to compute it"
-        ),
-    )
 
     @property
     def data_directory(self) -> Path:

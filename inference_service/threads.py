@@ -1,13 +1,12 @@
-"""The worker's thread pools, one for each kind of work, so that none waits for work of another kind.
+"""The worker's thread pools, one for each kind of work, so that none waits for another kind.
 
     requests      1   requests parsed, checked and hashed
     planning      4   prompts rendered and tokenized, names of blocks hashed
     large-input   1   planning for inputs of a megabyte and more, which take several times their size in memory
     grammar       1   schemas compiled to grammars: hostile ones take time, and only from each other
-    files        16   files of KV read, written, hashed and fsynced, enough for two turns that restore at once; also
-                      runs `asyncio.to_thread`
+    files        16   files of KV read, written, hashed and fsynced; also `asyncio.to_thread`
 
-The engine has its own thread, and `models.loading` has its own for model files and downloads.
+The engine and `models.loading` have threads of their own.
 """
 
 import asyncio
@@ -51,7 +50,7 @@ class WorkerThreads:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def parse(self, work: Callable[[], _T]) -> _T:
-        """Run work on a request, also a small one: finding out a message's size takes as long as serializing it."""
+        """Run work on a request: finding out its size takes as long as serializing it."""
         return await _run(self._requests, work)
 
     async def plan(self, work: Callable[[], _T], tokens: int | None = None) -> _T:
@@ -65,12 +64,10 @@ class WorkerThreads:
         return await _run(self._large, lambda: _and_release(work))
 
     async def compile(self, work: Callable[[], _T]) -> _T:
-        """Compile a grammar."""
         return await _run(self._grammar, work)
 
 
 def characters(turn_input: TurnInput) -> int:
-    """Return the characters of an input's text."""
     match turn_input:
         case AppendInput(content):
             return characters(content)

@@ -38,14 +38,13 @@ from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import disk_problem
 from inference_service.threads import WorkerThreads
-from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher
+from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.presence import Presence
-from inference_service.turns.reserving import AgentLocks, Reservations
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.runner import TurnRunner
 from inference_service.turns.summarizing import Summarizer
@@ -83,7 +82,7 @@ class Worker:
         locks, hints = AgentLocks(), TurnHints()
         least = settings.min_restore_tokens
         limits = MatchLimits(least) if least else MatchLimits()
-        speeds = Speeds(measures=settings.fetch == "measured")
+        speeds = Speeds()
         fetcher = Fetcher(store, self._metrics, speeds)
         restorer = Restorer(fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
@@ -99,7 +98,6 @@ class Worker:
             swap_wait=settings.swap_wait,
             min_residency=settings.min_residency,
         )
-        reservations = Reservations(persister, settings.room_wait)
         pool_writer = PoolWriter(self._engine, self._threads, persister)
         self._runner = TurnRunner(
             self._models,
@@ -107,10 +105,8 @@ class Worker:
             self._threads,
             store,
             planner,
-            Summarizer(self._engine, self._threads, planner, restorer, reservations),
-            reservations,
+            Summarizer(self._engine, self._threads, planner, restorer),
             restorer,
-            Committer(store, self._threads, hints),
             pool_writer,
             persister,
             TurnLog(self._metrics, settings.max_requests),
@@ -119,7 +115,7 @@ class Worker:
             max_requests=settings.max_requests,
         )
         inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
-        prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, reservations, self._metrics)
+        prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, self._metrics)
         models = ModelServicer(self._models, loader)
         portable = PortableAgents(
             self._models, persister, locks, Exporter(store, fetcher), Importer(store), loader.calibrations

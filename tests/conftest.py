@@ -13,6 +13,7 @@ import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.nodeid import coerce_node_id
@@ -20,9 +21,12 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 import inference_service  # noqa: F401 - keeps mlx-lm from lowering the limit of open files
-from tests import blas, postgres, s3
+from tests import blas, s3
 from tests.faults import shim
 from tests.full_matrix import FULL
+
+if TYPE_CHECKING:
+    from tests.postgres import Server
 
 blas.preload()
 
@@ -110,8 +114,10 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[postgres.Server]:
+def postgres_server() -> Iterator[Server]:
     """A PostgreSQL server, one for all tests of a process; it is fast, and would not survive a crash of the machine."""
+    from tests import postgres
+
     try:
         with postgres.serving() as server:
             yield server

@@ -157,7 +157,6 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "room_wait": number(3.5),
         "max_requests": number(9),
         "min_restore_tokens": number(5),
-        "fetch": text("always"),
     },
     GatewaySettings: _COMMON
     | _DOORS

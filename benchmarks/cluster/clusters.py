@@ -6,8 +6,8 @@ import asyncio
 import json
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +16,11 @@ from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
-from benchmarks.cluster import postgres
 from benchmarks.cluster.lists import listed
 from benchmarks.cluster.machines import HOST, START_SECONDS, Node
 from benchmarks.live import scratch
 from benchmarks.scraping import free_ports
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 from inference_service.storage.client import StoreClient
 
 MODEL: Final = "scripted"
@@ -38,7 +37,6 @@ class Cluster:
     nodes: dict[str, Node]
 
     def any_other(self, name: str) -> Node:
-        """A node that is not this one."""
         return next(node for each, node in self.nodes.items() if each != name)
 
     async def known(self, count: int) -> None:
@@ -61,7 +59,6 @@ class Cluster:
             return {agent: await holder(agent) for agent in agents}
 
     async def lists(self, agents: Iterable[str], asked: Node) -> dict[str, tuple[str, ...]]:
-        """What the ledger has of scripted workers' agents."""
         async with connect(asked.store) as channel:
             store = StoreClient(channel)
 
@@ -86,10 +83,7 @@ async def cluster(
     made: Callable[..., Node] = Node,
     **more: Any,
 ) -> AsyncIterator[Cluster]:
-    """So many new nodes with gateways on the database at libpq's `url`, all ready and known to each other.
-
-    They leave in the end, and their tables stay. `more` goes to `made`.
-    """
+    """Start nodes with gateways on the database at libpq's `url`, known to each other. `more` goes to `made`."""
     run, environment = uuid.uuid4().hex[:6], {"AGENTMEM_STORE_CLUSTER": url, **more.pop("environment", {})}
     with scratch() as root:
         certificates = issue(authority(Path(root) / "tls"), Path(root) / "tls", HOST, _DAYS)
@@ -109,19 +103,6 @@ async def cluster(
             await found.known(count)
             yield found
             await asyncio.gather(*(asyncio.to_thread(node.leave) for node in found.nodes.values()))
-
-
-@contextmanager
-def database(url: str) -> Iterator[tuple[str, postgres.Server | None]]:
-    """The database of a benchmark: its operator's, or that of a server that is started for it."""
-    if url:
-        yield url, None
-        return
-    try:
-        with postgres.serving(postgres.MEASURED) as server:
-            yield server.conninfo, server
-    except postgres.NoServer as problem:
-        raise SystemExit(f"{problem}; install one, or give --database") from problem
 
 
 async def _ready_nodes(http: str) -> int:

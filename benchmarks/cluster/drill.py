@@ -2,13 +2,9 @@
 
     agentmem bench drill [--turns 10000] [--seed 0]
 
-Real stores and gateways with scripted workers, on a PostgreSQL with a synchronous standby. Clients ask any gateway, and
-in every other round any worker, too, so that what a node has in memory is often old. They ask again under the same
-request_id at any other one. In rounds, each on new servers: every process is killed by SIGKILL, and a whole node;
-workers and stores are stopped; nodes are cut off from PostgreSQL, lose its answers and have their packets held; a clock
-jumps by years (where there is a C compiler); and the primary is killed, and its standby takes over. No time is
-measured. The history of each round is checked as a whole (`history.py`): the exit status is 1 where something is wrong,
-and every such turn is told.
+Real stores and gateways with scripted workers, on a PostgreSQL with a synchronous standby. Clients ask any gateway, in
+every other round any worker, too, and ask again under the same request_id. In each round: kills, stops, lost and held
+packets, a clock that jumps, and a failover of the database. The exit status is 1 where a history is wrong.
 """
 
 import argparse
@@ -21,14 +17,14 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import options, results
-from benchmarks.cluster import postgres, shared_options
+from benchmarks.cluster import postgres
 from benchmarks.cluster.faults import FAULTS, Kinds, Pace, all_faults, clock, drilling, set_clocks
 from benchmarks.cluster.history import Append, Operation, Read, violations
 from benchmarks.cluster.machines import HOST
 from benchmarks.cluster.postgres_pair import paired
 from benchmarks.live import scratch
 from benchmarks.tables import Table
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 
 _DAYS = 2
 """That certificates are good for."""
@@ -76,7 +72,6 @@ _SUMMED = ("turns", "ok", "failed", "unknown", "reads", "again", "listed", "seco
 
 
 def figures(asked: Mapping[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is written: sums, and all rounds."""
     faults: Counter[str] = Counter()
     for each in rounds:
         faults.update(each["faults"])
@@ -90,7 +85,6 @@ def figures(asked: Mapping[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """What clients were told, and what was done meanwhile."""
     minutes = figures["seconds"] / 60
     return [
         Table(
@@ -117,10 +111,9 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Drill, print, write after each round; the exit status."""
     asked = {name: getattr(arguments, name) for name in ("turns", "between", "during", "seed")}
     pace, rounds = Pace(arguments.between, arguments.during), list[dict[str, Any]]()
-    output, found = arguments.output or "drill", dict[str, Any]()
+    output, found = arguments.output, dict[str, Any]()
     while sum(each["turns"] for each in rounds) < arguments.turns:
         number = arguments.seed + len(rounds)
         try:
@@ -137,13 +130,12 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--turns", type=options.at_least(1), default=10_000, help="at least so many, in whole rounds")
     found.add_argument("--between", type=options.at_least(1), default=200, help="turns and reads between two faults")
     found.add_argument("--during", type=options.at_least(1), default=100, help="and while one lasts")
     found.add_argument("--seed", type=options.at_least(0), default=0, help="the number of the first round")
-    shared_options.add(found, output="drill")
+    found.add_argument("--output", default="drill", help="name of the file under benchmarks/results")
     return found
 
 

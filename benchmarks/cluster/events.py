@@ -1,12 +1,8 @@
 """Agents, gateways, nodes, and the loss of a node, event by event.
 
-Each of many agents is idle, or pauses between two turns of a session, or has a turn; it has one turn at a time. Idle
-agents begin a session at a rate, which makes one stream for all of them: an event is drawn for any agent, and is none
-where that agent is busy. So ten million agents are arrays, and only those that are busy are events. An agent's memory
-is of the same length throughout; where it has had no turn yet, its KV is on the disk of the first node of its order.
-
-Where a node is lost, its streams end and it leaves routing when its lease has ended; until then a turn that is sent
-there waits for a connection, and goes elsewhere.
+Each agent is idle, pauses within a session, or has a turn. Idle agents begin sessions by one stream of events, which
+are none where the drawn agent is busy: so ten million agents are arrays. Where a node is lost, turns that are sent
+there wait for a connection and go elsewhere, until its lease has ended.
 """
 
 import gc
@@ -41,7 +37,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Failure:
-    """The loss of a node at a time. `lease`: until its streams have ended and it has left routing."""
+    """The loss of a node; in `lease` seconds its streams end and it leaves routing."""
 
     at: float
     node: int = 0
@@ -54,14 +50,14 @@ class Failure:
 
 @dataclass
 class Found:
-    """What a run found. Times are of turns that were asked for from `begin` on, counts of turns of the whole run."""
+    """Times are of turns that were asked for from `begin` on, counts of the whole run."""
 
     arrived: int = 0
     finished: int = 0
     unfinished: int = 0
     """Turns that are on nodes, or on their way to one, at the end."""
     first: "array[float]" = field(default_factory=lambda: array("d"))
-    """Seconds from asking to the first token; of turns that never had it, as long as they had waited."""
+    """Seconds to the first token; of turns that never had it, as long as they waited."""
     sources: Counter[str] = field(default_factory=Counter)
     """Where KV was, of turns that began from `begin` on."""
     commits: "array[float]" = field(default_factory=lambda: array("d"))
@@ -116,7 +112,7 @@ class Simulation:
         self.found = Found()
 
     def begin_in_sessions(self, rate: float) -> None:
-        """Let agents be in sessions from the start, as many as there are where so many turns/s are asked for."""
+        """Let as many agents be in sessions from the start as ask for so many turns/s."""
         load = self._load
         stay = self._costs.stay(rate / self._costs.capacity / len(self._nodes))
         pausing, answered = (round(rate * (1 - 1 / load.turns) * seconds) for seconds in (load.pause, stay))
@@ -166,7 +162,6 @@ class Simulation:
         self._at(now + self._random.expovariate(agents / self._load.idle), self._draw, None)
 
     def _where(self, agent: int) -> int:
-        """The node that committed its state."""
         if (node := self._holder[agent]) == NOWHERE:
             node = self._holder[agent] = next(order(agent, len(self._nodes), self._seed))
         return node
@@ -265,7 +260,6 @@ class Simulation:
         self._gateways.gone(node)
 
     def _close(self) -> None:
-        """Count what has not ended."""
         there = [turn for node in self._nodes for turn in node.present]
         for turn in (*there, *self._going):
             self.found.unfinished += 1

@@ -2,17 +2,10 @@
 
     agentmem bench failover [--samples 3] [--detection 3]
 
-Real stores and gateways with scripted workers, and a PostgreSQL with a synchronous standby, which are started for it.
-Agents ask turn after turn, each at a gateway's door of its own, and where an answer is an error they ask again under
-the same request_id at the next door, after the wait that the answer names, or as SDKs wait. In each round, under load:
-
-- one node's gateway, worker and store are killed by SIGKILL. For each agent that had its turn there, or its present
-  state from there: the seconds from the kill to the first token of the turn that was acknowledged next.
-- another one leaves by SIGTERM, as `agentmem up` ends its services; the same seconds, from the SIGTERM.
-- the primary is killed by SIGKILL, and its standby promoted --detection seconds later, which is what whoever watches
-  it takes to notice (Patroni: up to its `ttl`). The longest time that an acknowledged turn took.
-
-In the end of a round all that clients were told is held against the ledger, turn by turn.
+Real stores and gateways with scripted workers, and a PostgreSQL with a synchronous standby. Clients ask again under the
+same request_id at the next door, as SDKs wait. In each round a node is killed, another one leaves by SIGTERM (seconds
+to the next first token of each agent that it had), and the primary is killed, its standby promoted --detection seconds
+later. Last, all that clients were told is compared with the ledger.
 """
 
 import argparse
@@ -24,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks import options, results
-from benchmarks.cluster import postgres, shared_options
+from benchmarks.cluster import postgres
 from benchmarks.cluster.clusters import Cluster, cluster
 from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node
@@ -114,7 +107,6 @@ def told(turns: Sequence[Spoken]) -> dict[str, Any]:
 
 
 async def sample(number: int, asked: dict[str, Any], made_of: Callable[..., Node] = Node) -> dict[str, Any]:
-    """One round."""
     run = uuid.uuid4().hex[:6]
     flags = (f"--seconds={asked['prefill']}", f"--answer-seconds={asked['answer']}", f"--slots={asked['slots']}")
     agents = [f"{run} {each}" for each in range(_NODES * asked["agents"])]
@@ -135,7 +127,6 @@ async def sample(number: int, asked: dict[str, Any], made_of: Callable[..., Node
 
 
 def figures(asked: dict[str, Any], samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is written: medians, and all samples."""
     found: dict[str, Any] = {"asked": asked}
     for way in (KILLED, LEFT):
         each = [sample[way] for sample in samples]
@@ -156,7 +147,6 @@ def figures(asked: dict[str, Any], samples: Sequence[dict[str, Any]]) -> dict[st
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """The nodes, and the database."""
     asked, killed, left, database = (figures[name] for name in ("asked", KILLED, LEFT, DATABASE))
     rounds = f"Medians of {len(figures['samples'])} rounds (range)."
     return [
@@ -202,11 +192,10 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write after each round."""
     asked = {
         name: getattr(arguments, name) for name in ("agents", "slots", "prefill", "answer", "detection", "between")
     }
-    output, samples = arguments.output or "failover", list[dict[str, Any]]()
+    output, samples = arguments.output, list[dict[str, Any]]()
     try:
         for number in range(arguments.samples):
             samples.append(await sample(number, asked))
@@ -218,11 +207,15 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--detection", type=float, default=3.0, help="seconds until the standby is promoted")
     found.add_argument("--between", type=float, default=4.0, help="seconds before and after each")
-    shared_options.add(found, "slots", "prefill", "answer", "samples", agents=5, output="failover")
+    found.add_argument("--agents", type=options.at_least(1), default=5, help="for each node")
+    found.add_argument("--slots", type=options.at_least(1), default=8, help="turns that a node computes at once")
+    found.add_argument("--prefill", type=float, default=0.2, help="seconds to a turn's first token")
+    found.add_argument("--answer", type=float, default=0.6, help="seconds from there to its end")
+    found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
+    found.add_argument("--output", default="failover", help="name of the file under benchmarks/results")
     return found
 
 

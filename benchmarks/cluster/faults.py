@@ -72,7 +72,6 @@ class Machine:
 
     @contextmanager
     def without(self, failing: Callable[[Proxy], object]) -> Iterator[None]:
-        """Its ways to the servers fail."""
         with ExitStack() as stack:
             for proxy in self.proxies:
                 stack.enter_context(failing(proxy))  # type: ignore[arg-type]
@@ -101,17 +100,14 @@ class Drill:
             await asyncio.sleep(0.01)
 
     async def endure(self) -> None:
-        """What is done while a fault lasts."""
         await self.wait(self._pace.during)
 
     async def end(self) -> list[Operation]:
-        """Let the clients end; what they saw."""
         self.ended.set()
         await asyncio.gather(*self.running)
         return [operation for client in self.clients for operation in client.history]
 
     async def lists(self) -> dict[str, tuple[str, ...]]:
-        """What the ledger has now."""
         return {agent: await self.clients[0].doors[0].read(agent) for agent in AGENTS}
 
     def _done(self) -> int:
@@ -119,17 +115,14 @@ class Drill:
 
 
 async def kill_worker(drill: Drill, machine: Machine) -> None:
-    """SIGKILL; started again a while later."""
     await _kill(drill, machine, "worker")
 
 
 async def kill_gateway(drill: Drill, machine: Machine) -> None:
-    """SIGKILL; started again a while later."""
     await _kill(drill, machine, "gateway")
 
 
 async def kill_store(drill: Drill, machine: Machine) -> None:
-    """SIGKILL; started again a while later."""
     await _kill(drill, machine, "store")
 
 
@@ -152,7 +145,6 @@ async def stop_worker(drill: Drill, machine: Machine) -> None:
 
 
 async def stop_store(_: Drill, machine: Machine) -> None:
-    """SIGSTOP."""
     machine.node.signal(signal.SIGSTOP, "store")
     await asyncio.sleep(PAUSE)
     machine.node.signal(signal.SIGCONT, "store")
@@ -177,7 +169,6 @@ async def hold_packets(_: Drill, machine: Machine) -> None:
 
 
 async def set_clocks(drill: Drill, machine: Machine) -> None:
-    """A year ahead, a year behind, and right."""
     for ahead in (YEAR, -YEAR, 0):
         machine.set_clock(ahead)
         await drill.endure()
@@ -207,7 +198,7 @@ async def all_faults(drill: Drill, first: int = 0) -> list[str]:
 
 
 def clock(directory: Path) -> dict[str, str]:
-    """Variables of a machine whose clock the file of the second one moves; none where there is no compiler."""
+    """Variables of a machine whose clock a file moves; none without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         return {}

@@ -6,9 +6,7 @@ from benchmarks.cluster.policies import BUSIER, View, limit
 
 
 class Gateways:
-    """Each knows of a node's load what the last heartbeat said, and what it has sent there in this period and the one
-    before. Without heartbeats all know all at once.
-    """
+    """Each knows of a node's load the last heartbeat and what it sent there in two periods; without heartbeats, all."""
 
     def __init__(self, nodes: int, *, heartbeats: bool, busier: float = BUSIER) -> None:
         self.ready = [True] * nodes
@@ -23,7 +21,6 @@ class Gateways:
         self._own_before: Counter[int] = Counter()
 
     def view(self, gateway: int) -> View:
-        """Return what a gateway knows."""
         if not self._heartbeats:
             return View(self.ready, self._loads.__getitem__, limit(self._total, self._able, self._busier))
         seen, sent, before = self._seen, self._sent, self._sent_before
@@ -43,19 +40,16 @@ class Gateways:
             self._own[gateway] += 1
 
     def left(self, node: int) -> None:
-        """Count a turn less."""
         self._loads[node] -= 1
         self._total -= 1
 
     def beat(self) -> None:
-        """All nodes say their load."""
         self._seen = self._loads.copy()
         self._total_seen = self._total
         self._sent_before, self._sent = self._sent, Counter()
         self._own_before, self._own = self._own, Counter()
 
     def gone(self, node: int) -> None:
-        """A node is no longer ready."""
         self.ready[node] = False
         self._able -= 1
         self._total -= self._loads[node]

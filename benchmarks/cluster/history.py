@@ -1,13 +1,8 @@
 """What clients saw of agents' ledgers, and whether one ledger can have shown it: Elle's list-append, for turns.
 
-A turn appends its request_id to its agent's list, and an operation's times are the client's: from before it asked until
-after it was told. The check is for strict serializability of each agent (Kingsbury and Alvaro, Elle: Inferring
-Isolation Anomalies from Experimental Observations, VLDB 2020). Since a list shows the order of its own appends, nothing
-is searched for. Appends and reads have a place in the final list, an append its index, a read that of the first
-append it does not have; and an order of places is possible exactly if no operation had ended before another began that
-stands in front of it.
-
-All is pure: no clock, no I/O. The clock of the times is the caller's, one for all clients of a history.
+A turn appends its request_id to its agent's list; times are the client's, on one clock. The check is for strict
+serializability of each agent (Kingsbury and Alvaro, Elle, VLDB 2020). Each operation has a place in the final list; an
+order is possible exactly if none had ended before another began that has an earlier place. Pure.
 """
 
 from collections import defaultdict
@@ -34,10 +29,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Append:
-    """A turn, with all of its retries: no two of a history have one request_id. Times in seconds.
-
-    `seen` is the list that the turn continued, as its node took it to be; None if that is not known.
-    """
+    """A turn with all of its retries; times in seconds. `seen` is the list that it continued, None if not known."""
 
     agent: str
     request_id: str
@@ -49,7 +41,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Read:
-    """An agent's list, as a reader was told. One that failed says nothing, and is no part of a history."""
+    """An agent's list, as a reader was told; one that failed is left out."""
 
     agent: str
     began: float
@@ -93,10 +85,8 @@ class Violation(NamedTuple):
 
 
 def violations(history: Iterable[Operation], final: Mapping[str, Sequence[str]]) -> list[Violation]:
-    """All that is wrong with a history, by agent; `final` has the list of each agent when all clients had ended.
-
-    An agent that is not in `final` has an empty list. Raises ValueError where two appends have one request_id.
-    """
+    """Return all mistakes by agent; `final` has the lists in the end. Raises ValueError for a request_id of two
+    appends."""
     appends: dict[str, dict[str, Append]] = defaultdict(dict)
     reads: dict[str, list[Read]] = defaultdict(list)
     home: dict[str, str] = {}
@@ -121,7 +111,6 @@ _Found = Iterator[tuple[Kind, str]]
 
 
 def _members(appends: Mapping[str, Append], home: Mapping[str, str], final: tuple[str, ...]) -> _Found:
-    """Who is in the list, and how often."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, request_id in enumerate(final):
         places[request_id].append(place)
@@ -140,7 +129,6 @@ def _members(appends: Mapping[str, Append], home: Mapping[str, str], final: tupl
 
 
 def _beginnings(appends: Mapping[str, Append], reads: Iterable[Read], final: tuple[str, ...]) -> _Found:
-    """What was read, and what turns continued, are beginnings of the list; a turn's is the one in front of it."""
     for read in reads:
         if read.found != final[: len(read.found)]:
             yield Kind.FORKED, f"what was read until {read.ended:.6f} {_difference(read.found, final)}"
@@ -163,7 +151,7 @@ def _shown(listed: tuple[str, ...]) -> str:
 
 
 class _Placed(NamedTuple):
-    """An operation where it stands: 2n for a read of n appends, 2n + 1 for the append at n."""
+    """An operation at its place: 2n for a read of n appends, 2n + 1 for the append at n."""
 
     place: int
     began: float
@@ -172,7 +160,6 @@ class _Placed(NamedTuple):
 
 
 def _order(appends: Mapping[str, Append], reads: Iterable[Read], final: tuple[str, ...]) -> _Found:
-    """No operation had ended before one began that stands in front of it. Those that stand nowhere are left out."""
     beginnings = (read for read in reads if read.found == final[: len(read.found)])
     placed = [_Placed(2 * len(read.found), read.began, read.ended, read) for read in beginnings]
     for place, request_id in enumerate(final):

@@ -1,9 +1,9 @@
-"""What the simulation takes as given, with its sources, and what a turn costs by it."""
+"""The simulation's inputs with their sources, and what a turn costs by them. Times are seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,73 +11,42 @@ SLOTS = 32
 """Turns that run on a node at once: as many as decoding was measured with."""
 CLASSES = 64
 """Lengths of memories, each as frequent as the others."""
-MEDIAN_TOKENS = 4096
-SPREAD = 0.8
-"""Lengths are lognormal: of this median, and so much spread of their logarithms."""
+MEDIAN_TOKENS, SPREAD = 4096, 0.8
+"""Lengths are lognormal; SPREAD is of their logarithms."""
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Inputs = Mapping[str, Any]
 """By name: a number, or seconds by tokens."""
 
-
-class Given(NamedTuple):
-    """An input: its value, or values by tokens."""
-
-    what: str
-    unit: str
-    value: float | Mapping[int, float]
-    source: str
-
-
-_TTFT, _ENGINE = "results/ttft-llama-3.1-8b-gpu.json", "results/engine-llama-3.1-8b-2k-gpu.json"
-_DESIGN, _UNKNOWN = "the design", "not measured"
-GIVEN = {
-    "cold": Given(
-        "first token of a turn whose whole memory is computed, by tokens",
-        *("s", {1000: 0.2662, 4000: 0.6112, 16000: 2.522, 32000: 6.192}, _TTFT),
-    ),
-    "hot": Given(
-        "first token of a turn whose KV is in the worker's pool, by tokens",
-        *("s", {1000: 0.06543, 4000: 0.06475, 16000: 0.06804, 32000: 0.07881}, _TTFT),
-    ),
-    "prompt": Given(
-        "of it computing 50 new tokens, by tokens before them",
-        *("s", {1000: 0.0449, 4000: 0.04379, 16000: 0.04523, 32000: 0.05316}, _TTFT),
-    ),
-    "memory": Given(
-        "restoring KV from files in the page cache, by tokens",
-        *("s", {1000: 0.03169, 4000: 0.05936, 16000: 0.1791, 32000: 0.3389}, _TTFT),
-    ),
-    "disk": Given(
-        "restoring KV from files that only the disk has, by tokens",
-        *("s", {1000: 0.04846, 4000: 0.1381, 16000: 0.4844, 32000: 0.8759}, _TTFT),
-    ),
-    "new_tokens": Given("new tokens of a turn", "", 50, _TTFT),
-    "bytes_per_token": Given("KV of a token", "B", 36_864, "32 layers, 8 heads of K and V, 128 wide, in 4.5 bits"),
-    "decode_1": Given("answers, tokens/s, 1 agent at 2,048 tokens", "/s", 150.1, _ENGINE),
-    "decode_8": Given("answers, tokens/s, 8 agents at 2,048 tokens", "/s", 1087.0, _ENGINE),
-    "decode_32": Given("answers, tokens/s, 32 agents at 2,048 tokens", "/s", 2379.0, _ENGINE),
-    "network_bytes": Given("KV from another node, each node's card", "B/s", 1.25e9, f"{_UNKNOWN}: 10 Gbit/s"),
-    "remote_bytes": Given("KV from S3, each node", "B/s", 5e8, _UNKNOWN),
-    "remote_seconds": Given("KV from S3, before its first byte", "s", 0.05, _UNKNOWN),
-    "upload_seconds": Given("until what was committed is in S3", "s", 5, _UNKNOWN),
-    "pool_bytes": Given("KV in a worker's pool", "B", 6e10, "chosen: of a GPU with 80 GB, 4.5 of them weights"),
-    "memory_bytes": Given("files of KV in a node's page cache", "B", 1.28e11, "chosen"),
-    "heartbeat_seconds": Given("between two reports of a node's load", "s", 2, _DESIGN),
-    "lease_seconds": Given("until a node that says nothing is gone, and its streams have ended", "s", 10, _DESIGN),
-    "connect_seconds": Given("until a node that does not answer is passed over", "s", 2, _DESIGN),
-    "retry_seconds": Given("until a client repeats a turn that failed", "s", 1, f"{_DESIGN}: RetryInfo"),
+GIVEN: Inputs = {
+    # First tokens and their parts, by tokens: results/ttft-llama-3.1-8b-gpu.json.
+    "cold": {1000: 0.2662, 4000: 0.6112, 16000: 2.522, 32000: 6.192},
+    "hot": {1000: 0.06543, 4000: 0.06475, 16000: 0.06804, 32000: 0.07881},
+    "prompt": {1000: 0.0449, 4000: 0.04379, 16000: 0.04523, 32000: 0.05316},  # 50 new tokens
+    "memory": {1000: 0.03169, 4000: 0.05936, 16000: 0.1791, 32000: 0.3389},  # KV from the page cache
+    "disk": {1000: 0.04846, 4000: 0.1381, 16000: 0.4844, 32000: 0.8759},  # KV that only the disk has
+    "new_tokens": 50,
+    "bytes_per_token": 36_864,  # 32 layers, 8 heads of K and V, 128 wide, in 4.5 bits
+    # Answers, tokens/s of so many agents at 2,048 tokens: results/engine-llama-3.1-8b-2k-gpu.json.
+    **{"decode_1": 150.1, "decode_8": 1087.0, "decode_32": 2379.0},
+    # Not measured.
+    "network_bytes": 1.25e9,  # a second of KV from another node: 10 Gbit/s
+    **{"remote_bytes": 5e8, "remote_seconds": 0.05},  # KV from S3: a second, and before its first byte
+    "upload_seconds": 5,  # until what was committed is in S3
+    # Chosen: a GPU with 80 GB, 4.5 of them weights.
+    **{"pool_bytes": 6e10, "memory_bytes": 1.28e11},
+    # The design.
+    "heartbeat_seconds": 2,
+    "lease_seconds": 10,  # until a node that says nothing is gone, and its streams have ended
+    "connect_seconds": 2,  # until a node that does not answer is passed over
+    "retry_seconds": 1,  # until a client repeats a turn that failed
 }
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What turns cost on one node, in seconds; sequences are by class of length.
-
-    `prompt` and `cold` occupy the GPU: computing a turn's new tokens, and with them all that came before. `memory` and
-    `disk` occupy the node's disk, `network` its card: KV from the page cache, from files, from another node. `remote`
-    is from S3, on the same card. `step` is of one token for each of so many agents at once, `step[0]` is not used.
-    """
+    """Seconds of a turn on one node, by class of length. GPU: `prompt` (new tokens), `cold` (all). Disk: `memory`
+    (page cache), `disk`. Card: `network`, `remote` (S3). `step[n]` is one token for each of n agents."""
 
     tokens: Sequence[float]
     prompt: Sequence[float]
@@ -98,7 +67,6 @@ class Costs:
 
     @property
     def slots(self) -> int:
-        """Turns that run at once."""
         return len(self.step) - 1
 
     @property
@@ -112,7 +80,7 @@ class Costs:
         return 1 / self.turn
 
     def stay(self, load: float) -> float:
-        """Seconds of a turn at a load below 1, but for waiting: its prompt, and an answer among others."""
+        """Seconds of a turn at a load below 1, without waiting."""
         rate, stay, prompt = self.capacity * load, self.turn, float(np.mean(self.prompt))
         for _ in range(100):
             beside = min(max(rate * stay, 1), self.slots)
@@ -120,11 +88,6 @@ class Costs:
                 1 - rate * prompt
             )
         return stay
-
-
-def read() -> Inputs:
-    """Return all values."""
-    return {name: each.value for name, each in GIVEN.items()}
 
 
 def costs(inputs: Inputs, *, prefill: float = 1.0) -> Costs:
@@ -152,7 +115,6 @@ def costs(inputs: Inputs, *, prefill: float = 1.0) -> Costs:
 
 
 def _lengths(measured: Mapping[int, float]) -> Array:
-    """Of the classes: the middle of each, within what was measured."""
     normal = NormalDist()
     middles = [normal.inv_cdf((number + 0.5) / CLASSES) for number in range(CLASSES)]
     found: Array = np.clip(MEDIAN_TOKENS * np.exp(SPREAD * np.array(middles)), min(measured), max(measured))

@@ -9,14 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM, Signals
 from typing import Final, Protocol
 
 import grpc
-import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
@@ -39,11 +37,8 @@ class Process(Protocol):
 
 
 class Node:
-    """One node's processes over a directory of its own, which `destroy` removes.
-
-    `environment` is what theirs has besides. With `gateway_flags` it has a gateway, too, with two `ports` from that one
-    on.
-    """
+    """One node's processes over a directory of its own. With `gateway_flags` it has a gateway at `ports` and the
+    next."""
 
     def __init__(
         self,
@@ -72,7 +67,6 @@ class Node:
         self.processes: dict[str, Process] = {}
 
     def start(self, *names: str) -> None:
-        """Start processes (default: all) without waiting."""
         for name in names or tuple(self._commands):
             log = self.root / f"{name}.log"
             log.touch()
@@ -95,11 +89,9 @@ class Node:
 
     @property
     def store(self) -> str:
-        """Where the store serves."""
         return f"unix:{self.run}/store.sock"
 
     def signal(self, number: Signals, *names: str) -> None:
-        """Send a signal to processes (default: all)."""
         for name in names or tuple(self.processes):
             self.processes[name].send_signal(number)
 
@@ -120,29 +112,11 @@ class Node:
         return {name: self.processes.pop(name).wait(END_SECONDS) for name in names}
 
     def destroy(self) -> None:
-        """Kill what runs, and remove all files."""
         self.kill()
         shutil.rmtree(self.root)
 
-    def used(self) -> dict[str, float]:
-        """Processor seconds so far, by process."""
-        return {name: processor_seconds([psutil.Process(each.pid)]) for name, each in self.processes.items()}
-
-
-def processor_seconds(processes: list[psutil.Process]) -> float:
-    """What processes have used of processors, those that ended meanwhile left out."""
-
-    def each() -> Iterator[float]:
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                yield times.user + times.system
-
-    return sum(each())
-
 
 async def serving(target: str) -> bool:
-    """Whether a server's health service says SERVING."""
     async with connect(target) as channel:
         try:
             answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)

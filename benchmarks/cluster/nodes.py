@@ -1,8 +1,7 @@
 """One node of the simulation: slots, a disk, a network card, and a GPU.
 
-A turn waits for a slot and keeps it until its answer is complete. What it needs of KV is read by the disk, or comes
-over the card, one turn after the other. Prompts are computed one after the other, too, in the order in which their KV
-is there. Answers of all turns in slots are decoded together, a token of each in a step, while no prompt is computed.
+A turn keeps a slot until its answer is complete. Disk, card and prompts take one turn after the other; answers are
+decoded together, while no prompt is computed.
 """
 
 from collections import OrderedDict, deque
@@ -41,11 +40,7 @@ class Turn:
 
 
 class Node:
-    """Its methods are called at the time `now`, which never goes back.
-
-    `began` is asked in which way a turn that has a slot gets its KV: seconds of the disk, of the card, and of
-    the GPU for its prompt. `first` and `ended` are told of its first token and of its end.
-    """
+    """`now` never goes back. `began` returns seconds of disk, card and GPU for a turn that has a slot."""
 
     def __init__(
         self,
@@ -76,7 +71,6 @@ class Node:
         self._stamp = self._sequence = 0
 
     def arrive(self, turn: Turn, now: float) -> None:
-        """Take a turn."""
         turn.node = self
         self.present[turn] = None
         if self._free:
@@ -95,7 +89,7 @@ class Node:
                     cache.popitem(last=False)
 
     def lose(self, now: float) -> tuple[list[Turn], float]:
-        """Stop for good. Return the turns that were here, which are nowhere now, and how many tokens they had."""
+        """Stop for good. Return the turns that were here, and how many tokens they had."""
         self._advance(now)
         self.alive = False
         tokens = sum(turn.answer - (turn.end - self._steps) for _, _, turn in self._decoding)
@@ -129,7 +123,6 @@ class Node:
             self._next(now)
 
     def _next(self, now: float) -> None:
-        """Compute the next prompt, or else decode."""
         self._stamp += 1
         if self._prompts:
             self._computing, seconds = self._prompts.popleft()
@@ -164,7 +157,6 @@ class Node:
             self._next(now)
 
     def _advance(self, now: float) -> None:
-        """Count the steps since something changed."""
         if self._decoding and self._computing is None:
             self._steps += (now - self._since) / self._step[len(self._decoding)]
         self._since = now

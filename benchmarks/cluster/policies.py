@@ -1,7 +1,6 @@
-"""On which node a turn runs: the policies that are compared. Pure, and the same as the gateway's but for its hash.
+"""On which node a turn runs: the policies that are compared. Pure.
 
-An agent's order of nodes is a random permutation of its own that stays: all that rendezvous hashing gives, without a
-hash of every node for every turn.
+An agent's order of nodes is a random permutation that stays: as rendezvous hashing gives it, without a hash a node.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass
 class View:
-    """What a gateway knows: whether nodes take turns, and the load of each, its own sent turns with them."""
+    """A gateway's knowledge: ready nodes, and the load of each with its own sent turns."""
 
     ready: Sequence[bool]
     load: Callable[[int], int]
@@ -26,11 +25,11 @@ class View:
 
 
 Policy = Callable[[int, int, View, Iterator[int]], int]
-"""The node for an agent: given it, the node that committed its state or NOWHERE, the view, and its order of nodes."""
+"""By agent, the node that committed its state or NOWHERE, the view, and its order of nodes."""
 
 
 def limit(loads: int, ready: int, busier: float = BUSIER) -> float:
-    """Return the load beyond which a node is passed over: given that of all nodes together, and how many are ready."""
+    """Return the load beyond which a node is passed over."""
     return busier * loads / ready + SMALL
 
 
@@ -49,7 +48,6 @@ def order(agent: int, nodes: int, seed: int = 0) -> Iterator[int]:
 
 
 def rendezvous(_agent: int, _last: int, view: View, ordered: Iterator[int]) -> int:
-    """The first of its order that is ready."""
     return next(node for node in ordered if view.ready[node])
 
 
@@ -78,7 +76,6 @@ class RoundRobin:
         self._next = 0
 
     def __call__(self, _agent: int, _last: int, view: View, _ordered: Iterator[int]) -> int:
-        """The next node that is ready."""
         while True:
             node = self._next = (self._next + 1) % len(view.ready)
             if view.ready[node]:
@@ -86,7 +83,6 @@ class RoundRobin:
 
 
 def policies() -> dict[str, Policy]:
-    """Return all, by the names that results have."""
     return {
         "round robin": RoundRobin(),
         "rendezvous": rendezvous,

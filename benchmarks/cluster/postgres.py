@@ -102,15 +102,12 @@ class Server:
 
     @property
     def conninfo(self) -> str:
-        """Where the server is, for libpq."""
         return f"host={self.root} user=agentmem dbname=postgres"
 
     def connect(self, **arguments: Any) -> psycopg.Connection[tuple[Any, ...]]:
-        """A plain connection that commits each statement."""
         return psycopg.connect(self.conninfo, autocommit=True, **arguments)
 
     def run(self, program: str, *arguments: str) -> None:
-        """Run one of PostgreSQL's programs."""
         ended = subprocess.run([programs() / program, *arguments], capture_output=True, check=False, **identity())
         assert ended.returncode == 0, ended.stderr.decode()
 
@@ -130,7 +127,6 @@ class Server:
         raise AssertionError((self.root / "log").read_text(errors="replace"))
 
     def answers(self) -> None:
-        """Wait until the server can be asked, again."""
         while True:
             with suppress(psycopg.OperationalError):
                 self.connect().close()
@@ -138,7 +134,6 @@ class Server:
             time.sleep(0.02)
 
     def processes(self) -> list[psutil.Process]:
-        """The server's processes, the first of them last."""
         assert self.process is not None
         first = psutil.Process(self.process.pid)
         return [*first.children(recursive=True), first]
@@ -159,7 +154,7 @@ class Server:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """SIGKILL for all of them, and the end of the last one: until then its memory is in use."""
+        """SIGKILL all, and wait for the last: until then its memory is in use."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)  # it begins no other
         processes = self.processes()
@@ -169,7 +164,6 @@ class Server:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """End the server, whatever its clients do."""
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGINT)
@@ -217,10 +211,7 @@ def serving(settings: Mapping[str, str] = FAST) -> Iterator[Server]:
 
 @contextmanager
 def standby(primary: Server, name: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A standby of a server, by streaming; its name is for synchronous_standby_names. `settings` are its own.
-
-    Raises NoServer where pg_basebackup is missing.
-    """
+    """A streaming standby; `name` is for synchronous_standby_names. Raises NoServer without pg_basebackup."""
     if not (programs() / "pg_basebackup").exists():
         raise NoServer(f"no standby can be made without pg_basebackup, and {programs()} has none")
     server = Server(directory())

@@ -29,7 +29,6 @@ class Pair(NamedTuple):
 
     @contextmanager
     def cut_off(self) -> Iterator[None]:
-        """The standby acknowledges nothing for a while."""
         receiver = self.standby.receiver()
         receiver.send_signal(signal.SIGSTOP)
         try:
@@ -73,12 +72,10 @@ class Pair(NamedTuple):
             return there and connection.execute("SELECT 1 FROM agentmem.agents").fetchone() is not None
 
     def arrives(self) -> bool:
-        """Wait until the standby shows the agent."""
         return until(self.on_standby)
 
 
 def until(condition: Callable[[], object]) -> bool:
-    """Wait for something that comes."""
     while not condition():
         time.sleep(0.01)
     return True

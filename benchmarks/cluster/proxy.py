@@ -54,9 +54,9 @@ class Proxy:
             self._cut_at = self.answered + count
 
     def cut_answer_after(self, count: int) -> None:
-        """Break the connections once, when so many bytes of the answer to the next call have been carried.
+        """Break the connections once, after so many bytes of the next call's answer.
 
-        What HTTP/2 still says of an earlier call is not counted: it may come at any time.
+        What HTTP/2 still says of an earlier call is not counted.
         """
         with self._lock:
             self._cut_in = count
@@ -81,7 +81,6 @@ class Proxy:
                 pass
 
     def close(self) -> None:
-        """Break all, and listen no more."""
         self._is_cut = True
         self._listener.close()
         self._break()
@@ -148,7 +147,6 @@ class Proxy:
 
 
 def _begins_a_call(data: bytes) -> bool:
-    """Return whether whole frames of HTTP/2 have one that begins a call, beside pings and windows of earlier ones."""
     at = _PREFACE_BYTES if data.startswith(_PREFACE) else 0
     while at + _FRAME_HEADER_BYTES <= len(data):
         if data[at + 3] == _HEADERS:

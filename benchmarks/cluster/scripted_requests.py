@@ -10,7 +10,7 @@ from benchmarks.cluster.lists import is_element
 from inference_service.domain import TextInput, TurnRequest
 
 _NOT_REPEATED: Final = ("request_id", "if_version", "if_revision", "memory_mode", "expiry", "context_policy")
-"""Fields that may differ in a retry, as the real worker has it, whose module of requests imports tokenizers."""
+"""A retry may differ in these; the real worker's list is beside imports of tokenizers."""
 
 
 def turn_request(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> TurnRequest:
@@ -38,7 +38,6 @@ def turn_request(request: inference_pb2.GenerateRequest | inference_pb2.PrefillR
 
 
 def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
-    """A hash of what is asked, without what a retry need not repeat."""
     arguments = cast(Any, type(request)())
     arguments.CopyFrom(request)
     for name in _NOT_REPEATED:

@@ -1,7 +1,6 @@
 """InferenceService of a worker that computes nothing: its turns take a scripted time.
 
-Towards the store it is the real worker: the same client, states that are the same only where uid, number and revision
-are, memory that stays hot until the store says otherwise, one turn of an agent at a time, commits that nothing cancels.
+Towards the store it does as the real worker.
 """
 
 import asyncio
@@ -26,12 +25,8 @@ CONTEXT_LENGTH: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Script:
-    """How long turns take, in seconds, like a GPU's of fixed speed.
-
-    `seconds` until their answer, and `cold_seconds` more where the agent's memory is not hot; `answer_seconds` from
-    there to their commit. `slots` turns are computed at once, others wait; beyond `max_requests` of both they are
-    refused.
-    """
+    """Seconds of turns: `seconds` to the answer, `cold_seconds` more if not hot, `answer_seconds` to the commit.
+    `slots` run at once; beyond `max_requests` turns are refused."""
 
     model_id: str = "scripted"
     seconds: float = 0.0
@@ -50,11 +45,8 @@ class Hot(NamedTuple):
 
 @dataclass(eq=False)
 class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
-    """Turns that append their request_id to their agent's list. Their answer is the whole list, a line each.
-
-    So an answer shows what memory the turn was computed with, and stays as long as the list: for lists of some hundred
-    turns. Event loop.
-    """
+    """Turns append their request_id to their agent's list, and answer with all of it: the memory that they had.
+    Event loop."""
 
     store: StoreClient
     script: Script
@@ -67,7 +59,6 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
         self._slots = asyncio.Semaphore(self.script.slots)
 
     def lock(self, key: AgentKey) -> asyncio.Lock:
-        """What is held by whoever changes the agent."""
         return self._locks[key]
 
     async def Generate(
@@ -110,7 +101,6 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
 
     @asynccontextmanager
     async def _admitted(self, asked: TurnRequest) -> AsyncIterator[asyncio.Event]:
-        """Within the limit of requests; what Abort sets."""
         if asked.key.model_id != self.script.model_id:
             raise NotFound("model", asked.key.model_id, f"there is {self.script.model_id!r}")
         if self._requests >= self.script.max_requests:
@@ -146,7 +136,6 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
     async def _computed(
         self, asked: TurnRequest, aborted: asyncio.Event, memory: Hot, *, was_hot: bool
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
-        """The turn itself, committed if it is one that is kept."""
         async with self._slots:
             started = started_from(memory, was_hot=was_hot)
             yield inference_pb2.GenerateResponse(started=started)

@@ -84,7 +84,6 @@ async def serve(settings: ScriptedSettings, stopping: asyncio.Event) -> None:
 
 
 async def _follow_store(channel: grpc.aio.Channel, server: GrpcServer) -> None:
-    """Serving means that the store answers."""
     health, changes = health_pb2_grpc.HealthStub(channel), HealthChanges((channel, _STORE))
     try:
         while True:
@@ -100,7 +99,6 @@ async def _follow_store(channel: grpc.aio.Channel, server: GrpcServer) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.process.service."""
     run_service("scripted-worker", ScriptedSettings, serve, arguments)
 
 

@@ -2,14 +2,9 @@
 
     agentmem bench simulation [--nodes 1000] [--agents 10000000] [--load 0.85] [--seconds 60] [--seeds 1] [--prefill 1]
 
-A discrete-event simulation whose inputs are measured, but where they say that they are not. A load of 1 is what the
-nodes can do while every turn finds its KV in the pool. One node is lost after two fifths of the time, as a machine that
-says nothing more; the first fifth is not counted.
-
-What is simpler than it is: prompts that wait together are computed one after the other, where a worker computes short
-ones in a batch; no answer is decoded while a prompt is computed; a node that is asked for KV has no work of it, and KV
-that an agent left on nodes before the last does not count; agents are alike but for the lengths of their memories, and
-none is new.
+A load of 1 is what the nodes can do while every turn finds its KV in the pool. A node vanishes after two fifths of the
+time; the first fifth is not counted. Simpler than it is: prompts are not batched, no answer is decoded meanwhile, KV
+from another node costs that node nothing, and agents differ in the lengths of memories alone.
 """
 
 import argparse
@@ -20,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, results
-from benchmarks.cluster import shared_options
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
-from benchmarks.cluster.inputs import GIVEN, Costs, Inputs, costs, read
+from benchmarks.cluster.inputs import GIVEN, Costs, Inputs, costs
 from benchmarks.cluster.policies import policies
 from benchmarks.tables import Table
 
@@ -34,7 +28,7 @@ Figures = dict[str, Any]
 
 
 def load_of(agents: int, nodes: int, part: float, costs: Costs) -> Load:
-    """Return what so many agents ask, where it is a part of what the nodes can do. Raises SystemExit for too few."""
+    """Return what agents ask at a part of what nodes can do. Raises SystemExit for too few."""
     rate = part * costs.capacity * nodes
     idle = TURNS * (agents / rate - costs.stay(part)) - (TURNS - 1) * PAUSE
     if idle <= 0:
@@ -74,7 +68,6 @@ def summary(found: Found, seconds: float) -> dict[str, float | None]:
 
 
 def simulated(asked: Mapping[str, Any], inputs: Inputs, policy: str, seed: int) -> Found:
-    """One run."""
     cost = costs(inputs, prefill=asked["prefill"])
     part, seconds, nodes = asked["load"], asked["seconds"], asked["nodes"]
     run = Simulation(
@@ -93,7 +86,6 @@ def simulated(asked: Mapping[str, Any], inputs: Inputs, policy: str, seed: int) 
 
 
 def measured(asked: Mapping[str, Any], inputs: Inputs) -> Figures:
-    """All runs."""
     cost, counted = costs(inputs, prefill=asked["prefill"]), asked["seconds"] * 4 / 5
     return {
         "asked": asked,
@@ -119,47 +111,28 @@ def _over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """Policies, the lost node, and the inputs."""
     asked = figures["asked"]
     where = f"{asked['nodes']:,} nodes, {asked['agents']:,} agents"
-    rows = [[each.what, _value(each.value, each.unit), each.source] for each in GIVEN.values()]
-    note = "Numbers by tokens are of 1,000 to 32,000 tokens, between which the simulation interpolates."
-    given = Table("What is given", ("input", "value", "source"), rows, note)
-    return [_policies(figures, where), _lost(figures, where), given]
+    return [_policies(figures, where), _lost(figures, where)]
 
 
 def _policies(figures: Mapping[str, Any], where: str) -> Table:
     asked = figures["asked"]
-    rows = [
-        [
-            policy,
-            _cell(found["finished"], ",.0f"),
-            _cell(found["tokens"], ",.0f"),
-            _cell(found["mean"], ".2f", " s"),
-            _cell(found["p99"], ".2f", " s"),
-            _cell(found["imbalance"], ".2f"),
-            _share(found["warm"]),
-            _share(found["pool"]),
-            _share(found["fetched"]),
-            _share(found["computed"]),
-        ]
-        for policy, found in figures["policies"].items()
-    ]
-    return Table(
+    cells = (
+        ("turns/s", "finished", ",.0f", ""),
+        ("tokens/s", "tokens", ",.0f", ""),
+        ("wait and first token, mean", "mean", ".2f", " s"),
+        ("p99", "p99", ".2f", " s"),
+        ("busiest node / mean", "imbalance", ".2f", ""),
+        ("warm", "warm", ".1%", ""),
+        ("of them in the pool", "pool", ".1%", ""),
+        ("fetched", "fetched", ".1%", ""),
+        ("computed", "computed", ".1%", ""),
+    )
+    return _table(
         f"Where turns run: {where}, one node lost",
-        (
-            "policy",
-            "turns/s",
-            "tokens/s",
-            "wait and first token, mean",
-            "p99",
-            "busiest node / mean",
-            "warm",
-            "of them in the pool",
-            "fetched",
-            "computed",
-        ),
-        rows,
+        figures,
+        cells,
         f"Asked for are {figures['rate']:,.0f} turns/s, {asked['load']:.0%} of what the nodes can do "
         f"({figures['capacity']:.2f} turns/s each). Memories are {figures['tokens']:,.0f} tokens in the mean. Counted "
         f"are {asked['seconds'] * 4 / 5:.0f} s, and turns without a first token at their end as if they had it then: "
@@ -168,66 +141,48 @@ def _policies(figures: Mapping[str, Any], where: str) -> Table:
 
 
 def _lost(figures: Mapping[str, Any], where: str) -> Table:
-    rows = [
-        [
-            policy,
-            _cell(found["lost_turns"], ",.0f"),
-            _cell(found["lost_mean"], ".1f", " s"),
-            _cell(found["lost_max"], ".1f", " s"),
-            _cell(found["lost_tokens"], ",.0f"),
-            _cell(found["moved"], ",.0f"),
-            _cell(found["moved_mean"], ".2f", " s"),
-            _cell(found["recomputed"], ",.0f"),
-        ]
-        for policy, found in figures["policies"].items()
-    ]
-    return Table(
+    cells = (
+        ("its turns", "lost_turns", ",.0f", ""),
+        ("their first token after the loss, mean", "lost_mean", ".1f", " s"),
+        ("longest", "lost_max", ".1f", " s"),
+        ("tokens of answers lost", "lost_tokens", ",.0f", ""),
+        ("its agents' next turns", "moved", ",.0f", ""),
+        ("their wait and first token", "moved_mean", ".2f", " s"),
+        ("tokens of memory computed again", "recomputed", ",.0f", ""),
+    )
+    return _table(
         f"What the lost node costs: {where}",
-        (
-            "policy",
-            "its turns",
-            "their first token after the loss, mean",
-            "longest",
-            "tokens of answers lost",
-            "its agents' next turns",
-            "their wait and first token",
-            "tokens of memory computed again",
-        ),
-        rows,
+        figures,
+        cells,
         "It is a machine that vanishes: its streams end with its lease. Tokens are "
         f"computed again until {figures['asked']['seconds'] * 3 / 5:.0f} s after the loss. Where a first token is "
         "missing, no turn had it by then.",
     )
 
 
-def _cell(found: Mapping[str, float] | None, form: str, unit: str = "") -> str:
-    """The median, with its spread where there is one."""
+def _table(title: str, figures: Mapping[str, Any], cells: Sequence[tuple[str, str, str, str]], note: str) -> Table:
+    """A row for each policy; of each cell its column, the figure, its format and its unit."""
+    rows = [
+        [policy, *(_cell(found[name], form, unit) for _, name, form, unit in cells)]
+        for policy, found in figures["policies"].items()
+    ]
+    return Table(title, ("policy", *(column for column, *_ in cells)), rows, note)
+
+
+def _cell(found: Mapping[str, float] | None, form: str, unit: str) -> str:
     if found is None:
         return ""
     median, low, high = (f"{found[name]:{form}}" for name in ("median", "min", "max"))
     return f"{median}{unit}" if low == high else f"{median}{unit} ({low}–{high})"
 
 
-def _share(found: Mapping[str, float]) -> str:
-    return f"{found['median']:.1%}"
-
-
-def _value(value: Any, unit: str) -> str:
-    values = value.values() if isinstance(value, Mapping) else [value]
-    if unit == "s":
-        return f"{', '.join(f'{each * 1000:,.0f}' for each in values)} ms"
-    return f"{', '.join(f'{each:,.0f}' for each in values)} {unit}".strip()
-
-
 def main(given: argparse.Namespace) -> int:
-    """Simulate, print, write; the exit status."""
     asked = {name: getattr(given, name) for name in ("nodes", "agents", "load", "seconds", "seeds", "prefill")}
-    figures = measured(asked, read())
+    figures = measured(asked, GIVEN)
     return results.conclude(given.output or f"simulation-{given.nodes}", figures, tables(figures))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--nodes", type=options.at_least(2), default=1000)
     found.add_argument("--agents", type=options.at_least(1), default=10_000_000)
@@ -235,7 +190,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seconds", type=options.at_least(10), default=60, help="that are simulated")
     found.add_argument("--seeds", type=options.at_least(1), default=1, help="runs of each")
     found.add_argument("--prefill", type=float, default=1.0, help="prompts are computed so many times as fast")
-    shared_options.add(found, output="simulation-NODES")
+    found.add_argument("--output", help="name of the file under benchmarks/results (default: simulation-NODES)")
     return found
 
 

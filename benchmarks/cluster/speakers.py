@@ -31,25 +31,19 @@ _ATTEMPT_SECONDS: Final = 120.0
 
 @dataclass(frozen=True)
 class Spoken:
-    """An acknowledged turn, on the client's monotonic clock: asked first, its first token, and its end.
-
-    `door` is the number of the node that was asked first. `failures` are the attempts that were answered with an error
-    before, by name. `hot`: it ran where the agent's last
-    turn had, and found its memory there; None for an agent's first turn.
-    """
+    """An acknowledged turn, on the client's monotonic clock. `door` is the node that was asked first, `failures` the
+    errors."""
 
     agent: str
     request_id: str
     began: float
     first: float
     ended: float
-    hot: bool | None
     seen: tuple[str, ...]
     door: int = 0
     failures: tuple[str, ...] = ()
 
     def append(self) -> Append:
-        """For the check of a history."""
         return Append(self.agent, self.request_id, self.began, self.ended, Outcome.OK, self.seen)
 
 
@@ -64,7 +58,7 @@ class Speakers:
     _running: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Begin, each at a door of its own, as a balancer spreads connections; then at the last that answered."""
+        """Begin, each at a door of its own; then at the last that answered."""
         self._running = [asyncio.create_task(self._speak(*each)) for each in enumerate(self.agents)]
 
     async def wait(self, seconds: float) -> None:
@@ -79,7 +73,6 @@ class Speakers:
         await asyncio.gather(*self._running)
 
     def cancel(self) -> None:
-        """End at once."""
         for task in self._running:
             task.cancel()
 
@@ -114,15 +107,13 @@ class Speakers:
                 *seen, own = turn.text.splitlines()
                 if own != request_id or not turn.version:
                     raise turns.WrongTurn(f"{request_id} was answered with {own}")
-                hot = "hot" in turn.cached if seen else None
-                at = sent + turn.first
-                ended, errors_before = sent + turn.seconds, tuple(failures)
-                return Spoken(agent, request_id, began, at, ended, hot, tuple(seen), first_door, errors_before)
+                first, ended = sent + turn.first, sent + turn.seconds
+                return Spoken(agent, request_id, began, first, ended, tuple(seen), first_door, tuple(failures))
             door += 1
 
 
 def _pause(failure: errors.AgentmemError, failures: int, chance: random.Random) -> float:
-    """As SDKs wait: what the answer says, else half a second, doubling to eight, less up to a quarter by chance."""
+    """As SDKs wait: the answer's seconds, else 0.5 doubling to 8, less up to a quarter."""
     said = getattr(failure, "retry_after", 0.0)
     if said:
         return float(said)

@@ -45,7 +45,6 @@ class Door:
     @classmethod
     @asynccontextmanager
     async def to(cls, node: Node, number: int) -> AsyncIterator[Self]:
-        """One of that node's."""
         async with AsyncExitStack() as stack:
             store, door = [
                 await stack.enter_async_context(connect(place)) for place in (node.store, node.doors[number])
@@ -66,10 +65,7 @@ class Door:
 
 @dataclass
 class Wanderer:
-    """A client that asks at any door, and another one where it is refused or not answered; what it saw is `history`.
-
-    `again` counts the turns that were acknowledged after a first attempt that was not.
-    """
+    """A client that asks at any door, again at another. `again` counts turns that were acknowledged after a failure."""
 
     name: str
     doors: Sequence[Door]

@@ -21,7 +21,7 @@ IGNORE = -100
 _PIECE = re.compile(r"<\|[a-z_]+\|>| ?[A-Za-z]+| ?[0-9]+| ?[^\s<A-Za-z0-9]+|\s")
 """Special tokens, and what the tokenizer's own pre-tokenizer splits plain English with single spaces into."""
 SHORTER_SHARE = 0.4
-"""Share of the batches that repeat a length of the curriculum already passed, so that it is not forgotten."""
+"""Share of batches of shorter lengths, so that these are not forgotten."""
 
 
 class Encoder:
@@ -34,7 +34,7 @@ class Encoder:
         self._known: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of rendered dialogues, the tokenizer's own at five times its speed. For text of the world only."""
+        """Token ids of the world's text, at five times the tokenizer's speed."""
         ids: list[int] = []
         for piece in _PIECE.findall(text):
             known = self._known.get(piece)
@@ -52,7 +52,7 @@ class Encoder:
         return rows
 
     def spoken(self, row: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which tokens of a row the assistant generates: its words and the end token, not the frame around them."""
+        """Mask of the tokens that the assistant generates: its words and the end token."""
         positions = np.arange(len(row))
         last_start = np.maximum.accumulate(np.where(row == self.start, positions, 0))
         role = row[np.minimum(last_start + 1, len(row) - 1)]
@@ -64,10 +64,8 @@ class Encoder:
 
 
 class TrainingBatches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Endless (tokens, targets) batches [rows, length] of about `tokens_per_step` tokens.
-
-    `stage` is shared with the training loop, which moves it: the index into `lengths` to train on now.
-    """
+    """Endless (tokens, targets) batches [rows, length]. `stage`, an index into `lengths`, is moved by the training
+    loop."""
 
     def __init__(self, directory: Path, lengths: tuple[int, ...], tokens_per_step: int, stage: Synchronized[int]):
         self.directory = directory

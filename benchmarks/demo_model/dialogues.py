@@ -1,7 +1,6 @@
 """Generated multi-agent dialogues: facts are told, filler goes by, and questions ask for what was told.
 
-`make_dialogue` is deterministic by its arguments, and its answers are right by construction, so any program can play
-the user's side to a server and compare each reply with the expected one.
+Deterministic, with the right answers.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PRE_TOKEN = re.compile(r" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s")
 _FRAME_TOKENS = 5
 """Tokens around a message's text: <|im_start|>, the role, a newline, <|im_end|>, a newline."""
 _FACT_TOKENS, _QUESTION_TOKENS = 25, 27
-"""What a fact and a question take, replies included, on average: to draw counts that mostly fit at once."""
+"""Mean tokens of a fact and of a question, replies included."""
 
 
 class Message(TypedDict):
@@ -74,11 +73,9 @@ def count_tokens(text: str) -> int:
 
 
 def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split: Split = "heldout") -> Dialogue:
-    """A dialogue of at most `target_tokens` tokens, and less than 40 fewer, the chat template's tokens included.
+    """A dialogue of at most `target_tokens` tokens with the chat template's, and less than 40 fewer.
 
-    `facts` is the number of facts told; by default it is drawn, and grows with the length to 64. `split` chooses the
-    (entity, value) pairs: "heldout" pairs never occur in "train" dialogues. Raises ValueError if the facts and one
-    question don't fit into the target.
+    "heldout" pairs of entity and value never occur in "train". Raises ValueError if facts and a question don't fit.
     """
     rng = random.Random(f"{split}/{seed}/{target_tokens}/{facts}")
     messages: list[Message] = []
@@ -113,10 +110,9 @@ def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split
 
 
 def _facts_and_questions(rng: random.Random, told: int, asked: int, split: Split) -> list[_Turn]:
-    """Turns that tell facts with bursts of questions between them, the last burst at the end.
+    """Turns that tell facts, with bursts of questions between them and at the end.
 
-    Most dialogues are of one or two kinds of facts. Where each fact is of its own kind, the kind alone finds it, and a
-    model that has learned that much (92 % at 192 tokens) never learns to look for the entity.
+    Most dialogues have one or two kinds: where each fact is of its own kind, a model learns to look for the kind alone.
     """
     kinds = rng.sample(KINDS, rng.choice((1, 1, 1, 1, 2, len(KINDS))))
     if sum(len(kind.entities) for kind in kinds) < 2 * told:
@@ -147,7 +143,6 @@ def _facts_and_questions(rng: random.Random, told: int, asked: int, split: Split
 
 
 def _groups(rng: random.Random, facts: list[Fact]) -> list[list[Fact]]:
-    """The facts in messages of one to three."""
     groups = []
     start = 0
     while start < len(facts):
@@ -158,7 +153,7 @@ def _groups(rng: random.Random, facts: list[Fact]) -> list[list[Fact]]:
 
 
 def _bursts(rng: random.Random, asked: int, groups: int) -> list[int]:
-    """How many questions follow each of the groups, and come before the first. There are some after the last."""
+    """Numbers of questions before the first group and after each; some after the last."""
     bursts = [0] * (groups + 1)
     position = groups
     while asked:
@@ -188,7 +183,7 @@ def _enumerate(clauses: list[str]) -> str:
 
 
 def _telling(rng: random.Random, facts: list[Fact]) -> _Turn:
-    """A message that tells facts. The reply repeats them: without that the model does not learn to recall at all."""
+    """A message that tells facts. Without the reply's repetition the model does not learn to recall."""
     clauses = _enumerate([fact.clause for fact in facts])
     if rng.random() < 0.15:
         parts = [f"Noted, {clauses}."]
@@ -203,7 +198,7 @@ def _telling(rng: random.Random, facts: list[Fact]) -> _Turn:
 def _never_told(
     rng: random.Random, known: dict[str, Fact], later: list[tuple[Kind, str]], pool: list[tuple[Kind, str]]
 ) -> tuple[Kind, str]:
-    """Something not told so far: one of `later` if there are any, mostly of the dialogue's own kinds otherwise."""
+    """Something not told so far: of `later`, else mostly of the dialogue's own kinds."""
     if later:
         return rng.choice(later)
     while True:

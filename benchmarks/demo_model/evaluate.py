@@ -2,8 +2,7 @@
 
     python -m benchmarks.demo_model.evaluate inference_service/demo_model [--output benchmarks/demo_model/results.json]
 
-An answer counts when every token of it, the end token included, is the model's first choice after the right
-conversation before it: exactly when greedy decoding writes the expected sentence.
+An answer counts when every token of it, the end token included, is the model's first choice.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from typing import cast
 import numpy as np
 import torch
 
-from benchmarks.demo_model.architectures import TransformersModel, load
 from benchmarks.demo_model.batches import Encoder
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
-from benchmarks.demo_model.model import Layer, Llama
+from benchmarks.demo_model.model import Layer, Llama, load
 from benchmarks.demo_model.tokenizer import render, write_json
 from benchmarks.demo_model.world import KINDS
 
@@ -50,7 +48,6 @@ class Score:
         return sum(self.right[key] for key in keys) / max(1, sum(self.asked[key] for key in keys))
 
     def figures(self) -> dict[str, object]:
-        """As plain data, with the counts."""
         told, untold = (sum(count for key, count in self.asked.items() if key[0] is known) for known in (True, False))
         return {
             "recall": round(self.share(True), 4),
@@ -71,9 +68,7 @@ def held_out(length: int, questions: int, first_seed: int = FIRST_SEED) -> list[
 
 
 @torch.no_grad()
-def score(
-    model: Llama | TransformersModel, encoder: Encoder, dialogues: list[Dialogue], length: int, bf16: bool = False
-) -> Score:
+def score(model: Llama, encoder: Encoder, dialogues: list[Dialogue], length: int, bf16: bool = False) -> Score:
     """Score dialogues of at most `length` tokens on the model's device, in float32 unless `bf16`."""
     device = next(model.parameters()).device
     result = Score()
@@ -98,7 +93,6 @@ def score(
 
 
 def environment() -> dict[str, str]:
-    """What a figure depends on besides the code."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
     versions = {name: importlib.metadata.version(name) for name in ("torch", "tokenizers", "safetensors")}
     return {"device": device, "python": platform.python_version(), **versions}
@@ -115,11 +109,8 @@ def main() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, encoder = load(options.directory).to(device).eval(), Encoder(options.directory)
-    if isinstance(model, Llama):
-        for layer in model.layers:
-            cast(Layer, layer).self_attn.kv_bits = options.kv_bits
-    elif options.kv_bits is not None:
-        parser.error("--kv-bits is for the Llama alone; for the others run agentmem bench architectures")
+    for layer in model.layers:
+        cast(Layer, layer).self_attn.kv_bits = options.kv_bits
     by_length = {}
     for length in options.lengths:
         figures = score(model, encoder, held_out(length, options.questions), length).figures()

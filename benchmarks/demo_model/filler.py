@@ -6,7 +6,6 @@ import random
 
 
 def _phrases(text: str) -> tuple[str, ...]:
-    """The phrases of a text that bars separate and lines may break."""
     return tuple(" ".join(phrase.split()) for phrase in text.split("|"))
 
 
@@ -61,5 +60,4 @@ def filler_sentence(rng: random.Random) -> str:
 
 
 def filler_text(rng: random.Random, sentences: int) -> str:
-    """A paragraph of so many sentences."""
     return " ".join(filler_sentence(rng) for _ in range(sentences))

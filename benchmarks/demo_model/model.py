@@ -32,10 +32,7 @@ class ModelConfig:
 
 
 class Attention(nn.Module):
-    """Causal attention with grouped KV heads and rotary positions (the half-split form).
-
-    With `kv_bits`, keys and values pass through so many bits as in a quantized cache: attention sees no others.
-    """
+    """Causal attention with grouped KV heads and half-split RoPE; with `kv_bits`, over quantized K and V."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

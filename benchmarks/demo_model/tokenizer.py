@@ -123,7 +123,6 @@ def write_tokenizer(directory: Path) -> Tokenizer:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Readable JSON with a newline at the end."""
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 

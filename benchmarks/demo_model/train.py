@@ -1,11 +1,10 @@
-"""Train the demo model, or its like in another architecture, from nothing: tokenizer, curriculum, export.
+"""Train the demo model from nothing: tokenizer, curriculum, export.
 
     python -m benchmarks.demo_model.train OUTPUT_DIRECTORY            one GPU, minutes
     python -m benchmarks.demo_model.train OUTPUT_DIRECTORY --quick    a CPU, seconds, learns next to nothing
-    python -m benchmarks.demo_model.train OUTPUT_DIRECTORY --architecture gemma3_text --minutes 9
 
-The dialogues get longer when the held-out ones of the present length are answered, not when time has passed: recall is
-learned suddenly, and on long dialogues not at all by a model that lacks it on short ones.
+Dialogues get longer when held-out ones are answered, not by the clock: recall is learned suddenly, and never on long
+dialogues first.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import json
 import math
 import multiprocessing
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -25,15 +23,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from benchmarks.demo_model.architectures import TransformersModel, build, load, save
 from benchmarks.demo_model.batches import IGNORE, Encoder, TrainingBatches
-from benchmarks.demo_model.configurations import CONFIGURATIONS, LLAMA
 from benchmarks.demo_model.evaluate import environment, held_out, score
-from benchmarks.demo_model.model import Llama, ModelConfig
+from benchmarks.demo_model.model import Llama, ModelConfig, load, save
 from benchmarks.demo_model.tokenizer import write_json, write_tokenizer
-
-BUNDLED = Path(__file__).parents[2] / "inference_service" / "demo_model"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +34,6 @@ class Plan:
     """What to train and for how long."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    """Of the Llama; the other architectures have theirs in `architectures`."""
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
     pass_mark: float = 0.985
     tokens_per_step: int = 32768
@@ -53,7 +45,6 @@ class Plan:
     weight_decay: float = 0.01
     clip: float = 1.0
     seed: int = 0
-    quick: bool = False
 
 
 QUICK = Plan(
@@ -65,23 +56,7 @@ QUICK = Plan(
     check_every=10,
     check_questions=20,
     warm_up=5,
-    quick=True,
 )
-
-
-def fresh_model(plan: Plan, architecture: str) -> Llama | TransformersModel:
-    """With random weights."""
-    return Llama(plan.model) if architecture == LLAMA else build(architecture, plan.quick)
-
-
-def provide_tokenizer(directory: Path, architecture: str) -> None:
-    """Train the Llama's tokenizer; the other architectures take the bundled one, so that all read the same tokens."""
-    if architecture == LLAMA:
-        write_tokenizer(directory)
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in TOKENIZER_FILES:
-        shutil.copyfile(BUNDLED / name, directory / name)
 
 
 def learning_rate(plan: Plan, step: int, progress: float) -> float:
@@ -93,15 +68,15 @@ def learning_rate(plan: Plan, step: int, progress: float) -> float:
 class Run:
     """One training run, and what it has reached."""
 
-    def __init__(self, plan: Plan, architecture: str, output: Path, minutes: float, workers: int, resume: bool) -> None:
+    def __init__(self, plan: Plan, output: Path, minutes: float, workers: int, resume: bool) -> None:
         self.started = time.monotonic()
-        self.plan, self.architecture, self.output, self.minutes = plan, architecture, output, minutes
+        self.plan, self.output, self.minutes = plan, output, minutes
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.manual_seed(plan.seed)
         if not resume:
-            provide_tokenizer(output, architecture)
+            write_tokenizer(output)
         self.encoder = Encoder(output)
-        self.model = (load(output) if resume else fresh_model(plan, architecture)).to(self.device)
+        self.model = (load(output) if resume else Llama(plan.model)).to(self.device)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=plan.learning_rate,
@@ -121,11 +96,10 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Minutes."""
         return (time.monotonic() - self.started) / 60
 
     def train(self) -> None:
-        """Train until the steps or the minutes are used up. The model is written after every stage and at the end."""
+        """Train until steps or minutes are used up; the model is written after every stage."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         print(f"{parameters} parameters on {environment()['device']}", flush=True)
         batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(self.loader)
@@ -172,7 +146,6 @@ class Run:
         """Export the model, and what is worth knowing of the run."""
         save(self.model, self.output)
         facts = {
-            "architecture": self.architecture,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "minutes": round(self.elapsed, 2),
             "steps": step,
@@ -186,7 +159,6 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--architecture", choices=[LLAMA, *CONFIGURATIONS], default=LLAMA, help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, to try the program on a CPU")
     parser.add_argument("--minutes", type=float, default=18.0, help="stop after so many, the learning rate decayed")
     parser.add_argument("--steps", type=int, help="stop after so many, instead of the plan's")
@@ -204,14 +176,7 @@ def main() -> None:
         plan = replace(plan, lengths=tuple(length for length in plan.lengths if length <= options.longest))
     if options.tokens_per_step:
         plan = replace(plan, tokens_per_step=options.tokens_per_step)
-    Run(
-        plan,
-        options.architecture,
-        options.output,
-        options.minutes,
-        options.workers,
-        options.resume,
-    ).train()
+    Run(plan, options.output, options.minutes, options.workers, options.resume).train()
 
 
 if __name__ == "__main__":

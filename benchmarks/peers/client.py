@@ -1,7 +1,6 @@
 """One streamed chat completion over OpenAI's API by its client's clock: the same requests to every server.
 
-Greedy, and of exactly so many tokens: the tokens that end a turn are never to be chosen, by `logit_bias`, which every
-server takes. Where `ask` gives an agent no name, servers find what they know of a conversation by its messages.
+Greedy; tokens that end a turn are never chosen, by `logit_bias`.
 """
 
 import json
@@ -20,12 +19,8 @@ _DONE = "[DONE]"
 
 @dataclass
 class Answer:
-    """What came. `first` and `seconds` are from sending to the first text and to the end; `arrivals` of each text.
-
-    It is `sent` when the connection is begun: this client takes a millisecond to make each of many requests.
-
-    `cached` are the tokens of the prompt that the server says it reused, None where it does not say.
-    """
+    """`first` and `seconds` are from `sent`, the beginning of the connection; `arrivals` of each text. `cached` are
+    tokens of the prompt that the server reused, None where it does not say."""
 
     status: int = 0
     text: str = ""
@@ -41,7 +36,7 @@ class Answer:
     error: str = ""
 
     def problem(self, max_tokens: int) -> str:
-        """What was not as it should be, of an answer that should have so many tokens; "" where all was."""
+        """Return what is wrong with an answer that should have so many tokens, or ""."""
         if self.error or self.status != httpx.codes.OK:
             return self.error or f"HTTP {self.status}"
         if not self.text.strip():
@@ -53,7 +48,6 @@ class Answer:
         return ""
 
     def sample(self) -> dict[str, Any]:
-        """What is kept of it."""
         names = ("first", "seconds", "prompt", "generated", "cached")
         found = {name: getattr(self, name) for name in names}
         return {**found, **({"error": self.error} if self.error else {})}
@@ -89,7 +83,6 @@ class Client:
         return (await self._http.get(path)).raise_for_status().json()
 
     async def close(self) -> None:
-        """Close what is open."""
         await self._http.aclose()
 
     async def _read(self, body: dict[str, Any], answer: Answer, headers: dict[str, str]) -> None:

@@ -1,21 +1,14 @@
 """Agentmem, mlx_lm.server and llama.cpp's server over the same weights, by one client over OpenAI's API.
 
     agentmem bench peers [--servers agentmem mlx_lm.server llama.cpp] [--llama-server COMMAND]
-    agentmem bench peers --scenarios growing restart --samples 5
     agentmem bench peers --model NAME=DIRECTORY --gguf FILE
 
-A chat that grows, a SIGKILL in its middle, 8 agents in turn and at once, and more agents than memory holds. All servers
-run at once and one is asked at a time; they take turns within each sample, so that ratios are of values that were
-measured one after the other. The model is SmolLM2-135M-Instruct: its GGUF file for llama.cpp, and for agentmem and
-mlx_lm.server the same weights in float32 on a CPU, where MLX computes with 16 or 4 bits only slowly. All get the same
-number of threads.
+A chat that grows, a SIGKILL in its middle, 8 agents in turn and at once, and more agents than memory holds. Servers
+take turns within each sample. The model is SmolLM2-135M-Instruct: its GGUF file for llama.cpp, the same weights in
+float32 (on a CPU) for the others; all get as many threads. An answer with other lengths or a wrong end is not counted.
 
-Requests are the same: greedy, with tokens that end a turn never chosen, so that answers have equal lengths; no server
-is told which agent asks. An answer that does not end properly, has no text or other lengths is not counted, and said.
-
-llama.cpp's server is no part of the project: `llama-server` in PATH, or what --llama-server says. Without one the
-others are compared, and the table says so. Its releases and package managers have it; it can also be built from the
-sources in the sdist of llama-cpp-python, which PyPI has:
+llama.cpp's server is `llama-server` in PATH, or what --llama-server says. It can be built from the sdist of
+llama-cpp-python:
 
     pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36 && tar xf llama_cpp_python-0.3.36.tar.gz
     cd llama_cpp_python-0.3.36/vendor/llama.cpp && cmake -B build && cmake --build build -t llama-server
@@ -68,7 +61,6 @@ class Peers:
 
     @contextlib.asynccontextmanager
     async def running(self, room: Room, sizes: Sizes) -> AsyncIterator[list[Server]]:
-        """All servers, started and warm."""
         servers = [self.server(name, room) for name in self._names]
         try:
             for server in servers:
@@ -96,7 +88,6 @@ class Peers:
         return found
 
     def server(self, name: str, room: Room) -> Server:
-        """One of these names, over its directory."""
         root = self._root / name
         if name == LlamaCpp.name:
             return LlamaCpp(root, self._weights, room, self._llama_server)
@@ -104,7 +95,6 @@ class Peers:
 
 
 def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:
-    """Room for everything, and room for few agents."""
     turn = arguments.new + arguments.generated + _TEMPLATE_TOKENS
     held = arguments.context + _TEMPLATE_TOKENS + (1 + arguments.rounds) * turn
     longest = arguments.context + _TEMPLATE_TOKENS + max(arguments.turns, 1 + arguments.rounds, 3) * turn
@@ -114,7 +104,6 @@ def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each scenario."""
     console = Console()
     missing: dict[str, str] = {}
     names = list(dict.fromkeys(arguments.servers))
@@ -138,7 +127,6 @@ async def main(arguments: argparse.Namespace) -> int:
 async def measured(
     peers: Peers, given: Weights, missing: dict[str, str], arguments: argparse.Namespace, console: Console
 ) -> int:
-    """All scenarios, those of crowded memory last."""
     sizes = Sizes(**{name: getattr(arguments, name) for name in Sizes.__dataclass_fields__})
     asked = {**vars(sizes), "model": given.name, "threads": arguments.threads, "holds": arguments.holds}
     output = arguments.output or f"peers-{results.backend()}"
@@ -160,7 +148,6 @@ async def measured(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     found.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=tuple(SCENARIOS))

@@ -26,7 +26,7 @@ def values(samples: Samples, server: str, name: str) -> list[float | None]:
 
 
 def ratio(samples: Samples, server: str, name: str) -> float | None:
-    """How many times as fast agentmem is as another: the median of the ratios value by value, as they were measured."""
+    """Median of the ratios value by value; above 1 agentmem is faster."""
     pairs = zip(values(samples, OURS, name), values(samples, server, name), strict=False)
     found = [
         mine / other if name.endswith(SPEED) else other / mine

@@ -1,7 +1,6 @@
-"""What every server is asked, one sample at a time: the same texts, and histories with the server's own answers.
+"""What every server is asked, one sample at a time, with the server's own answers as history.
 
-A figure is seconds, or tokens a second where its name ends so. A turn that was not what it should be is a problem of
-its sample, and what it would have counted in is None.
+A figure is seconds, or tokens a second where its name ends so; None where a turn was wrong.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ PAUSE_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class TurnSizes:
-    """Tokens that an agent knows at first, of each turn's message and of each answer; `turns` include the first."""
+    """Tokens of a first context, of each message and each answer; `turns` include the first."""
 
     context: int
     new: int
@@ -66,7 +65,6 @@ class Sample:
         return good
 
     def found(self) -> dict[str, Any]:
-        """What is written."""
         return {"figures": self.figures, "problems": self.problems, "turns": self.turns}
 
 
@@ -90,7 +88,6 @@ Scenario = Callable[[Server, Prompts, Sizes, int], Awaitable[Sample]]
 
 
 async def growing(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """One conversation, turn after turn."""
     sample, chat = Sample(words), Chat(server, words, sizes, f"growing {number}")
     for turn in range(sizes.turns):
         answer = await chat.say()

@@ -1,7 +1,6 @@
 """The servers: how each is started over the same model on a port of 127.0.0.1, awaited, killed and started again.
 
-All get the same number of threads, and those that compute with MLX the same BLAS, the one that `agentmem up` preloads.
-Other settings are each server's own defaults, but for what a `Room` says.
+All get as many threads, and MLX the BLAS that `agentmem up` preloads; the rest are defaults, but for a `Room`.
 """
 
 import asyncio
@@ -34,12 +33,8 @@ _SETTLE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Room:
-    """Room that servers have: `threads`; `slots` conversations that are answered at once, of up to `tokens`, which
-    are the model's own where they are 0.
-
-    `holds`: KV of so many conversations of `held_tokens` fits in memory, in each server's own format; None: what it
-    takes by default.
-    """
+    """`threads`, and `slots` conversations at once of up to `tokens` (0: the model's own). Memory `holds` KV of so
+    many of `held_tokens`, or what the server takes by default."""
 
     threads: int
     slots: int
@@ -73,20 +68,15 @@ class Server(ABC):
         """What is compared, with its version and its weights."""
 
     def environment(self) -> dict[str, str]:
-        """What the process has in its environment besides."""
         return {}
 
     @property
     def client(self) -> Client:
-        """The client of the server that runs."""
         assert self._client is not None
         return self._client
 
     async def start(self) -> float:
-        """Start it and wait until it says that it is healthy; the seconds that it took.
-
-        Raises RuntimeError, with the end of its log, where it ends instead.
-        """
+        """Start it; return seconds until it is healthy. Raises RuntimeError with its log where it ends."""
         began = time.monotonic()
         port = scraping.free_ports(1)
         with self.log.open("ab") as log:
@@ -106,7 +96,6 @@ class Server(ABC):
         return time.monotonic() - began
 
     async def kill(self) -> None:
-        """SIGKILL to all its processes."""
         process = await self._forget()
         if process is not None:
             await live.kill_all(process)
@@ -119,7 +108,6 @@ class Server(ABC):
 
     @property
     def log(self) -> Path:
-        """What it wrote."""
         return self.root / "log"
 
     async def _forget(self) -> asyncio.subprocess.Process | None:
@@ -150,7 +138,6 @@ class Agentmem(Server):
     health = "/readyz"
 
     def command(self, port: int) -> list[str]:
-        """All services over one data directory."""
         return [
             *(sys.executable, "-m", "gateway.cli.main", "up", "--data", str(self.root / "data")),
             *("--run-dir", str(self.root / "run"), "--model", f"{self.weights.name}={self.weights.directory}"),
@@ -166,15 +153,13 @@ class Agentmem(Server):
         return found
 
     def model(self) -> str:
-        """By its name."""
         return self.weights.name
 
     def version(self) -> str:
-        """The package's, with the quantization that it chose."""
         return f"agentmem {metadata.version('agentmem')}, weights in {self.weights.dtype}, KV in {self._kv_bits()} bits"
 
     async def start(self) -> float:
-        """A pool of few agents needs to know what a token's KV takes, which the bits decide that the worker chooses."""
+        """Start it twice where a pool needs to know a token's bytes, which depend on the bits that are chosen."""
         seconds = await super().start()
         if self._described.exists():
             return seconds
@@ -212,10 +197,9 @@ class MlxLm(Server):
     name = "mlx_lm.server"
     health = "/health"
     _CACHES = 1000
-    """More than it ever has, so that only bytes limit them; its default of 10 is less than 8 agents fill."""
+    """Only bytes limit them; the default of 10 is less than 8 agents fill."""
 
     def command(self, port: int) -> list[str]:
-        """With a limit of bytes where not everything is to fit; a cache grows by steps of 256 tokens."""
         found = [
             *(sys.executable, "-m", "mlx_lm", "server", "--host", "127.0.0.1", "--port", str(port)),
             *("--model", str(self.weights.directory), "--prompt-cache-size", str(self._CACHES)),
@@ -226,15 +210,12 @@ class MlxLm(Server):
         return found
 
     def environment(self) -> dict[str, str]:
-        """The BLAS."""
         return {**preload_here().environment, "HF_HUB_OFFLINE": "1"}
 
     def model(self) -> str:
-        """The one that it was started with."""
         return "default_model"
 
     def version(self) -> str:
-        """mlx-lm's."""
         return f"mlx-lm {metadata.version('mlx-lm')}, weights and KV in {self.weights.dtype}"
 
 
@@ -249,7 +230,6 @@ class LlamaCpp(Server):
         self._program = program
 
     def command(self, port: int) -> list[str]:
-        """A slot for each conversation at once; where not everything is to fit, fewer, and no cache beside them."""
         slots = self.room.holds or self.room.slots
         found = [
             *(*self._program, "--model", str(self.weights.gguf), "--host", "127.0.0.1", "--port", str(port)),
@@ -259,7 +239,6 @@ class LlamaCpp(Server):
         return [*found, "--cache-ram", "0"] if self.room.holds is not None else found
 
     def model(self) -> str:
-        """It has only one."""
         return self.weights.name
 
     def version(self) -> str:
@@ -284,13 +263,13 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def end_tokens(directory: Path) -> list[int]:
-    """The ids that end a turn, of the model's own files, and every special token: none is to be generated."""
+    """Special tokens, none of which is to be generated."""
     added = json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
     return [token["id"] for token in added if token["special"]]
 
 
 def plain_bytes_per_token(weights: Weights) -> int:
-    """Of KV in float32, or in 16 bits where the weights are; of models whose layers all keep everything."""
+    """Bytes of a token's KV in float32, or in 16 bits where the weights are."""
     config = json.loads((weights.directory / "config.json").read_text())
     heads = config.get("num_key_value_heads", config["num_attention_heads"])
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

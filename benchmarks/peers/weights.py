@@ -12,7 +12,7 @@ from benchmarks.results import backend
 
 @dataclass(frozen=True)
 class Weights:
-    """A model: its name, MLX's directory, the GGUF file, if there is one, and the dtype that MLX computes in."""
+    """A model as servers read it; `dtype` is what MLX computes in."""
 
     name: str
     directory: Path
@@ -21,10 +21,9 @@ class Weights:
 
 
 def weights(model: str, gguf: Path | None, root: Path) -> Weights:
-    """`--model` and `--gguf`, ready to be served. Raises SystemExit for a model that is none, and Unavailable.
+    """The weights of `--model` and `--gguf`. Raises SystemExit, and Unavailable.
 
-    On a CPU the directory is a copy in float32 under `root`: `mlx_lm.server` computes in the dtype of the file, and
-    MLX's products in 16 bits are fifty times as slow there.
+    On a CPU a copy in float32: `mlx_lm.server` computes in the file's dtype, and MLX is fifty times as slow in 16 bits.
     """
     name, directory, found = model_name(model), model_directory(model), gguf or model_gguf(model)
     if backend() == "gpu":

@@ -1,9 +1,7 @@
-"""Long chats in a model's own template: facts are stated and asked for once, real text is read, then each is asked for
-again.
+"""Long chats in a model's own template: facts are told and asked for, real text is read, then each is asked for again.
 
-There are two facts of each sort, so that an answer takes the right fact and not only the right sort. Each question
-follows the right answer to the one before, so that any cache can be asked, and a model without a template sees how
-answers look. The answer's sentence is given up to the value, which a small model cannot be relied on to phrase.
+Two facts of each sort, so that an answer takes the right one. The answer's sentence is given up to the value, which a
+small model cannot be relied on to phrase.
 """
 
 import random
@@ -60,9 +58,8 @@ class Chat:
 
 
 def make_chats(count: int, tokens: int, tokenizer: Tokenizer, render: Render) -> list[Chat]:
-    """Chats that have at most so many tokens before their last questions, and little fewer. Raises Unavailable;
-    ValueError for too few tokens.
-    """
+    """Chats of at most so many tokens before their last questions. Raises Unavailable; ValueError for too few
+    tokens."""
     prose = text_of(PROSE, render).split("\n\n")
     passages = [" ".join(each.split()) for each in prose if len(each) in _CHARACTERS]
     return [make_chat(seed, tokens, passages, tokenizer, render) for seed in range(count)]
@@ -107,7 +104,6 @@ def make_chat(seed: int, tokens: int, passages: Sequence[str], tokenizer: Tokeni
 
 
 def _facts(rng: random.Random) -> list[_Fact]:
-    """Facts in no order; those of one sort are of different people."""
     found = []
     for sort in _SORTS:
         names, values = rng.sample(_NAMES, _EACH), rng.sample(sort.values, _EACH)

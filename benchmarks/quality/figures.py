@@ -12,7 +12,7 @@ from benchmarks.quality.spread import quantile
 
 
 class Stored(NamedTuple):
-    """Bytes of a token's KV as measured here, and if scales and biases take 16 bits, as in a model's own dtype."""
+    """Bytes of a token's KV as measured, and with 16-bit scales and biases."""
 
     here: float
     half: float
@@ -26,14 +26,14 @@ class ReadPiece:
     sums: dict[str, dict[int, Sums]]
 
     def of(self, name: str, part: int | None = None) -> Sums | None:
-        """Return a variant's sums, of one part or of all; None where the piece does not reach that part."""
+        """Return a variant's sums; None where the piece does not reach that part."""
         found = [sums for place, sums in self.sums[name].items() if part in (None, place)]
         return reduce(Sums.plus, found) if found else None
 
 
 @dataclass(frozen=True)
 class AskedChat:
-    """A chat of up to `tokens` that was asked: answers by the names of variants, in the order of questions."""
+    """Answers by the names of variants, in the order of questions."""
 
     tokens: int
     answers: dict[str, list[Answer]]
@@ -41,11 +41,8 @@ class AskedChat:
 
 @dataclass(frozen=True)
 class Measured:
-    """All of one run. `stored` and `check` are by variant; `check` is the mean KL on the load check's sample.
-
-    `bases` names what variants are compared with that are not compared with `BASE`: these have no `check` and no chats.
-    `setup` says what was read how. `elements` is how many elements of K and V a token has.
-    """
+    """`check` is a variant's mean KL on the load check's sample. `bases` names the base of variants that are not
+    compared with `BASE`. `elements` of K and V has a token."""
 
     setup: dict[str, Any]
     elements: int
@@ -57,7 +54,6 @@ class Measured:
 
 
 def figures(measured: Measured) -> dict[str, Any]:
-    """What is written, with all samples."""
     pieces, kinds = measured.pieces, dict.fromkeys(piece.kind for piece in measured.pieces)
     by_kind = {kind: [piece for piece in pieces if piece.kind == kind] for kind in kinds}
     found = {name: _variant(measured, name, by_kind) for name in measured.stored}
@@ -80,10 +76,8 @@ def figures(measured: Measured) -> dict[str, Any]:
 
 
 def prediction(variants: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """How well KL on the load check's sample tells KL and perplexity on texts, as correlations over variants.
-
-    Pearson's of logarithms of KL, and of KL with the logarithm of perplexity's ratio; Spearman's of both.
-    """
+    """Correlations of the load check's KL with KL and perplexity on texts, over variants: Pearson's of logarithms,
+    and Spearman's."""
     check = [of["check"] for of in variants]
     divergence = [of["divergence"]["value"] for of in variants]
     loss = [math.log(of["ratio"]["value"]) for of in variants]
@@ -116,9 +110,7 @@ def _variant(measured: Measured, name: str, by_kind: dict[str, list[ReadPiece]])
 def _compared(
     pieces: Sequence[ReadPiece], name: str, base: str, part: int | None = None
 ) -> dict[str, dict[str, float]]:
-    """Perplexity over that of the base, mean KL and its quantiles, and the share of equal first choices, each
-    with its interval; in one part of the context, or in all.
-    """
+    """Compare with the base, each figure with its interval; in one part of the context, or in all."""
     both = [(own, plain) for piece in pieces if (own := piece.of(name, part)) and (plain := piece.of(base, part))]
     tokens, spreads = [own.tokens for own, _ in both], [own.spread for own, _ in both]
     return {

@@ -1,17 +1,9 @@
 """llama.cpp as a peer: the same token ids through a model's own GGUF file, with K and V in formats of llama.cpp.
 
-These are compared with llama.cpp's own f16, since its weights and products are not those of MLX. All of them have flash
-attention, without which V cannot be quantized, so that they differ in nothing else. Formats hold for sliding windows,
-too, which keep what they need and no more (`swa_full` is off, as in llama-server). Newer releases, as that of
-llama-cpp-python 0.3.36, rotate K and V before they quantize them; LLAMA_ATTN_ROT_DISABLE=1 measures them as they were
-before (q4_0 on prose with SmolLM2: 0.17 nats instead of 0.07).
-
-Products with quantized weights round activations to 8 bits, so that the least change of them spreads: f16 without flash
-attention is 0.004 nats from f16 with it (SmolLM2 on prose; Gemma 3 270M: 0.008), hardly less than q8_0 (0.0046; 0.009).
-Smaller divergences say nothing of its KV. With the same weights in float32 (`FLOAT32`), as our own variants have them,
-the two are 0.000001 apart, and q8_0 is at 0.0003.
-
-It computes through llama-cpp-python, which is no dependency: it is imported when it is asked for.
+All are compared with llama.cpp's f16, and have flash attention, without which V cannot be quantized. Releases as that
+of llama-cpp-python 0.3.36 rotate K and V; LLAMA_ATTN_ROT_DISABLE=1 measures them without. Products with quantized
+weights round activations to 8 bits, which is as much noise as q8_0 makes; with weights in `FLOAT32` it is 0.000001
+nats. llama-cpp-python is no dependency.
 """
 
 import ctypes

@@ -39,7 +39,6 @@ def quantile(samples: Sequence[Mapping[int, int]], share: float) -> Interval:
 
 
 def _quantile(counts: npt.NDArray[np.floating], share: float) -> float:
-    """Return the place at which a share of all is below, between the ends of its bin in proportion."""
     below = np.cumsum(counts)
     wanted = share * below[-1]
     place = int(np.searchsorted(below, wanted))

@@ -1,7 +1,6 @@
-"""Texts of six kinds out of public packages, as pieces of tokens that models of a few thousand tokens can read.
+"""Texts of six kinds out of public packages, pinned, as pieces of tokens.
 
-A piece is read from an empty context, and is the unit that figures are resampled by. Nothing of the texts is in the
-repository: packages are pinned by version and checksum, and fetched once for each user.
+A piece is read from an empty context, and is the unit that figures are resampled by.
 """
 
 import json
@@ -23,7 +22,7 @@ Render = Callable[[Sequence[Mapping[str, str]], bool], str]
 """Messages as a model's chat template has them; the flag: with what makes the model answer."""
 
 MOST: Final = 5
-"""Pieces of a kind, in all that is read: of some there are many more, and no kind is to decide what is found."""
+"""Pieces of a kind, so that no kind decides what is found."""
 _MADE: Final = 1
 """Counts up when what is kept of the packages changes."""
 
@@ -113,9 +112,7 @@ TOOLS: Final = Kind(
     ["package/countries.json"],
 )
 KINDS: Final = (PROSE, SPEECH, CODE, MANUAL, DIALOGUE, TOOLS)
-"""Moby Dick, addresses on the State of the Union, Python, Markdown; and in the model's chat template dialogues, and
-calls of a tool with their results, as JSON.
-"""
+"""Moby Dick, State of the Union addresses, Python, Markdown; as chats dialogues, and calls of a tool."""
 _CHATS: Final = (DIALOGUE, TOOLS)
 _SEVERAL: Final = 6
 """Countries that are asked for in a chat before what was found is asked for again."""
@@ -132,9 +129,8 @@ def text_of(kind: Kind, render: Render) -> str:
 
 
 def dialogue(content: str) -> list[dict[str, str]]:
-    """A corpus file as one chat: in each of its conversations user and assistant take turns. What one says at the end
-    of a conversation and at the beginning of the next is one message: some templates refuse two.
-    """
+    """A corpus file as one chat. A conversation's last message and the next one's first are joined: templates refuse
+    two."""
     said = [
         ("assistant" if number % 2 else "user", str(line).strip())
         for lines in YAML(typ="safe", pure=True).load(content)["conversations"]
@@ -147,9 +143,7 @@ def dialogue(content: str) -> list[dict[str, str]]:
 
 
 def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A chat whose assistant looks countries up by a tool, and says what it found, also later. Calls are as most models
-    write them, results a user's messages, since not all templates know tools.
-    """
+    """A chat whose assistant looks countries up by a tool. Results are user messages: not all templates know tools."""
 
     def turn(user: str, assistant: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
@@ -173,9 +167,7 @@ def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def pieces(tokenizer: Tokenizer, render: Render, length: int, most: int) -> list[Piece]:
-    """Up to `most` pieces of `length` tokens of each kind, each with the tokens that begin all prompts. Only chats have
-    other special tokens. Raises Unavailable.
-    """
+    """Up to `most` pieces of `length` tokens of each kind, prefix included. Raises Unavailable."""
     begin, length = [*tokenizer.prefix_ids], length - len(tokenizer.prefix_ids)
     return [
         Piece(kind.name, [*begin, *piece.token_ids])
@@ -191,7 +183,6 @@ def cut(kind: str, token_ids: Sequence[int], length: int, most: int) -> list[Pie
 
 
 def _contents(archive: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Some files of a wheel or a tarball."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             yield from ((file, wheel.read(file)) for file in files)

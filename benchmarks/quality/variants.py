@@ -16,7 +16,7 @@ from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 NewCaches = Callable[[], list[Any]]
 """Makes empty caches, one per layer."""
 
-RUNGS: Final = ("4/3", "4", "4w6", "5/4", "5/4w6", "6/4", "6/4w6", "8/4", "6", "8")
+RUNGS: Final = ("4/3", "4", "4w6", "4w8", "5/4", "5/4w6", "5/4w8", "6/4", "6/4w6", "8/4", "6", "8")
 """Bits of K and V that are measured with the model's own scheme, in groups of 64."""
 WINDOWED: Final = tuple(bits for bits in RUNGS if "w" in bits)
 """Rungs with bits of their own in sliding windows, for models that have windows and full attention."""
@@ -67,11 +67,8 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
 
 
 def stored_bytes(caches: Sequence[Any], geometry: Geometry, scale_bytes: int | None = None) -> float:
-    """Bytes that a token's KV takes in caches that hold some, but for windows, whose memory does not grow; with
-    `scale_bytes`, if scales and biases took so many.
-
-    They have the compute dtype: in float32, in which this is measured, twice what they take in a model's own.
-    """
+    """Bytes of a token's KV without windows; `scale_bytes` are of scales and biases, if not those of the compute
+    dtype."""
     return sum(
         part.size * (part.itemsize if part.dtype == mx.uint32 or scale_bytes is None else scale_bytes) / part.shape[2]
         for group in geometry.full_groups
@@ -81,7 +78,6 @@ def stored_bytes(caches: Sequence[Any], geometry: Geometry, scale_bytes: int | N
 
 
 def _parts(cache: Any) -> list[mx.array]:
-    """The arrays [1, kv_heads, tokens, …] of one layer."""
     if isinstance(cache, QuantizedKVCache):
         return [*cache.keys, *cache.values]
     one = [array[:, :, :1] for array in cache.working.state]

@@ -31,7 +31,6 @@ def quoting(page: str, found: Sequence[Result]) -> str:
 
 
 def main() -> None:
-    """Write all."""
     options.parser(__doc__).parse_args()
     found = read(results.RESULTS)
     try:

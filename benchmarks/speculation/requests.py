@@ -1,17 +1,10 @@
-"""Questions whose answers repeat their context, and prose: in words, and of a model with random weights."""
+"""Questions whose answers repeat their context, and prose."""
 
-import random
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
-
-import mlx.core as mx
-import mlx.nn as nn
-
-from benchmarks import random_models
+from typing import Final, NamedTuple
 
 REPEATED, PROSE, BOTH = "quotations and edits", "prose", "half of each"
 _SAMPLED = 0.8
-_SEED = 1
 
 _CODE = """\
 def read_scores(path):
@@ -64,13 +57,12 @@ _TEXT = (
 
 
 class Request(NamedTuple):
-    """A question in words or in tokens, of which kind it is, and whether the answer is sampled."""
+    """A question, its kind, and the temperature of its answer."""
 
     name: str
     kind: str
     text: str = ""
     temperature: float = 0.0
-    token_ids: tuple[int, ...] = ()
 
 
 _STORY = "Write a long story about a lighthouse keeper and a storm."
@@ -100,57 +92,8 @@ REQUESTS: Final = (
 )
 
 
-_CHANGED: Final = 24
-"""Every so manieth token of what is quoted is another one in the answer."""
-
-
-class Script:
-    """The words of a model of random weights: after each token its next one. No token comes twice."""
-
-    def __init__(self, vocabulary: int, context: int) -> None:
-        chance = random.Random(_SEED)
-        first = random_models.WORDS  # The others are bytes, and what ends an answer.
-        self._order = list(range(first, vocabulary))
-        chance.shuffle(self._order)
-        self._context = context
-        following = [self._order[0]] * vocabulary
-        for token, behind in zip(self._order, self._order[1:], strict=False):
-            following[token] = behind
-        self._following = mx.array(following)
-
-    def install(self, model: nn.Module) -> None:
-        """Have a model say it, after it has computed all that it would."""
-        kind, following = type(model), self._following
-
-        def scripted(self: nn.Module, tokens: mx.array, *arguments: Any, **options: Any) -> mx.array:
-            logits: mx.array = kind.__call__(self, tokens, *arguments, **options)
-            said = mx.arange(logits.shape[-1]) == following[tokens][..., None]
-            return mx.where(said, mx.abs(logits).max(axis=-1, keepdims=True) + 1, logits)
-
-        model.__class__ = type(kind.__name__, (kind,), {"__call__": scripted, "__module__": kind.__module__})
-
-    @property
-    def requests(self) -> tuple[Request, ...]:
-        """Make the request."""
-        order, context = self._order, self._context
-        quoted, unseen = order[:context], order[context + 1 : 2 * context + 1]
-        changed = [order[-2 - at] if at % _CHANGED == _CHANGED - 1 else token for at, token in enumerate(quoted)]
-        # Four tokens that will be said, and four others: what followed there is a guess, and wrong.
-        echoes = [
-            token if at % 8 < 4 else order[-2 - at] for at, token in enumerate(order[context + 2 : 2 * context + 2])
-        ]
-        end, begins = order[-1], order[context]
-        return (
-            Request("a context, quoted", REPEATED, token_ids=(*quoted, end)),
-            Request("a context, tokens changed", REPEATED, token_ids=(*changed, end)),
-            Request("prose", PROSE, token_ids=(*order[2 * context + 2 : 3 * context + 2], begins)),
-            Request("prose that echoes", PROSE, token_ids=(*echoes, begins)),
-            Request("prose, another", PROSE, token_ids=(*order[3 * context + 2 : 4 * context + 2], unseen[-1])),
-        )
-
-
 def together(requests: Sequence[Request], agents: int) -> dict[str, tuple[str, list[Request]]]:
-    """Return what so many agents are asked at once, by name, and of which kind it is. One alone gets each request."""
+    """Return requests of so many agents with their kind, by name."""
     if agents == 1:
         return {request.name: (request.kind, [request]) for request in requests}
     of = {kind: [request for request in requests if request.kind == kind] for kind in (REPEATED, PROSE)}

@@ -1,57 +1,42 @@
-"""Agents for the store's benchmark: turns of random tokens whose text is as long as English, and rows of files."""
+"""Agents as their worker knows them, with random tokens and random KV, for benchmarks of the store."""
 
 import os
-import sqlite3
-import time
-from contextlib import ExitStack
-from functools import cache, partial
-from pathlib import Path
+from dataclasses import dataclass, field
+from math import prod
 
+import mlx.core as mx
 import numpy as np
 
 from agentmem.kv import blockfile
-from agentmem.kv.blockfile import FileKind, FileName
-from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
+from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
-from agentmem.validation import AgentKey
-from cache_service.files import holding, references, warm_database
-from cache_service.files.directory import DataDirectory
-from cache_service.files.holding import Standing
-from cache_service.files.references import FileRow
-from cache_service.ledger import turns
-from cache_service.ledger.agents import Conversation
-from cache_service.ledger.clock import Moment
-from cache_service.ledger.database import Database
+from benchmarks.store.process import StoreProcess
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
+from inference_service.storage.blocks import write_block
 
-FINGERPRINT = "0" * 64
-NAMESPACE, MODEL = "default", "benchmark"
-_PER_TRANSACTION = 100
+LLAMA = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
+TINY = Geometry(1, mx.bfloat16, FOUR_BITS, LayerGroup((0,), kv_heads=1, k_dim=64, v_dim=64))
+_FINGERPRINT, _NAMESPACE, _MODEL = "0" * 64, "default", "benchmark"
 _BYTES_PER_TOKEN = 4
-_SIZE = 4096
+_BYTES = {"U32": 4, "BF16": 2}
 
 
 def key(agent: str) -> types_pb2.AgentKey:
-    """The key of a benchmark's agent."""
-    return types_pb2.AgentKey(namespace=NAMESPACE, agent_id=agent, model_id=MODEL)
+    return types_pb2.AgentKey(namespace=_NAMESPACE, agent_id=agent, model_id=_MODEL)
 
 
-def tokens_of(agent: str, tokens: int) -> list[int]:
-    """An agent's tokens, which are always the same."""
-    seed = int.from_bytes(agent.encode()[-8:], "little")
-    return [int(each) for each in np.random.default_rng(seed).integers(0, 128256, tokens)]
-
-
-@cache
-def hashes_of(agent: str, tokens: int) -> tuple[bytes, ...]:
-    """Names of the agent's blocks."""
-    return tuple(blockfile.chain_hashes(FINGERPRINT, NAMESPACE, tokens_of(agent, tokens)))
+def tokens_of(seed: str, tokens: int) -> list[int]:
+    """So many tokens, always the same for a seed."""
+    number = int.from_bytes(seed.encode()[-8:], "little")
+    return [int(each) for each in np.random.default_rng(number).integers(0, 128256, tokens)]
 
 
 def turn(
     agent: str, tokens: list[int], base: types_pb2.AgentVersion | None = None, keep: int = 0
 ) -> pb.CommitTurnRequest:
-    """A turn of these tokens."""
+    """A turn of these tokens, whose text is as long as English."""
     return pb.CommitTurnRequest(
         key=key(agent),
         base=base,
@@ -62,56 +47,57 @@ def turn(
         tokenizer_hash="t",
         generated_tokens=len(tokens) // 2,
         request_id=os.urandom(8).hex(),
+        request_digest=bytes(16),
+        commit_id=os.urandom(16),
         record=pb.TurnRecord(delta={"text": "word" * (len(tokens) // 2)}),  # type: ignore[arg-type]
     )
 
 
-def fill(data: Path, agents: list[str], tokens: int) -> None:
-    """Make agents by the store's own functions, without its process, 100 in a transaction of each database.
+@dataclass
+class Agent:
+    """One agent, and the shape of its KV."""
 
-    Their files are links to empty ones of 4 KiB."""
-    directory = DataDirectory(data)
-    directory.acquire()
-    database, warm = Database(directory.database), Database(directory.warm_database, warm_database.prepare)
-    with ExitStack() as opened:
-        opened.callback(directory.release)
-        for each in (database, warm):
-            each.open()
-            opened.callback(each.close)
-        for first in range(0, len(agents), _PER_TRANSACTION):
-            some = agents[first : first + _PER_TRANSACTION]
-            versions = database.write_blocking(partial(_commit, agents=some, tokens=tokens))
-            warm.write_blocking(partial(_publish, versions=versions, tokens=tokens))
-            template = directory.staging / "template"
-            with open(os.open(template, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.truncate(_SIZE)
-            for agent in some:
-                for chain_hash in hashes_of(agent, tokens):
-                    path = directory.path(FileName(FileKind.BLOCK, chain_hash))
-                    path.parent.mkdir(mode=0o700, exist_ok=True)
-                    os.link(template, path)
-            template.unlink()
+    name: str
+    geometry: Geometry
+    tokens: list[int] = field(default_factory=list)
+    version: types_pb2.AgentVersion = field(default_factory=types_pb2.AgentVersion)
 
+    def headers(self) -> list[BlockHeader]:
+        """Its blocks, the tail included."""
+        found, parent = [], blockfile.NO_PARENT
+        for first in range(0, len(self.tokens), BLOCK_TOKENS):
+            count = min(BLOCK_TOKENS, len(self.tokens) - first)
+            chain_hash = blockfile.chain_hash(_FINGERPRINT, _NAMESPACE, parent, self.tokens[first : first + count])
+            found.append(BlockHeader(_FINGERPRINT, _NAMESPACE, chain_hash, parent, first, count))
+            parent = chain_hash
+        return found
 
-def _commit(connection: sqlite3.Connection, agents: list[str], tokens: int) -> dict[str, Version]:
-    ends, made = np.arange(1, tokens + 1, dtype=np.uint32) * np.uint32(_BYTES_PER_TOKEN), {}
-    for agent in agents:
-        owner = AgentKey(NAMESPACE, agent, MODEL)
-        ids, places = np.array(tokens_of(agent, tokens), np.uint32), (TurnPlace(tokens, tokens // 2),)
-        part = Ledger(ids, b"word" * tokens, ends, "t", places)
-        turn = turns.Turn(owner, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b""))
-        made[agent] = turns.commit(connection, turn, Moment(now := time.time_ns(), now)).version
-    return made
+    async def speak(self, store: StoreProcess, new: list[int]) -> None:
+        """Commit a turn, and write and publish its new blocks by the worker's own functions."""
+        request = turn(self.name, new, self.version, len(self.tokens))
+        self.version = (await store.cache.CommitTurn(request)).version
+        self.tokens += new
+        headers = {header.chain_hash: header for header in self.headers()}
+        names = [pb.FileName(kind=pb.FILE_KIND_BLOCK, chain_hash=each) for each in headers]
+        staged = await store.cache.StageBlocks(pb.StageBlocksRequest(namespace=_NAMESPACE, names=names))
+        files = [_write(file.path, headers[file.chain_hash], self.geometry) for file in staged.files]
+        await store.cache.PublishBlocks(
+            pb.PublishBlocksRequest(
+                key=key(self.name), version=self.version, files=files, references=names, fingerprint=_FINGERPRINT
+            )
+        )
 
 
-def _publish(connection: sqlite3.Connection, versions: dict[str, Version], tokens: int) -> None:
-    for agent, version in versions.items():
-        owner = AgentKey(NAMESPACE, agent, MODEL)
-        names = [FileName(FileKind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]
-        parent = blockfile.NO_PARENT
-        for index, name in enumerate(names):
-            place = index * blockfile.BLOCK_TOKENS, blockfile.BLOCK_TOKENS
-            row = FileRow(name, *place, _SIZE, os.urandom(16), b"", owner, FINGERPRINT, parent)
-            references.add(connection, row, time.time_ns())
-            parent = name.chain_hash
-        holding.replace(connection, owner, version, set(names), Standing(exists=True, is_known=True))
+def _write(path: str, header: BlockHeader, geometry: Geometry) -> pb.StoredFile:
+    shapes = geometry.block_shapes(header.token_count)
+    tensors = {name: os.urandom(prod(shape) * _BYTES[dtype]) for name, (dtype, shape) in shapes.items()}
+    digest, size = write_block(path, header, tensors, geometry)
+    return pb.StoredFile(
+        chain_hash=header.chain_hash,
+        kind=pb.FILE_KIND_BLOCK,
+        path=path,
+        digest=digest,
+        size_bytes=size,
+        first_token=header.first_token,
+        token_count=header.token_count,
+    )

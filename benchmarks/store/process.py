@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,45 +18,37 @@ from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
 
 @dataclass(frozen=True)
 class StoreProcess:
-    """A store that serves `data`; `ready_seconds` passed from its start until it did."""
+    """A store that serves; `ready_seconds` passed from its start until it did."""
 
     pid: int
-    data: Path
     ready_seconds: float
     cache: cache_store_pb2_grpc.CacheStoreServiceAsyncStub
     agents: agent_pb2_grpc.AgentServiceAsyncStub
 
     def resident_bytes(self) -> int:
-        """Memory that it has now."""
-        return _status(self.pid, "VmRSS")
+        return _number(self.pid, "status", "VmRSS") * 1024
 
     def peak_bytes(self) -> int:
         """The most memory that it had since `forget_peak`."""
-        return _status(self.pid, "VmHWM")
+        return _number(self.pid, "status", "VmHWM") * 1024
 
     def forget_peak(self) -> None:
-        """Let the peak begin anew."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-    def written_bytes(self) -> int:
-        """What it has sent to the disk so far."""
-        return written_bytes(self.pid)
 
 
 def written_bytes(pid: int | str = "self") -> int:
-    """What a process has sent to the disk so far: `write_bytes` of /proc/PID/io, whole pages."""
-    return _number(Path(f"/proc/{pid}/io"), "write_bytes")
+    """Bytes that a process has sent to the disk so far, in whole pages."""
+    return _number(pid, "io", "write_bytes")
 
 
 @asynccontextmanager
-async def serving(data: Path) -> AsyncIterator[StoreProcess]:
-    """Start a store, wait until it is ready, and end it by SIGTERM."""
+async def serving(
+    data: Path, flags: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+) -> AsyncIterator[StoreProcess]:
+    """Start a store until it is ready. Raises RuntimeError with its log where it ends."""
     started = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "cache_service", f"--data={data}", "--metrics="),
-        stderr=asyncio.subprocess.PIPE,
-    )
+    command = (sys.executable, "-m", "cache_service", f"--data={data}", "--metrics=", *flags)
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env={**os.environ, **(environment or {})})
     try:
         assert process.stderr is not None
         lines = []
@@ -67,24 +61,16 @@ async def serving(data: Path) -> AsyncIterator[StoreProcess]:
         ready = time.perf_counter() - started
         reader = asyncio.create_task(process.stderr.read())  # or the pipe fills up
         async with connect(f"unix:{data}/run/store.sock") as channel:
-            yield StoreProcess(
-                process.pid,
-                data,
-                ready,
-                cache_store_pb2_grpc.CacheStoreServiceStub(channel),
-                agent_pb2_grpc.AgentServiceStub(channel),
-            )
+            cache = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
+            yield StoreProcess(process.pid, ready, cache, agent_pb2_grpc.AgentServiceStub(channel))
     finally:
         process.terminate()
         await process.wait()
     await reader
 
 
-def _status(pid: int, name: str) -> int:
-    return _number(Path(f"/proc/{pid}/status"), name) * 1024
-
-
-def _number(path: Path, name: str) -> int:
+def _number(pid: int | str, file: str, name: str) -> int:
+    path = Path(f"/proc/{pid}/{file}")
     for line in path.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])

@@ -1,27 +1,12 @@
-"""Time to first token by length: cold, warm, warm from the disk itself, and hot, beside its parts and mlx-lm.
+"""Time to first token by length: cold, warm, warm from the disk itself, and hot, beside mlx-lm.
 
     agentmem bench ttft [--lengths 1000 2000 4000 8000 16000 32000] [--samples 3]
     agentmem bench ttft --model llama-3.1-8b=DIRECTORY --samples 2
 
-Through the real gateway, by the client's clock, one turn at a time. An agent's memory has exactly as many tokens as the
-length says, and its next turn appends text of 50 tokens. `cold` computes a prompt of as many tokens in all that nobody
-has seen; `warm` is the next turn after worker and store were killed by SIGKILL and are back, and the files are in the
-system's page cache; `hot` is the turn after that one; `dropped` is a next turn of an agent that was evicted from the
-worker, and whose files were dropped from the page cache (posix_fadvise; mincore says what is still there). After each
-restart a short agent's turn goes first, and is told apart, so that what a process does once is not counted as memory's.
-
-Beside them, in turns with them, in a process of its own that has the same weights, dtype and BLAS:
-- the parts that a warm turn cannot do without: `read`, the agent's files to evaluated MLX arrays by mx.load and
-  mx.eval, unverified; `prefill`, the engine computing the 50 tokens behind the agent's KV, which is in caches already;
-  `step`, the engine decoding one token behind them, the mean of 5 steps. Their sum is the yardstick for `warm` and
-  `dropped` (there `read` is of dropped files, too). `hash`, verifying those bytes on one thread, is in no sum.
-- mlx-lm without a cache, by its BatchGenerator, to the first token.
-- mlx-lm's load_prompt_cache of a file of as many tokens, in the compute dtype and in 4 bits (QuantizedKVCache), and its
-  generate_step over 50 tokens; its files are read from the page cache, and dropped from it, as ours are.
-
-The first sample of each is a warm-up and kept apart, but for prompts that take longer than --cold-seconds to compute:
-these are computed once, ours as the turn that makes the agent, which has 51 tokens fewer. Ratios are of one round. What
-is measured is written as soon as it is.
+Through the gateway, one turn of 50 new tokens at a time. `cold`: nobody has seen the prompt; `warm`: after a SIGKILL of
+worker and store; `hot`: the turn after that; `dropped`: the files were dropped from the page cache. A short agent's
+turn goes first after each restart. Beside them, in one process: mlx-lm's BatchGenerator, and its load_prompt_cache
+in the compute dtype and in 4 bits. The first sample is not counted, but where computing takes more than --cold-seconds.
 """
 
 import argparse
@@ -79,7 +64,6 @@ class Bench:
                 await self._cold(length)
 
     async def _begin(self, length: int) -> None:
-        """The agent, and with it the first cold turns; mlx-lm's files."""
         first, files = await self._agents.remember(_agent(length), length)
         self._files[length] = files
         for number in range(self._arguments.samples + 1):
@@ -101,7 +85,6 @@ class Bench:
         self._note(length, cold=ours.first, mlx_lm_cold=await self._child.ask(do="cold", token_ids=prompt))
 
     async def _round(self, number: int) -> None:
-        """A restart, and then each length: our turns, the parts, mlx-lm."""
         self._restarts["seconds"].append(await self._agents.restart())
         await self._agents.fork(FIRST, f"{FIRST}: {number}")
         first = await self._agents.next_turn(f"{FIRST}: {number}", "warm", FIRST_TOKENS)
@@ -117,22 +100,15 @@ class Bench:
         if warm.load_bytes != _size(files):
             raise RuntimeError(f"a warm turn read {warm.load_bytes} bytes, and the agent's files have {_size(files)}")
         hot = await self._agents.next_turn(agent, "hot", length + new + 1)
-        self._note(length, warm=warm.first, warm_load=warm.load, warm_prefill=warm.prefill)
-        self._note(length, hot=hot.first, hot_prefill=hot.prefill)
+        self._note(length, warm=warm.first, hot=hot.first)
         await self._agents.evict(agent)
         if self._droppable(files):
             turn = await self._agents.next_turn(other, "warm", length)
-            self._note(length, dropped=turn.first, dropped_load=turn.load, dropped_prefill=turn.prefill)
+            self._note(length, dropped=turn.first)
             await self._agents.evict(other)
 
     async def _others(self, length: int, number: int) -> None:
         new_ids = self._prompts.ids_of(self._prompts.text(self._arguments.new_tokens, f"{length} {number}"))
-        files = self._files[length]
-        paths = [str(path) for path in files]
-        if self._droppable(files):
-            self._note(length, read_dropped=await self._child.ask(do="read", files=paths))
-        self._note(length, read=await self._child.ask(do="read", files=paths))
-        self._note(length, **await self._child.ask(do="parts", files=paths, tokens=length, new_ids=new_ids))
         for kind in KINDS:
             name = f"mlx_lm_{kind.replace(' ', '_')}"
             asked = {"do": "resumed", "kind": kind, "tokens": length, "new_ids": new_ids}
@@ -144,7 +120,6 @@ class Bench:
                     self._note(length, **{name + way: seconds})
 
     def _droppable(self, files: list[Path]) -> bool:
-        """Drop files from the page cache; whether that worked."""
         page_cache.drop(files)
         self._left.append(page_cache.resident(files))
         return self._left[-1] <= MOST_RESIDENT
@@ -156,7 +131,6 @@ class Bench:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What is written."""
         return {
             "model": model_name(self._arguments.model),
             "backend": results.backend(),
@@ -181,7 +155,6 @@ def _size(files: list[Path]) -> int:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
     directory, lengths = model_directory(arguments.model), arguments.lengths
     environment = {
         "AGENTMEM_WORKER_CONTEXT_LENGTH": str(max(lengths) + 1024),
@@ -200,7 +173,6 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model without sliding layers")
     found.add_argument("--lengths", type=options.at_least(2), nargs="+", default=[1000, 2000, 4000, 8000, 16000, 32000])

@@ -2,24 +2,20 @@
 
     agentmem bench working-memory [--agents 3 5 10 20] [--tokens 2400 1600 1000 700] [--seed 1]
 
-Facts are told in early phases, before all, in private and by whispers; filler goes by; then everybody is asked for what
-it heard, for what only others heard, and for what nobody was told (`working_memory_scenarios`). The same workflows run
+Facts are told, filler goes by, then everybody is asked for what it heard, for what only others heard, and for what
+nobody was told. The same workflows run
 
-    persistent     by RunWorkflow on a live stack: agents keep their attention state
-    re-prefilled   by the same program, each turn the whole chat so far, sent to a model that keeps nothing
-    no memory      likewise, but each turn only the system text and what is to be answered
+    persistent     by RunWorkflow; also with a pool of four agents, and with worker and store killed midway
+    re-prefilled   by the same program, each turn the whole chat, sent to a model that keeps nothing
+    no memory      likewise, but each turn only the system text and the message
 
-and, persistent, once more with a pool that holds four agents, and with worker and store ended by SIGKILL midway.
-Demo model, temperature 0, on a stack of `agentmem up`. A leak is a value, in anything that an agent says or notes, that
-it could not know. Exit status 1 if something leaked, or a persistent run did not recall all.
+A leak is a value that the agent could not know. Exit status 1 for a leak, or a persistent run that did not recall all.
 """
 
 import argparse
 import asyncio
 import json
-import os
 import sys
-import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +28,7 @@ from benchmarks import options, results
 from benchmarks.live import LiveStack, running
 from benchmarks.tables import Table
 from benchmarks.turns import chat
-from benchmarks.working_memory.runs import LiveRun
+from benchmarks.working_memory.runs import perform
 from benchmarks.working_memory.scenarios import Scenario, make_scenario
 from benchmarks.working_memory.scores import Performance, differing, score
 from benchmarks.working_memory.text import TextRun
@@ -50,7 +46,7 @@ PERSISTENT = ("persistent", "pool of 4", "killed")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is to be run: filler tokens by number of agents, and which of these numbers with a SIGKILL, too."""
+    """Filler tokens by number of agents, and which numbers are also killed."""
 
     tokens: dict[int, int]
     killed: list[int]
@@ -88,7 +84,6 @@ class Comparison:
         return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
     def mistakes(self) -> list[str]:
-        """What must not be, in words."""
         found = []
         for agents, rows in self.scores.items():
             for way, row in rows.items():
@@ -103,13 +98,12 @@ async def on_live_stack(comparison: Comparison) -> int:
     async with running() as stack:
         await warm_up(stack)
         for agents, scenario in comparison.scenarios.items():
-            live = LiveRun(stack, scenario, f"persistent-{agents}")
-            comparison.add(agents, "persistent", await timed(stack, live.perform()))
+            comparison.add(agents, "persistent", await timed(stack, perform(stack, scenario, f"persistent-{agents}")))
             for way, whole in (("re-prefilled", True), ("no memory", False)):
                 comparison.add(agents, way, await timed(stack, by_text(stack, scenario, whole=whole)))
         for agents in comparison.sizes.killed:
-            live = LiveRun(stack, comparison.scenarios[agents], f"killed-{agents}", KILL_IN)
-            comparison.add(agents, "killed", await live.perform())
+            killed = perform(stack, comparison.scenarios[agents], f"killed-{agents}", KILL_IN)
+            comparison.add(agents, "killed", await killed)
         return int((await stack.describe_model()).kv_bytes_per_token)
 
 
@@ -118,8 +112,7 @@ async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_toke
     pool_bytes = comparison.small_pool(agents, kv_bytes_per_token)
     async with running(environment={"AGENTMEM_WORKER_POOL_BYTES": str(pool_bytes)}) as stack:
         await warm_up(stack)
-        live = LiveRun(stack, comparison.scenarios[agents], f"small-{agents}")
-        performance = await timed(stack, live.perform())
+        performance = await timed(stack, perform(stack, comparison.scenarios[agents], f"small-{agents}"))
     performance.notices["pool_bytes"] = pool_bytes
     comparison.add(agents, "pool of 4", performance)
 
@@ -139,7 +132,6 @@ def cpu_seconds(stack: LiveStack) -> float:
 
 
 async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Performance:
-    """A run that keeps nothing in the worker."""
     async with connect(stack.addresses["grpc"]) as channel:
         inference = inference_pb2_grpc.InferenceServiceStub(channel)
         definition = load(json.dumps(scenario.definition), {})
@@ -152,7 +144,6 @@ async def warm_up(stack: LiveStack) -> None:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """All runs, and the wall seconds of each phase for the largest number of agents."""
     runs = []
     for agents, rows in figures["by_agents"].items():
         for way, row in rows.items():
@@ -166,30 +157,18 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         *("agents, memory", "recalled", "unknown, and said so", "leaks", "other texts", "prompt tokens computed"),
         *("first token, median", "90 %", "all", "worker CPU"),
     )
-    agents, rows = list(figures["by_agents"].items())[-1]
-    phases = [
-        (phase or "(introduced)", *(f"{row['phase_seconds'].get(phase, 0.0):.2f}" for row in rows.values()))
-        for phase in rows["persistent"]["phase_seconds"]
-    ]
-    return [
-        Table("Working memory, seconds of the worker's clock", columns, runs),
-        Table(f"Seconds by phase, {agents} agents", ("phase", *rows), phases),
-    ]
+    return [Table("Working memory, seconds of the worker's clock", columns, runs)]
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print, write; the exit status."""
     sizes = sizes_of(arguments)
     comparison, console = Comparison(sizes), Console(width=170)
-    began, load_before = time.monotonic(), os.getloadavg()[0]
     kv_bytes_per_token = await on_live_stack(comparison)
     for agents in comparison.crowded:
         await in_a_small_pool(comparison, agents, kv_bytes_per_token)
     figures = {
         "seed": sizes.seed,
         "kv_bytes_per_token": kv_bytes_per_token,
-        "seconds": time.monotonic() - began,
-        "load_average_before": load_before,
         "by_agents": comparison.scores,
     }
     results.conclude(arguments.output, figures, tables(figures))
@@ -200,7 +179,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def sizes_of(arguments: argparse.Namespace) -> Sizes:
-    """What was asked for on the command line."""
     agents, tokens = arguments.agents, arguments.tokens
     if tokens is None:
         tokens = [_TOKENS.get(each, min(_TOKENS.values())) for each in agents]

@@ -1,16 +1,13 @@
 """Generated workflows in which facts are told, passed on and asked for, and what each agent could know. Pure.
 
-A scenario's phases, with filler that each agent reads for itself between them:
-
     public    two agents say a fact before all
     private   each agent says a fact of its own to one other
-    whisper   two agents whisper a fact to one or two; all others learn that they whispered
-    relay     in pairs, each is asked for something that it knows, and its partner hears the answer
+    whisper   two agents whisper a fact to one or two
+    relay     in pairs, each is asked for something that it knows
     ask-1 …   everybody is asked at the same time, and answers to the judge alone
 
-Who knows what is written down here while the facts are placed, without a look at how the gateway finds listeners: that
-makes it an oracle for the gateway. Facts are pairs of entity and value that the demo model was not trained on, and all
-values of a scenario differ, so a value in a text says which fact it is from.
+Who knows what is written down here without the gateway's listeners: an oracle for the gateway. All values differ, and
+the demo model was not trained on the pairs.
 """
 
 import random
@@ -41,7 +38,7 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """An agent is asked in a phase. `how` is how it learned the fact, or "withheld" or "never told"."""
+    """`how` it learned the fact, or "withheld" or "never told"."""
 
     phase: str
     agent: str
@@ -52,13 +49,12 @@ class Question:
 
     @property
     def known(self) -> bool:
-        """It was told."""
         return self.how not in ("withheld", "never told")
 
 
 @dataclass
 class Scenario:
-    """A workflow as the data of its file, and what is true of it. `agents` are without the judge."""
+    """A workflow's data, and the truth of it. `agents` are without the judge."""
 
     agents: tuple[str, ...]
     definition: dict[str, Any]
@@ -76,7 +72,7 @@ class Scenario:
 
 
 def make_scenario(agents: int, tokens: int, seed: int) -> Scenario:
-    """A scenario of so many agents (3 at least), with ledgers of about `tokens` tokens at the end. Deterministic."""
+    """A scenario of 3 agents or more, with ledgers of about `tokens` tokens. Deterministic."""
     return _Writer(agents, tokens, random.Random(f"{seed}/{agents}")).scenario()
 
 
@@ -93,7 +89,6 @@ class _Writer:
         self._learned: dict[str, dict[Fact, Learned]] = {name: {} for name in self._agents}
 
     def scenario(self) -> Scenario:
-        """All phases, in order."""
         before, between, after = (round(self._filler * share) for share in _TALKS)
         self._say("public", self._rng.sample(self._agents, 2), {})
         self._talk("talk-1", before)
@@ -172,7 +167,6 @@ class _Writer:
                 self._learned[partner].setdefault(asked[agent], Learned(number, "relay"))
 
     def _talk(self, name: str, tokens: int) -> None:
-        """Each agent reads filler of its own."""
         self._all_at_once(name, {agent: self._filler_of(tokens) for agent in self._agents})
 
     def _filler_of(self, tokens: int) -> str:
@@ -196,10 +190,7 @@ class _Writer:
         return questions
 
     def _topics(self, agent: str) -> dict[str, list[tuple[Kind, str, str, str]]]:
-        """What an agent is asked: of what it knows first what was whispered, then one fact for each way to learn.
-
-        Of a few agents one can be told everything; it is asked for what nobody was told instead.
-        """
+        """Topics of an agent: first whispers, then one fact for each way to learn."""
         known = self._rng.sample(list(self._learned[agent].items()), len(self._learned[agent]))
         ways = {learned.how: fact for fact, learned in known}
         first = sorted(self._rng.sample(list(ways.values()), len(ways)), key=lambda fact: fact != ways.get("whisper"))
@@ -218,7 +209,6 @@ class _Writer:
         return self._rng.choice(kind.questions).format(e=entity)
 
     def _all_at_once(self, name: str, prompts: dict[str, str]) -> None:
-        """All read a prompt of their own, and answer to the judge, who takes it in without a word."""
         phase = {
             "name": name,
             "topology": "all_at_once",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal
 
+from benchmarks.results import percentile
 from benchmarks.working_memory.scenarios import Question, Scenario
 
 _WORD = re.compile(r"[A-Za-z]+|\d+")
@@ -15,11 +16,7 @@ _WORD = re.compile(r"[A-Za-z]+|\d+")
 
 @dataclass(frozen=True)
 class Work:
-    """One thing that an agent did: it spoke, noted something, or took in what it heard without a word.
-
-    Tokens are those of the prompt, and how many of them had KV already; seconds are the worker's own, from the arrival
-    of the request to the first token.
-    """
+    """A turn, a note, or listening in silence. Seconds are the worker's, to the first token."""
 
     kind: Literal["turn", "note", "silent"]
     phase: str
@@ -29,15 +26,14 @@ class Work:
     reused_tokens: int
     generated_tokens: int
     seconds_to_first_token: float
-    replayed: bool = False
 
 
 @dataclass
 class Performance:
-    """A run as it went: all works, and the seconds from each phase's beginning to that of the next."""
+    """A run as it went: all works, and its seconds."""
 
     works: list[Work] = field(default_factory=list)
-    phase_seconds: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
     notices: dict[str, Any] = field(default_factory=dict)
     """What else is to be told, such as an outage."""
 
@@ -74,7 +70,7 @@ def misses(scenario: Scenario, performance: Performance) -> list[Miss]:
 
 
 def leaks(scenario: Scenario, performance: Performance) -> list[Leak]:
-    """All values in what agents said or noted, in any phase, that they could not know by its end."""
+    """Values in any text of an agent that it could not know by the phase's end."""
     return [
         Leak(work.phase, work.agent, value, work.text)
         for work in performance.works
@@ -111,16 +107,14 @@ def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
             "median": statistics.median(first),
             "p90": percentile(first, 90),
             "samples": first,
-            "median_by_phase": _by_phase(waits),
         },
-        "phase_seconds": performance.phase_seconds,
-        "seconds": sum(performance.phase_seconds.values()),
+        "seconds": performance.seconds,
         **performance.notices,
     }
 
 
 def differing(one: Performance, other: Performance) -> int:
-    """How many of the texts that agents said or noted are not the same in both runs, each agent's in its order."""
+    """Number of texts that differ, each agent's in its order."""
     first, second = _texts(one), _texts(other)
     return sum(
         mine != yours
@@ -129,14 +123,7 @@ def differing(one: Performance, other: Performance) -> int:
     )
 
 
-def percentile(samples: Sequence[float], percent: int) -> float:
-    """The smallest sample that at least so many per cent are not above (nearest rank)."""
-    ordered = sorted(samples)
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
-
-
 def _shares(questions: Sequence[Question], missed: Sequence[Miss], *, told: bool) -> dict[str, Any]:
-    """How many were asked and right, of what the agents were told or not, and by how they learned it."""
     wrong = {(miss.phase, miss.agent) for miss in missed}
     counts: dict[str, dict[str, int]] = {}
     for question in questions:
@@ -154,10 +141,3 @@ def _texts(performance: Performance) -> dict[str, list[str]]:
         if work.kind != "silent":
             found[work.agent].append(work.text)
     return found
-
-
-def _by_phase(works: Sequence[Work]) -> dict[str, float]:
-    samples: defaultdict[str, list[float]] = defaultdict(list)
-    for work in works:
-        samples[work.phase].append(work.seconds_to_first_token)
-    return {phase: statistics.median(seconds) for phase, seconds in samples.items()}

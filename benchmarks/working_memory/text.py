@@ -1,7 +1,6 @@
 """A workflow without memory below the prompt: the same program, its works sent as chats to a model that keeps nothing.
 
-With `whole` each request is the agent's whole chat so far, as frameworks send it; without, only its system text and the
-message that it answers. What an agent takes in without a word is then no request at all, only text of the next one.
+With `whole` each request is the whole chat so far; without, the system text and the message that it answers.
 """
 
 import asyncio
@@ -9,7 +8,7 @@ import time
 from collections import defaultdict
 
 from agentmem.channels import closing_stream
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2, workflow_pb2
 from benchmarks.working_memory.scores import Performance, Work
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.inboxes import Listening
@@ -43,17 +42,14 @@ class TextRun:
         """Run it to its end. Raises AioRpcError, in a group."""
         program = Program(self._definition)
         said: dict[str, str] = {}
-        phase, began = "", time.monotonic()
+        began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             while (step := program.advance(said)) is not None:
-                if step.turns and step.phase != phase:
-                    self._performance.phase_seconds[phase] = time.monotonic() - began
-                    phase, began = step.phase, time.monotonic()
                 for listening in step.listenings:
                     group.create_task(self._listen(step, listening))
                 turns = {turn.agent: group.create_task(self._speak(step, turn)) for turn in step.turns}
                 said = {agent: await turn for agent, turn in turns.items()}
-        self._performance.phase_seconds[phase] = time.monotonic() - began
+        self._performance.seconds = time.monotonic() - began
         return self._performance
 
     async def _listen(self, step: Step, listening: Listening) -> None:
@@ -86,7 +82,8 @@ class TextRun:
             text, finished = await self._generate(request)
         if self._whole:
             self._chats[agent] = [*chat, _message("assistant", text)]
-        self._performance.works.append(work(kind, step.phase, agent, text, finished.usage, finished.timings))
+        told = workflow_pb2.AgentSpoke(phase=step.phase, agent_id=agent, usage=finished.usage, timings=finished.timings)
+        self._performance.works.append(work(kind, told, text))
         return text
 
     async def _generate(self, request: inference_pb2.GenerateRequest) -> tuple[str, inference_pb2.Finished]:
@@ -100,27 +97,17 @@ class TextRun:
         return text, finished
 
 
-def work(
-    kind: str,
-    phase: str,
-    agent: str,
-    text: str,
-    usage: types_pb2.Usage,
-    timings: types_pb2.Timings,
-    *,
-    replayed: bool = False,
-) -> Work:
-    """What a request's end says of it."""
+def work(kind: str, told: workflow_pb2.AgentSpoke | workflow_pb2.AgentListened, text: str) -> Work:
+    """A work, by the usage and the timings that are told of it."""
     return Work(
         kind=kind,  # type: ignore[arg-type]
-        phase=phase,
-        agent=agent,
+        phase=told.phase,
+        agent=told.agent_id,
         text=text,
-        prompt_tokens=usage.prompt_tokens,
-        reused_tokens=sum(part.tokens for part in usage.cached),
-        generated_tokens=usage.completion_tokens,
-        seconds_to_first_token=timings.time_to_first_token.ToTimedelta().total_seconds(),
-        replayed=replayed,
+        prompt_tokens=told.usage.prompt_tokens,
+        reused_tokens=sum(part.tokens for part in told.usage.cached),
+        generated_tokens=told.usage.completion_tokens,
+        seconds_to_first_token=told.timings.time_to_first_token.ToTimedelta().total_seconds(),
     )
 
 

@@ -1,5 +1,6 @@
-"""This store as a node of several that share one ledger: the list of nodes, the clock that they share, callers' keys.
+"""This store as a node of several that share one ledger.
 
-`membership` sends heartbeats; `nodes` has its statements. What the store opens instead of store.db is
-`cache_service.shared_ledger`.
+`ledger` is opened instead of store.db, and is in `postgres`; `membership` sends heartbeats, and `nodes` has its
+statements; `clock` is shared by all nodes, `keys` are callers'; `servicer` is ClusterService; `peers` reads files from
+other nodes; `offline` has the commands; `settings` say which cluster it is; the store's process calls `attach`.
 """

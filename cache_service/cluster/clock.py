@@ -1,4 +1,4 @@
-"""The ledger's time on this node: what the last heartbeat has said, and what has passed here since."""
+"""The ledger's time on this node: the last heartbeat's, and what has passed here since."""
 
 import threading
 import time
@@ -14,13 +14,9 @@ _MOST: Final = 10 * 10**9
 class SharedClock:
     """`set` on one thread, all else on any.
 
-    Agents are idle by a time that all nodes have in common (`nodes.beat`): it passes while any of them runs, and no
-    step of a machine's clock counts, neither of a node nor of the server. Between two heartbeats it passes for seconds
-    only: where the database is away for hours, nobody could use an agent meanwhile.
-
-    A heartbeat that took longer than the last brings an earlier time than `now` has returned already. That stands until
-    it is past, so that an agent is never updated before it was created. Only the shown time follows a server's clock
-    that is set back, by more than a node is served without a heartbeat.
+    Agents are idle by a time that all nodes share (`nodes.beat`): it passes while any of them runs, and no step of a
+    machine's clock counts. Between two heartbeats it passes for seconds only, so that an outage of the database makes
+    nobody idle. A slow heartbeat's earlier time stands until it is past.
     """
 
     def __init__(self) -> None:
@@ -29,15 +25,14 @@ class SharedClock:
         self._lock = threading.Lock()
 
     def set(self, used: int, wall: int) -> None:
-        """The ledger's time, and the server's clock, in nanoseconds, a moment ago."""
+        """Take the ledger's time, and the server's clock, in nanoseconds, a moment ago."""
         self._said = Moment(wall, used), time.clock_gettime_ns(BOOT_CLOCK)
 
     def time(self) -> int:
-        """Nanoseconds on a scale that begins somewhere near 1970, and never goes back."""
+        """Nanoseconds since about 1970; never goes back."""
         return self.now().used
 
     def now(self) -> Moment:
-        """This moment, for what is stamped with it."""
         with self._lock:
             (wall, used), at = self._said
             passed = time.clock_gettime_ns(BOOT_CLOCK) - at

@@ -1,7 +1,4 @@
-"""Rows of callers' keys, which all nodes have in common. Functions of a connection, in one transaction.
-
-What they mean is the gateways' affair: nothing here judges a caller.
-"""
+"""Rows of callers' keys, which all nodes have in common. Functions of a connection, in one transaction."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -10,7 +7,7 @@ from cache_service.connection import Connection
 
 
 class ApiKey(NamedTuple):
-    """A row: the fields of gateway.edge.keys.ApiKey, times in microseconds since 1970."""
+    """The fields of gateway.edge.keys.ApiKey, times in microseconds since 1970."""
 
     id: str
     namespace: str
@@ -24,7 +21,7 @@ class ApiKey(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """All keys, and what names this state of them; "" before they were read."""
+    """All keys, and the version of this state; "" before they were read."""
 
     version: str
     keys: Sequence[ApiKey]
@@ -39,21 +36,18 @@ _COLUMNS: Final = ", ".join(ApiKey._fields)
 
 
 def changed(connection: Connection, version: str) -> Keys | None:
-    """The keys, unless they are still those of `version`.
-
-    The version is read first: what is changed in between is read, too, and once more the next time.
-    """
+    """Return the keys, unless they are still those of `version`, which is read first."""
     (present,) = connection.execute("SELECT version FROM keys_version WHERE id = 1").fetchone()
     return None if present == version else Keys(str(present), every(connection))
 
 
 def every(connection: Connection) -> list[ApiKey]:
-    """All keys, in the order in which they were made."""
+    """In the order in which they were made."""
     return [ApiKey(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM keys ORDER BY created, id")]
 
 
 def add(connection: Connection, keys: Iterable[ApiKey]) -> int:
-    """Add keys, all or none, and leave those that are there as they are; how many were new. Raises KeyTaken."""
+    """Add keys, all or none, without changing those that are there; return how many were new. Raises KeyTaken."""
     known = {key.id: key for key in every(connection)}
     new = [key for key in keys if known.get(key.id) != key]
     for key in new:
@@ -66,5 +60,5 @@ def add(connection: Connection, keys: Iterable[ApiKey]) -> int:
 
 
 def revoke(connection: Connection, key_id: str) -> bool:
-    """Delete a key; whether it was there."""
+    """Return whether it was there."""
     return connection.execute("DELETE FROM keys WHERE id = ?", (key_id,)).rowcount > 0

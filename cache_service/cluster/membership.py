@@ -1,8 +1,7 @@
-"""This node's membership in the cluster: a thread that sends a heartbeat every two seconds and reads the other nodes.
+"""This node's membership: a thread that sends a heartbeat every two seconds and reads the other nodes.
 
-Leases: other nodes wait for a node until its lease is over by the server's clock. This node stops serving a little
-earlier by its own clock. Where it finds its row expired or deleted, other nodes have not waited for it, so its files
-follow the ledger anew before it is ready again.
+Other nodes wait for a node until its lease is over by the server's clock. It stops serving a little earlier by its own
+clock. Where it finds its row expired or deleted, its files follow the ledger again before it is ready.
 """
 
 import logging
@@ -32,12 +31,12 @@ SILENT_SECONDS: Final = 5.0
 """After which a gateway that sends nothing counts as silent."""
 _LEASE_SECONDS: Final = nodes.LEASE / 10**9
 _SOONER: Final = 1.0
-"""Seconds before the end of its lease at which a node stops serving, since clocks run at different speeds."""
+"""Seconds before the end of its lease at which a node stops serving: clocks run at different speeds."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this node is: `directory` is the data directory's name, `address` where other nodes reach it."""
+    """`directory` is the data directory's name, `address` where other nodes reach this one."""
 
     name: str
     directory: str
@@ -71,7 +70,7 @@ class Membership:
     _wake: Callable[[], None]
     _followed: Callable[[], int] = lambda: 0
     _follow: "Callable[[], Future[None]]" = Future
-    """Have files follow the ledger, on their own thread; `_reconcile` likewise, anew. A heartbeat waits for neither."""
+    """Have files follow the ledger, on their own thread; `_reconcile`: all of it again."""
     _reconcile: "Callable[[], Future[None]]" = Future
     _thread: threading.Thread = field(init=False)
 
@@ -85,19 +84,18 @@ class Membership:
         self._reconciled = False
         self._rejoins = 0
         self._following: tuple[Future[None], int | None] | None = None
-        """What files do now; anew, for so many rejoins, or (None) not."""
+        """What files do now: reconcile for so many rejoins, or (None) follow."""
         self._claimed: frozenset[AgentKey] | None = None
         self._objects = False
         self._stopping = threading.Event()
         self._after_beat: list[Callable[[], None]] = []
         self._lost: Exception | None = None
         self.beats = 0
-        """Heartbeats that were made."""
 
     def join(self) -> None:
         """Send the first heartbeat; the node is not ready yet. Blocks. Raises NameTaken, and what a write raises."""
         self._beat()
-        self._reconciled = True  # a start reconciles before anything is served
+        self._reconciled = True
 
     def start(
         self,
@@ -143,22 +141,22 @@ class Membership:
         return "" if self._reconciled else "files follow the ledger, of which this node was cut off"
 
     def nodes(self) -> list[pb.Node]:
-        """Return all nodes as of the last heartbeat. Raises Unavailable where this one is not a member."""
+        """As of the last heartbeat. Raises Unavailable where this node is not a member."""
         if problem := self.problem():
             raise Unavailable(f"this node is not a member of its cluster now: {problem}")
         aged = int(self.silent_seconds * 10**9)
         return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
 
     def keys(self) -> Keys:
-        """Return callers' keys as of the last heartbeat. After a call of `nodes` they are not older than its lease."""
+        """As of the last heartbeat: after a call of `nodes` not older than its lease."""
         return self._keys
 
     def attending(self) -> list[tuple[str, int]]:
-        """Return name and epoch of nodes whose gateways are not silent. Raises Unavailable as `nodes` does."""
+        """Return name and epoch of nodes whose gateways are not silent. Raises Unavailable as `nodes`."""
         return [(each.name, each.epoch) for each in self.nodes() if _attends(each)]
 
     def counts(self) -> Counter[str]:
-        """How many nodes are ready, draining, neither ("other"), or gone."""
+        """Count nodes that are ready, draining, neither ("other"), or gone."""
         aged = int(self.silent_seconds * 10**9)
         counted: Counter[str] = Counter()
         for each in self._view:
@@ -169,45 +167,43 @@ class Membership:
 
     @property
     def silent_seconds(self) -> float:
-        """Since the last heartbeat that was answered; what a machine sleeps counts."""
+        """Since the last answered heartbeat, with what the machine slept."""
         return time.clock_gettime(BOOT_CLOCK) - self._beaten
 
     def live(self, name: str) -> Node | None:
-        """A node of this name that is there, as far as is known."""
+        """Return a node of this name that is there, as far as is known."""
         aged = int(self.silent_seconds * 10**9)
         return next((each for each in self._view if each.name == name and each.expires > aged), None)
 
     @property
     def name(self) -> str:
-        """This node's name."""
         return self.identity.name
 
     def others(self) -> Set[str]:
-        """The names of the other nodes that are there."""
         aged = int(self.silent_seconds * 10**9)
         return {each.name for each in self._view if each.expires > aged} - {self.name}
 
     def after_beat(self, call: Callable[[], None]) -> None:
-        """Call it, on this thread, after each heartbeat: other nodes may have done something."""
+        """Call it, on this thread, after each heartbeat."""
         self._after_beat.append(call)
 
     @property
     def sweeps(self) -> bool:
-        """Whether this node is the one that deletes objects for all: the first that says that it can, if any does."""
+        """Return whether this node deletes objects for all: the first that says that it can."""
         aged = int(self.silent_seconds * 10**9)
         there = [each for each in self._view if each.expires > aged]
         able = [each.name for each in there if pb.Node.FromString(each.report).objects]
         return not able or self.name == min(able)
 
     def reach_objects(self, reached: bool) -> None:
-        """Take whether this node's store can delete objects, which other nodes learn with the next heartbeat."""
+        """Take whether this node's store can delete objects; the next heartbeat tells it."""
         if self._objects is not reached:
             self._objects = reached
             self._wake()
 
     @property
     def lost(self) -> Exception | None:
-        """Why this process must end: another one is this node."""
+        """Return why this process must end: another one is this node."""
         return self._lost
 
     def _run(self) -> None:
@@ -247,7 +243,7 @@ class Membership:
         work.add_done_callback(lambda _: self._wake())
 
     def _have_followed(self) -> bool:
-        """Whether files have just done what they were asked for. Raises what they raised; then it is begun again."""
+        """Return whether files have done what they were asked for. Raises what they raised; then it is begun again."""
         if self._following is None or not self._following[0].done():
             return False
         (work, rejoins), self._following = self._following, None

@@ -1,7 +1,6 @@
 """Rows of nodes, and of the agents whose turns they run, on PostgreSQL. Functions of a connection, in one transaction.
 
-All times are nanoseconds of the server's clock, the only one that nodes have in common. The rows save work and waiting;
-no commit depends on them.
+Times are nanoseconds of the server's clock. The rows save work and waiting; no commit depends on them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,18 +17,18 @@ from cache_service.ledger.workflow_records import Owner
 LEASE: Final = 10 * 10**9
 """How long a node counts as there after it has said so."""
 _UNSURE: Final = 60 * 10**9
-"""A node that has said nothing for this long after its lease is not about to: what it has not followed may go."""
+"""A node that has said nothing for this long after its lease: what it has not followed may go."""
 _LATE: Final = 2 * 10**9
-"""Likewise for who waits for an answer: a heartbeat that is under way takes less."""
+"""The same for who waits for an answer: a heartbeat that is under way takes less."""
 _REMEMBERED: Final = 3600 * 10**9
-"""How long a node that is gone is still listed, for its operator to see."""
+"""How long a node that is gone is still listed."""
 _COUNTED: Final = 60 * 10**9
-"""What passes between two readings of the server's clock at most: more is a step of that clock, or nobody was there."""
+"""Most that passes between two readings of the server's clock: more is a step of that clock, or nobody was there."""
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
 
 class Node(NamedTuple):
-    """A node's row. `expires` is how many nanoseconds it still counts as there, at most 0 if it does not."""
+    """`expires` is how many nanoseconds the node still counts as there, at most 0 if it does not."""
 
     name: str
     epoch: int
@@ -40,8 +39,8 @@ class Node(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a node says of itself: `directory` is its data directory's name, `followed` how far its files have followed
-    the ledger, `report` what else there is, encoded.
+    """A node's own words: `directory` is its data directory's name, `followed` how far its files have followed the
+    ledger, `report` the rest, encoded.
     """
 
     name: str
@@ -75,7 +74,7 @@ def beat(connection: Connection, said: Said, epoch: int, keys_version: str = "")
     """Say that a node is there. `epoch` is that of its last beat, 0 before the first; `keys_version` is of the keys
     that it knows. Raises NameTaken.
 
-    Keys are read here, after the lease was begun: so whoever has a lease has keys that are no older than it.
+    Keys are read after the lease was begun: whoever has a lease has keys that are no older.
     """
     _hurry(connection)
     (now,) = connection.execute(_NOW).fetchone()
@@ -97,7 +96,6 @@ def beat(connection: Connection, said: Said, epoch: int, keys_version: str = "")
 
 
 def leave(connection: Connection, name: str, epoch: int) -> None:
-    """A node ends."""
     _hurry(connection)
     gone = connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ? RETURNING node", (name, epoch))
     if gone.fetchone() is not None:
@@ -109,9 +107,9 @@ class StillThere(Exception):
 
 
 def forget(connection: Connection, name: str) -> bool:
-    """Forget a node that is gone, at once instead of in an hour; whether there was one. Raises StillThere.
+    """Forget a node that is gone, at once instead of in an hour; return whether there was one. Raises StillThere.
 
-    Where it comes back it finds its row missing, and follows the ledger anew before it is ready, as after any absence.
+    If it comes back it reconciles, as after any absence.
     """
     (now,) = connection.execute(_NOW).fetchone()
     row = connection.execute("SELECT expires - ? FROM nodes WHERE node = ? FOR UPDATE", (now - _LATE, name)).fetchone()
@@ -128,7 +126,7 @@ def forget(connection: Connection, name: str) -> bool:
 
 
 def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: Iterable[AgentKey] | None) -> None:
-    """Turns of these agents run on a node from now on; those of others have ended (None: of all others)."""
+    """Note that turns of these agents run on a node; those of others have ended (None: of all others)."""
     _hurry(connection)
     if ended is None:
         connection.execute("DELETE FROM claims WHERE node = ?", (name,))
@@ -143,7 +141,7 @@ def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: I
 
 
 def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
-    """On which node a turn of an agent runs, and which one made its present state; "" where there is none."""
+    """Return on which node a turn of an agent runs, and which one made its present state; "" where there is none."""
     (now,) = connection.execute(_NOW).fetchone()
     claimed = connection.execute(
         "SELECT node FROM claims JOIN nodes USING (node) WHERE namespace = ? AND agent_id = ? AND model_id = ?"
@@ -157,7 +155,7 @@ def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
 
 
 def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
-    """The node that made an agent's present state, "" where none has, and its version."""
+    """Return the node that made an agent's present state, "" where none has, and its version."""
     row = connection.execute(
         "SELECT node, uid, version, revision FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
     ).fetchone()
@@ -165,10 +163,7 @@ def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
 
 
 def unfollowed(connection: Connection, key: AgentKey) -> int:
-    """How many erasures of an agent (on all models if model_id is empty) not all nodes have followed.
-
-    One whose lease is over follows before it serves again.
-    """
+    """Return how many erasures of an agent (on all models if model_id is empty) not all nodes have followed."""
     (now,) = connection.execute(_NOW).fetchone()
     (count,) = connection.execute(
         "SELECT count(*) FROM kv_changes WHERE namespace = ? AND agent_id = ?"
@@ -179,7 +174,7 @@ def unfollowed(connection: Connection, key: AgentKey) -> int:
 
 
 def share(connection: Connection, name: str, value: bytes) -> bytes:
-    """Keep the first value of a name; the one that is kept, b"" for none. An empty one is not kept."""
+    """Keep the first value of a name; return the one that is kept, b"" for none. An empty one is not kept."""
     if value:
         connection.execute("INSERT INTO setups (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
     row = connection.execute("SELECT value FROM setups WHERE name = ?", (name,)).fetchone()
@@ -187,8 +182,8 @@ def share(connection: Connection, name: str, value: bytes) -> bytes:
 
 
 def unattended(connection: Connection, there: Sequence[Owner], own: str, limit: int) -> list[tuple[str, str, str]]:
-    """Runs whose owner is not among `there`, then those of the node `own`, each from the newest on: namespace, id, and
-    the owner's name. The oldest may be some that nobody can take over, and must not keep others from being found.
+    """Return runs whose owner is not among `there`, then those of the node `own`, each from the newest on: namespace,
+    id, and the owner's name. The oldest may be some that nobody can take over.
     """
     unless = " OR ".join(["(owner_node = ? AND owner_epoch = ?)"] * len(there)) or "FALSE"
     rows = connection.execute(
@@ -200,9 +195,8 @@ def unattended(connection: Connection, there: Sequence[Owner], own: str, limit: 
 
 
 def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
-    """The nodes that are there and have not followed changes of KV that are older than `age` nanoseconds, and how many.
-
-    Nobody waits for a node that is gone: it reconciles its files when it is back.
+    """Return the nodes that are there and have not followed changes of KV that are older than `age` nanoseconds, and
+    how many.
     """
     (now,) = connection.execute(_NOW).fetchone()
     rows = connection.execute(
@@ -214,14 +208,14 @@ def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
 
 
 def time(connection: Connection) -> int:
-    """The ledger's time; before the first node, the server's clock."""
+    """Return the ledger's time; before the first node, the server's clock."""
     (now,) = connection.execute(_NOW).fetchone()
     row = connection.execute("SELECT time, read FROM clock WHERE id = 1").fetchone()
     return int(now if row is None else row[0] + min(max(now - row[1], 0), _COUNTED))
 
 
 def cluster_id(connection: Connection) -> str:
-    """The cluster's id, for good."""
+    """For good."""
     return str(connection.execute("SELECT ledger_id FROM ledger WHERE id = 1").fetchone()[0])
 
 
@@ -233,7 +227,7 @@ def _hurry(connection: Connection) -> None:
 
 
 def _joined(connection: Connection, said: Said, epoch: int, now: int) -> tuple[int, bool]:
-    """The epoch to go on in, and whether the node was not there."""
+    """Return the epoch to go on in, and whether the node was not there."""
     row = connection.execute(
         "SELECT epoch, directory, expires > ? FROM nodes WHERE node = ? FOR UPDATE", (now, said.name)
     ).fetchone()
@@ -257,7 +251,7 @@ def _joined(connection: Connection, said: Said, epoch: int, now: int) -> tuple[i
 
 
 def _time(connection: Connection, now: int) -> int:
-    """The ledger's time, moved on."""
+    """Return the ledger's time, moved on."""
     row = connection.execute("SELECT time, read FROM clock WHERE id = 1").fetchone()
     if row is None:
         (used,) = connection.execute("SELECT coalesce(max(used), 0) FROM agents").fetchone()

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-Survives = Literal["server", "crash", "nothing"]
+from cache_service.settings import StoreSettings, Survives
 
 
 @dataclass(frozen=True)
@@ -20,3 +19,10 @@ class ClusterSettings:
     survives: Survives = "server"
     tls: Path | None = None
     schema: str = "agentmem"
+
+
+def cluster_settings(settings: StoreSettings) -> ClusterSettings:
+    """Return which cluster a store of these settings, which name one, is a node of."""
+    url, tls = settings.cluster.get_secret_value(), settings.cluster_tls
+    where = tls.expanduser().absolute() if tls else None
+    return ClusterSettings(url, settings.node, settings.advertise, settings.cluster_survives, where)

@@ -1,7 +1,6 @@
-"""Files of KV on the disk, and their rows, which are warm.db's.
+"""Files of KV on the disk, and their rows in warm.db.
 
-`directory` says where files are, and shows a worker whether it shares that disk; `directory_lock` who has them, `disk`
-how they are made durable and deleted. `warm_database` makes the tables of rows: `references` says which files are
-published and which failed, `holding` whose they are, as the ledger has said, `waiting` which are to be uploaded.
-`publication` is what a worker hands in, its verification, and files that come and go in pieces.
+`directory` says where files are, `directory_lock` who has them, `disk` how they are made durable and deleted.
+`warm_database` makes the tables: `references` has published files, `holding` whose they are, as the ledger says.
+`publication` verifies what a worker hands in, and has files that come and go in pieces.
 """

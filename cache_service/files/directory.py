@@ -1,24 +1,22 @@
-"""The data directory: where files are, who may read them, and when they are on the disk for certain.
+"""The data directory: where files are, who may read them, and when they are durable.
 
     store.db                          ledgers, and rows of what agents are
     warm.db                           rows of the files here, and whose they are
     blocks/ab/<chain>.safetensors     published blocks, by the first byte of their chain hash
     windows/ab/<chain>.safetensors    published windows
     staging/                          files being written
-    quarantine/                       files that failed verification, each with its reason
     lock                              held by the one store of this directory: directory_lock.py
     probe                             the present store's random name, for workers to see whether they share its disk
 
-No name here comes from a caller's text: files are named by chain hashes in hex.
+No name here comes from a caller's text.
 """
 
-import json
 import math
 import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,13 +24,12 @@ from agentmem import layout
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.layout import ForeignDirectory
 from cache_service.files.directory_lock import DirectoryLock
-from cache_service.files.disk import Removal, open_private, sync_directory, write_private
+from cache_service.files.disk import Removal, open_private, sync_directory
 
 SUFFIX = ".safetensors"
 INSTANCE_BYTES = 32
-_NOTE_SUFFIX = ".reason.json"
 _ABANDONED_SECONDS = 86400.0
-"""Files are published seconds after they were written; those of an import when all are, which may take hours."""
+"""Files are published seconds after they were written; those of an import maybe hours later."""
 
 
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
@@ -50,14 +47,12 @@ class DataDirectory:
         self.database = self.root / layout.DATABASE
         self.warm_database = self.root / layout.WARM_DATABASE
         self.staging = self.root / "staging"
-        self.quarantine = self.root / "quarantine"
         self.removal = Removal()
         self._lock: DirectoryLock | None = None
 
     def acquire(self) -> None:
-        """Take the directory for this process, and make it if it is not there; of one that is, nothing changes yet.
-
-        Raises DirectoryUnusable, before anything is written where it holds something else.
+        """Take the directory for this process, and make it if it is missing. Raises DirectoryUnusable before anything
+        is written where it holds something else.
         """
         try:
             layout.refuse_foreign(self.root)
@@ -74,45 +69,32 @@ class DataDirectory:
             raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
 
     def prepare(self) -> None:
-        """Create what is missing, and close what is open to others. Call it when the directory was acquired."""
-        for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in FOLDERS.values())):
+        """Create what is missing, and close what is open to others. Call it after `acquire`."""
+        for folder in (self.root, self.staging, *(self.root / name for name in FOLDERS.values())):
             _make_private(folder)
 
     def release(self) -> None:
-        """Let the directory go. May be called twice."""
+        """May be called twice."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def path(self, name: FileName) -> Path:
-        """Where a published file is."""
         return self.folder(name) / f"{name.chain_hash.hex()}{SUFFIX}"
 
     def folder(self, name: FileName) -> Path:
-        """The directory of a published file."""
         return self.root / FOLDERS[name.kind] / name.chain_hash[:1].hex()
 
     def new_staging_path(self, name: FileName) -> Path:
-        """A path in staging/ that was never given out before. Nothing is there."""
+        """Return a path in staging/ that was never given out before."""
         return self.staging / f"{name.chain_hash.hex()}-{secrets.token_hex(8)}{SUFFIX}"
 
-    def new_quarantine_name(self, name: FileName) -> str:
-        """A file name for quarantine/ that is not taken."""
-        return f"{FOLDERS[name.kind]}-{name.chain_hash.hex()}-{secrets.token_hex(4)}{SUFFIX}"
-
-    def quarantine_paths(self, file: str) -> tuple[Path, Path]:
-        """A quarantined file, and the note that says why."""
-        return self.quarantine / file, self.quarantine / f"{file.removesuffix(SUFFIX)}{_NOTE_SUFFIX}"
-
     def is_staged(self, path: Path) -> bool:
-        """Whether `path` is, when links are followed, a name directly in staging/."""
+        """Return whether `path` is, when links are followed, a name directly in staging/."""
         return path.is_absolute() and path.parent.resolve() == self.staging.resolve() and path.name not in ("", "..")
 
     def place(self, staged: Path, name: FileName) -> None:
-        """Move a staged file to its place. `sync` makes that durable, once for all files of a publication.
-
-        Raises OSError; then it is not there.
-        """
+        """Move a staged file to its place; `sync` makes that durable. Raises OSError; then it is not there."""
         if not (folder := self.folder(name)).is_dir():
             _make_private(folder)
         target = self.path(name)
@@ -125,43 +107,22 @@ class DataDirectory:
             sync_directory(folder)
 
     def has(self, name: FileName) -> bool:
-        """Return whether a published file is there."""
         return self.path(name).is_file()
 
-    def set_aside(self, name: FileName, kept: str, reason: str) -> None:
-        """Move a published file to quarantine/, as `kept`, with a note that says why. Raises OSError."""
-        target, note_path = self.quarantine_paths(kept)
-        self.path(name).replace(target)
-        size = target.lstat().st_size
-        note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
-        write_private(note_path, json.dumps(note).encode())
-
     def remove(self, names: Iterable[FileName]) -> int:
-        """Delete published files whose rows are gone; how many of them the disk has kept for now."""
+        """Delete published files whose rows are gone; return how many the disk has kept for now."""
         return self.removal.remove(map(self.path, names))
 
-    def remove_quarantined(self, files: Iterable[str]) -> int:
-        """Delete files in quarantine/ and their notes, likewise."""
-        return self.removal.remove(path for file in files for path in self.quarantine_paths(file))
-
     def sweep_staging(self) -> int:
-        """Delete all that workers have left in staging/; how many files. No worker may be writing."""
-        return _sweep(self.staging, set())
+        """Delete all files in staging/; return how many. No worker may be writing."""
+        return _sweep(self.staging)
 
     def sweep_abandoned(self) -> int:
-        """Delete files in staging/ that nobody has written to for a day: their workers were killed. How many."""
-        return _sweep(self.staging, set(), time.time() - _ABANDONED_SECONDS)
-
-    def quarantined(self) -> set[str]:
-        """The names of all files of KV in quarantine/."""
-        return {path.name for path in self.quarantine.glob(f"*{SUFFIX}")}
-
-    def sweep_quarantine(self, known: Set[str]) -> None:
-        """Delete files of KV and notes in quarantine/, but for the files of these names and their notes."""
-        _sweep(self.quarantine, {path for file in known for path in self.quarantine_paths(file)})
+        """Delete files in staging/ that nobody has written to for a day; return how many."""
+        return _sweep(self.staging, time.time() - _ABANDONED_SECONDS)
 
     def published(self) -> Iterator[FileName]:
-        """The names of all files in blocks/ and windows/, with a row or without."""
+        """Yield the names of all files in blocks/ and windows/, with a row or without."""
         for kind, folder in FOLDERS.items():
             for shelf in (self.root / folder).glob("??/"):
                 for file in os.listdir(shelf):  # a path object for each would take most of the time
@@ -185,16 +146,16 @@ class Probe:
 
 
 def is_disposable(path: Path) -> bool:
-    """Return whether what lies where only we put files can be ours: a regular file of KV, or a note."""
-    return path.name.endswith((SUFFIX, _NOTE_SUFFIX)) and stat.S_ISREG(path.lstat().st_mode)
+    """Return whether this is a regular file of KV, where only we put files."""
+    return path.name.endswith(SUFFIX) and stat.S_ISREG(path.lstat().st_mode)
 
 
-def _sweep(folder: Path, kept: Set[Path], before: float = math.inf) -> int:
-    """Delete what can be ours in a folder and was last written `before` then, but for these; how many files."""
+def _sweep(folder: Path, before: float = math.inf) -> int:
+    """Delete our files in a folder that were last written `before` then; return how many."""
     swept = 0
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # it was published, or its worker has removed it
-            if path not in kept and is_disposable(path) and path.lstat().st_mtime < before:
+            if is_disposable(path) and path.lstat().st_mtime < before:
                 path.unlink()
                 swept += 1
     return swept

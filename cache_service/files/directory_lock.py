@@ -13,9 +13,8 @@ class DirectoryLock:
     """The locked file `lock`, from `__init__` to `close`."""
 
     def __init__(self, root: Path, *, creates: bool = True) -> None:
-        """Raises BlockingIOError where another holds it, and OSError where it cannot be opened.
-
-        A file that is not there is made, where this `creates`; else nobody holds it.
+        """Raises BlockingIOError where another holds it, and OSError where it cannot be opened. With `creates` a
+        missing file is made.
         """
         self._held: int | None = None
         try:
@@ -29,14 +28,14 @@ class DirectoryLock:
             raise
 
     def close(self) -> None:
-        """Let the directory go. May be called twice."""
+        """May be called twice."""
         if self._held is not None:
             os.close(self._held)
             self._held = None
 
 
 def _opened(path: Path, creates: bool) -> int:
-    """The file; on a disk that cannot be written to, for reading, which is enough for a lock there."""
+    """Open the file; on a read-only disk for reading, which is enough for a lock."""
     if creates:
         with suppress(PermissionError):
             try:

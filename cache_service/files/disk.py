@@ -18,18 +18,12 @@ log = logging.getLogger(__name__)
 
 
 def open_private(path: Path) -> IO[bytes]:
-    """A new file with mode 0600, to be written. Raises OSError."""
+    """Create a file with mode 0600. Raises OSError."""
     return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Create a file with mode 0600 and this content."""
-    with open_private(path) as file:
-        file.write(data)
-
-
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file, never of what a link points to. Raises OSError."""
+    """Return a descriptor of a regular file, never of what a link points to. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -49,7 +43,6 @@ def sync(descriptor: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Bring a directory's names to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         sync(descriptor)
@@ -58,7 +51,7 @@ def sync_directory(path: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files directly in a directory."""
+    """Return the bytes of the files directly in a directory."""
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -83,17 +76,17 @@ def disk_errors() -> Iterator[None]:
 
 
 class Removal:
-    """Deletes files that are no longer needed, and remembers what it could not delete. Use on one thread at a time.
+    """Deletes files that are no longer needed, and remembers what it could not delete. One thread at a time.
 
-    Whether a file is needed is a matter of rows, and those are gone when its turn comes. So a file that cannot be
-    deleted is no reason to fail a call that is done; it is tried again, and the next start deletes it as an orphan.
+    Rows are gone by then, so a file that stays is no reason to fail a call: it is tried again, and the next start
+    deletes it.
     """
 
     def __init__(self) -> None:
         self._left: set[Path] = set()
 
     def remove(self, paths: Iterable[Path]) -> int:
-        """Delete files, if they are there; how many of them the disk has kept."""
+        """Delete files, if they are there; return how many the disk has kept."""
         kept = 0
         for path in paths:
             try:
@@ -108,14 +101,13 @@ class Removal:
 
     @property
     def left(self) -> int:
-        """How many files the disk has kept so far."""
+        """Return how many files the disk has kept so far."""
         return len(self._left)
 
     def again(self) -> None:
-        """Try what is left."""
         if self._left:
             self.remove(list(self._left))
 
     def needed(self, path: Path) -> None:
-        """There is a new file of this name, so it has to stay."""
+        """Keep a file of this name: there is a new one."""
         self._left.discard(path)

@@ -1,4 +1,4 @@
-"""What a worker hands in to be published, whole or in pieces, and whether it is what it says; and files that go out."""
+"""Files that a worker hands in, whole or in pieces, and their verification; and files that go out."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from cache_service.files.references import FileRow
 
 PIECE_BYTES = 1 << 20
 _NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-"""Errors of opening one that come of this process, the machine or the disk."""
+"""Errors of opening a file that come of this process, the machine or the disk."""
 
 
 class Staged(NamedTuple):
@@ -30,7 +30,7 @@ class Staged(NamedTuple):
 
 @dataclass(frozen=True)
 class Publication:
-    """Files to make visible, and what the agent's state consists of; None: of these, besides what it had."""
+    """Files to make visible, and those of the agent's state; None: these, besides what it had."""
 
     key: AgentKey
     version: Version
@@ -47,18 +47,18 @@ class Published(NamedTuple):
 
 
 def header_of(file: FileRow) -> BlockHeader:
-    """What the header of a file says that is what its row says."""
+    """Return the header that a file with this row must have."""
     (kind, chain_hash), first, tokens, *_ = file
     window = kind is FileKind.WINDOW
     return BlockHeader(file.fingerprint, file.key.namespace, chain_hash, file.parent, first, tokens, window)
 
 
 def verify(staged: Staged, key: AgentKey, fingerprint: str) -> FileRow:
-    """Check a staged file against its description and bring it to the disk, mode 0600; all of its row, but token_ids
-    only where they were described.
+    """Check a staged file against its description and make it durable, mode 0600; return its row, with token_ids only
+    where described.
 
-    The bytes behind the header are not read: the digest is checked by every load. Raises BlockFileError; OSError where
-    that says nothing of the file.
+    The bytes after the header are not read: every load checks the digest. Raises BlockFileError; OSError where that
+    says nothing of the file.
     """
     file = staged.file
     try:
@@ -110,7 +110,7 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def write(self, piece: bytes) -> None:
-        """Append. Raises DataLoss as soon as it is more than was announced, ResourceExhausted if the disk is full."""
+        """Raises DataLoss as soon as it is more than was announced, ResourceExhausted if the disk is full."""
         self._written += len(piece)
         if self._written > self._size:
             raise DataLoss(f"more came than the {self._size} bytes that were announced; send the file again")
@@ -121,7 +121,7 @@ class Spool:
         self._running.update(piece)
 
     def finish(self) -> None:
-        """All has come: it is in the file, and is what was announced. Raises DataLoss, ResourceExhausted."""
+        """Check that all has come, as announced. Raises DataLoss, ResourceExhausted."""
         if self._file is None or self._written < self._size:
             raise DataLoss(f"{self._written} of {self._size} bytes came; send the file again")
         if self._running.digest() != self._digest:
@@ -130,7 +130,7 @@ class Spool:
             self._file.close()
 
     def discard(self) -> None:
-        """Close it, and delete the file unless it has been moved elsewhere."""
+        """Close the file, and delete it unless it has been moved elsewhere."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()

@@ -20,6 +20,7 @@ CREATE TABLE files (
     PRIMARY KEY (kind, chain_hash)
 ) STRICT;
 CREATE INDEX files_by_agent ON files (namespace, agent_id, model_id);
+CREATE INDEX files_by_size ON files (namespace, size_bytes, kind);  -- bytes are summed, of one namespace or of all
 -- A block is found by its tokens, too: by a prompt that leaves it in its middle. No ledger is read for that, and no file.
 CREATE INDEX files_by_tokens ON files (namespace, fingerprint, parent, token_ids) WHERE token_ids != x'';
 
@@ -45,7 +46,8 @@ INSERT INTO directory (id, name) VALUES (1, lower(hex(randomblob(16))));
 -- The versions that agents' own rows in held are of. Without a row: of none yet.
 CREATE TABLE published (
     uid TEXT PRIMARY KEY,
-    version INTEGER NOT NULL
+    version INTEGER NOT NULL,
+    evicted INTEGER NOT NULL DEFAULT 0         -- 1: its files were dropped to make room, and none was published since
 ) STRICT, WITHOUT ROWID;
 
 -- One row: the last of the ledger's kv_changes that was made here.
@@ -54,88 +56,3 @@ CREATE TABLE followed (
     change INTEGER NOT NULL
 ) STRICT;
 INSERT INTO followed (id, change) VALUES (1, 0);
-
--- Names of files that an agent's state consisted of and that were dropped to make room, until they are there again.
-CREATE TABLE evicted (
-    uid TEXT NOT NULL,
-    kind INTEGER NOT NULL,
-    chain_hash BLOB NOT NULL,
-    namespace TEXT NOT NULL,                   -- last: SQLite 3.40 finds NULL in it where a column of the key follows
-    PRIMARY KEY (uid, kind, chain_hash)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX evicted_by_name ON evicted (kind, chain_hash);
-
-CREATE TABLE quarantined (
-    file TEXT PRIMARY KEY,                     -- its name in quarantine/
-    kind INTEGER NOT NULL,
-    chain_hash BLOB NOT NULL,
-    namespace TEXT NOT NULL,
-    agent_id TEXT NOT NULL,
-    model_id TEXT NOT NULL,
-    size_bytes INTEGER NOT NULL
-) STRICT;
-CREATE INDEX quarantined_by_name ON quarantined (kind, chain_hash);
-
--- Whether there is an object store, to which new files are uploaded: one row where there is.
-CREATE TABLE uploading (id INTEGER PRIMARY KEY CHECK (id = 1)) STRICT;
-
--- Files that may have no copy there yet, in the order in which they are uploaded.
-CREATE TABLE uploads (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    last INTEGER NOT NULL,                     -- 1: a tail, which the next turn replaces; after all others
-    kind INTEGER NOT NULL,
-    chain_hash BLOB NOT NULL,
-    UNIQUE (kind, chain_hash)
-) STRICT;
-CREATE INDEX uploads_in_order ON uploads (last, id);
-CREATE TRIGGER held_to_upload AFTER INSERT ON held
-    WHEN EXISTS (SELECT 1 FROM uploading)
-BEGIN
-    -- With a new id, since an upload may be under way that does not know of this state.
-    DELETE FROM uploads WHERE kind = new.kind AND chain_hash = new.chain_hash;
-    INSERT INTO uploads (last, kind, chain_hash)
-        SELECT f.kind = 1 AND f.token_count < 256, f.kind, f.chain_hash FROM files AS f
-        WHERE f.kind = new.kind AND f.chain_hash = new.chain_hash;
-END;
-CREATE TRIGGER files_not_to_upload AFTER DELETE ON files BEGIN
-    DELETE FROM uploads WHERE kind = old.kind AND chain_hash = old.chain_hash;
-END;
-
--- Bytes of all published files, kept by triggers: no path that drops or replaces a row can forget to count.
-CREATE TABLE usage (
-    kind INTEGER PRIMARY KEY,                  -- as in files
-    bytes INTEGER NOT NULL
-) STRICT;
-INSERT INTO usage (kind, bytes) VALUES (1, 0), (2, 0);
-CREATE TRIGGER files_added AFTER INSERT ON files BEGIN
-    UPDATE usage SET bytes = bytes + new.size_bytes WHERE kind = new.kind;
-END;
-CREATE TRIGGER files_dropped AFTER DELETE ON files BEGIN
-    UPDATE usage SET bytes = bytes - old.size_bytes WHERE kind = old.kind;
-END;
-
--- Bytes of each namespace's published files and of those in quarantine, likewise; a namespace without any has no row. (No
--- upsert: the conflict policy of a statement is also that of the triggers that it fires, and files are replaced.)
-CREATE TABLE kv_bytes (
-    namespace TEXT PRIMARY KEY,
-    bytes INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE VIEW kv_charges AS SELECT namespace, bytes FROM kv_bytes;
-CREATE TRIGGER kv_charged INSTEAD OF INSERT ON kv_charges BEGIN
-    INSERT INTO kv_bytes SELECT new.namespace, 0
-        WHERE NOT EXISTS (SELECT 1 FROM kv_bytes WHERE namespace = new.namespace);
-    UPDATE kv_bytes SET bytes = bytes + new.bytes WHERE namespace = new.namespace;
-    DELETE FROM kv_bytes WHERE namespace = new.namespace AND bytes = 0;
-END;
-CREATE TRIGGER files_charged AFTER INSERT ON files BEGIN
-    INSERT INTO kv_charges VALUES (new.namespace, new.size_bytes);
-END;
-CREATE TRIGGER files_discharged AFTER DELETE ON files BEGIN
-    INSERT INTO kv_charges VALUES (old.namespace, -old.size_bytes);
-END;
-CREATE TRIGGER quarantined_charged AFTER INSERT ON quarantined BEGIN
-    INSERT INTO kv_charges VALUES (new.namespace, new.size_bytes);
-END;
-CREATE TRIGGER quarantined_discharged AFTER DELETE ON quarantined BEGIN
-    INSERT INTO kv_charges VALUES (old.namespace, -old.size_bytes);
-END;

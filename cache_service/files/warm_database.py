@@ -1,9 +1,8 @@
-"""`warm.db`: the tables of what is true of one directory's files only, beside store.db, which says what agents are.
+"""`warm.db`: the tables of what is true of one directory's files only, beside store.db.
 
-It is the index of a cache. Where it is missing, damaged or of another version it is made anew of ledgers and files (see
-offline.adoption). No transaction writes both databases, and no statement reads both: SQLite makes a
-transaction atomic for each file but not for two, and the ledger may be a server's. A change of both is two
-transactions: see `holding`.
+It is the index of a cache: missing, damaged or of another version it is made again of ledgers and files (see
+offline.adoption). No transaction writes both databases: SQLite makes one atomic for each file but not for two, and the
+ledger may be a server's. A change of both is two transactions: see `holding`.
 """
 
 import sqlite3
@@ -12,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 """A database of another version is not read: raise it with every change of warm.sql."""
 _SCHEMA: Final = resources.files(__package__).joinpath("warm.sql").read_text(encoding="utf-8")
 
@@ -26,7 +25,9 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def discard_unusable(path: Path) -> bool:
-    """Delete a database that is damaged or of another version; whether there was one. Raises OSError, sqlite3.Error."""
+    """Delete a database that is damaged or of another version; return whether there was one. Raises OSError,
+    sqlite3.Error.
+    """
     if not path.exists() or _is_usable(path):
         return False
     discard(path)

@@ -3,12 +3,12 @@
 Rows exist only with an object store; triggers delete an object with its last row.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import starmap
 
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import Version
-from cache_service.connection import Connection
+from cache_service.connection import Connection, among, pieces
 from cache_service.files.holding import OWN
 from cache_service.files.references import named
 
@@ -78,6 +78,19 @@ def add(connection: Connection, holders: Iterable[tuple[str, int]], name: FileNa
             (snapshot, *name, uid, snapshot, snapshot),
         )
     return bool(holders_of(connection, name))
+
+
+def referred(connection: Connection, uids: Sequence[str]) -> set[tuple[str, int, FileName]]:
+    """Return the objects that are there and that states of these agents refer to, with their uids and snapshots."""
+    found = set[tuple[str, int, FileName]]()
+    for some in pieces(uids):
+        rows = connection.execute(
+            "SELECT uid, snapshot, kind, chain_hash FROM object_refs JOIN objects USING (kind, chain_hash)"
+            f" WHERE present = 1 AND {among('uid', some)}",
+            some,
+        )
+        found.update((uid, snapshot, named(*name)) for uid, snapshot, *name in rows)
+    return found
 
 
 def holders_of(connection: Connection, name: FileName) -> list[tuple[str, int]]:

@@ -58,6 +58,6 @@ CREATE TRIGGER object_refs_dropped AFTER DELETE ON object_refs BEGIN
         AND NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = old.kind AND r.chain_hash = old.chain_hash);
 END;
 CREATE TRIGGER objects_dropped AFTER DELETE ON objects BEGIN
-    INSERT OR IGNORE INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id)
-        VALUES (old.kind, old.chain_hash, old.digest, old.namespace, old.agent_id, old.model_id);
+    INSERT OR IGNORE INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id, generation)
+        VALUES (old.kind, old.chain_hash, old.digest, old.namespace, old.agent_id, old.model_id, old.generation);
 END;

@@ -142,7 +142,7 @@ CREATE TABLE objects (
     size_bytes INTEGER NOT NULL,
     digest BLOB NOT NULL,                      -- of the object, and a part of its key
     present INTEGER NOT NULL,                  -- 1: it is there; 0: its upload has begun, and it may be there
-    generation TEXT NOT NULL DEFAULT '',       -- of its key: no upload overwrites another's; '' on one machine
+    generation TEXT NOT NULL,                  -- random, and a part of its key: no upload overwrites another's
     uploader TEXT NOT NULL DEFAULT '',         -- the node that uploads it, until it is present; '' on one machine
     PRIMARY KEY (kind, chain_hash)
 ) STRICT;
@@ -156,7 +156,7 @@ CREATE TABLE object_deletions (
     namespace TEXT NOT NULL,                   -- whose deletion waits for it, or whose turn computed it
     agent_id TEXT NOT NULL,
     model_id TEXT NOT NULL,
-    generation TEXT NOT NULL DEFAULT '',
+    generation TEXT NOT NULL,
     uploader TEXT NOT NULL DEFAULT '',         -- the node that may still be uploading it: to be deleted after that
     UNIQUE (kind, chain_hash, digest, generation)
 ) STRICT;
@@ -176,10 +176,7 @@ CREATE INDEX object_refs_by_name ON object_refs (kind, chain_hash);
 CREATE TABLE remote_place (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     owner TEXT NOT NULL,
-    location TEXT NOT NULL,                    -- of the last claim that succeeded; empty: none has
-    session TEXT NOT NULL,                     -- that it left in the manifest
-    next_session TEXT NOT NULL,                -- of the last claim that was begun
-    uploading INTEGER NOT NULL                 -- 1: new files are to be uploaded
+    location TEXT NOT NULL                     -- of the last claim that succeeded; empty: none has
 ) STRICT;
 
 -- What warm.db has to follow: a state (an agent's own, snapshot 0, or a snapshot's) consists from now on of those files of

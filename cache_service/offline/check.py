@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentmem.kv.blockfile import FileName
-from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.ledger import segments
 from cache_service.offline import database, files, ledgers, warm_index
@@ -27,7 +26,6 @@ class Checked:
     mended: list[Finding]
     agents: int
     published: int
-    quarantined: int
 
     @property
     def is_clean(self) -> bool:
@@ -45,9 +43,9 @@ def check(root: Path, repair: bool = False) -> Checked:
     directory = database.find(root)
     with alone(directory):
         findings: list[Finding] = []
-        wrong: list[tuple[FileName, str]] = []
+        wrong: list[FileName] = []
         files.check_modes(directory, findings.append)
-        agents = published = quarantined = 0
+        agents = published = 0
         whole, warm_is_whole = False, False
         try:
             with reading(directory.database) as ledger:
@@ -65,7 +63,6 @@ def check(root: Path, repair: bool = False) -> Checked:
                 warm_is_whole = True
                 with reading(directory.warm_database) as warm:
                     published = warm.execute("SELECT count(*) FROM files").fetchone()[0]
-                    quarantined = len(references.quarantined(warm))
                     wrong = files.check_published(directory, warm, named, findings.append)
                     files.check_strays(directory, warm, findings.append)
         except sqlite3.OperationalError as error:
@@ -82,10 +79,10 @@ def check(root: Path, repair: bool = False) -> Checked:
                 _mend(directory, warm_is_whole, wrong)
             except (OSError, sqlite3.OperationalError) as error:
                 raise CannotCheck(f"cannot mend {directory.root}: {error}; check it without --repair") from error
-    return Checked(findings, mended, agents, published, quarantined)
+    return Checked(findings, mended, agents, published)
 
 
-def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[tuple[FileName, str]]) -> None:
+def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileName]) -> None:
     """Mend all that can be mended, modes first, to read files. Hold the directory's lock. Raises OSError,
     sqlite3.Error; then run it again.
     """

@@ -111,7 +111,7 @@ def _abandon(root: Path) -> tuple[str, int]:
 
 
 def _check_dict(checked: Checked) -> dict[str, Any]:
-    counts = {"agents": checked.agents, "files": checked.published, "quarantined": checked.quarantined}
+    counts = {"agents": checked.agents, "files": checked.published}
     findings = [finding_dict(each, each in checked.mended) for each in checked.findings]
     return {"clean": checked.is_clean, **counts, "findings": findings}
 
@@ -140,7 +140,7 @@ def _write_check(checked: Checked, repair: bool) -> None:
     write_findings(checked.findings, checked.mended)
     left = len(checked.findings) - len(checked.mended)
     click.echo(
-        f"{checked.agents} agents, {checked.published} files, {checked.quarantined} in quarantine before:"
+        f"{checked.agents} agents, {checked.published} files:"
         f" {len(checked.findings)} findings, {len(checked.mended)} mended"
     )
     if left and not repair and any(finding.mendable for finding in checked.findings):
@@ -153,10 +153,10 @@ def _write_usage(found: Usage) -> None:
     click.echo(f"{found.unowned:>15,}  of blocks and windows are no agent's at present\n")
     for namespace, size in found.namespaces.items():
         click.echo(f"{size:>15,}  namespace {printable(namespace) or '(none)'}")
-    columns = ("kv own", "kv shared", "ledger", "quarantine")
+    columns = ("kv own", "kv shared", "ledger")
     click.echo("\n" + "  ".join(f"{column:>15}" for column in columns) + "  namespace/agent/model")
     for agent in found.agents:
-        sizes = (agent.kv_own, agent.kv_shared, agent.ledger, agent.quarantined)
+        sizes = (agent.kv_own, agent.kv_shared, agent.ledger)
         click.echo("  ".join(f"{size:>15,}" for size in sizes) + "  " + printable("/".join(agent.key)))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cache_service.files.directory import FOLDERS, DataDirectory
+from cache_service.files.directory import DataDirectory
 from cache_service.files.directory_lock import DirectoryLock
 from cache_service.ledger import schema
 from cache_service.offline.findings import CannotCheck, Finding, Report
@@ -222,7 +222,6 @@ def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
 
 def _beside_files(directory: DataDirectory, what: str) -> str:
     files = sum(directory.path(name).is_file() for name in directory.published())
-    files += sum(path.is_file() for folder in FOLDERS.values() for path in directory.quarantine.glob(f"{folder}-*"))
     return f"{directory.database} {what}, but there are {files} files of KV beside it" if files else ""
 
 

@@ -5,14 +5,13 @@ import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockFileError, FileName
-from cache_service.files import holding, references
+from cache_service.files import references
 from cache_service.files.directory import FOLDERS, DataDirectory, is_disposable
-from cache_service.files.disk import open_regular, sync_directory
+from cache_service.files.disk import open_regular
 from cache_service.files.publication import header_of
 from cache_service.files.references import FileRow
 from cache_service.offline.findings import Finding, Report
@@ -23,7 +22,7 @@ _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent s
 
 def check_published(
     directory: DataDirectory, warm: sqlite3.Connection, agents: Mapping[str, str], report: Report
-) -> list[tuple[FileName, str]]:
+) -> list[FileName]:
     """Report and return published files that are missing or differ from their rows. Reads every byte.
 
     `agents` are all agents in words, by uid.
@@ -33,7 +32,8 @@ def check_published(
         row = references.described(each)
         path = directory.path(row.name)
         where = str(path.relative_to(directory.root))
-        users = tuple(sorted({agents[uid] for uid, _ in holding.holders(warm, row.name) if uid in agents}))
+        holders = warm.execute("SELECT uid FROM held WHERE kind = ? AND chain_hash = ?", row.name)
+        users = tuple(sorted({agents[uid] for (uid,) in holders if uid in agents}))
         try:
             problem = file_problem(path, row)
         except FileNotFoundError:
@@ -42,8 +42,8 @@ def check_published(
             continue
         if problem:
             what, consequence = problem.partition(":")[0], f"it is refused when loaded; {_RECOMPUTED}"
-            report(Finding(what, where, problem, consequence, "quarantine it", users, mendable=True))
-            wrong.append((row.name, what))
+            report(Finding(what, where, problem, consequence, "delete it", users, mendable=True))
+            wrong.append(row.name)
     return wrong
 
 
@@ -71,16 +71,13 @@ def file_problem(path: Path, row: FileRow) -> str:
 
 
 def check_strays(directory: DataDirectory, warm: sqlite3.Connection, report: Report) -> None:
-    """Report unknown files, and quarantined rows without a file."""
+    """Report unknown files."""
     for path, what in _strays(directory, warm):
         where, problem = str(path.relative_to(directory.root)), _STRAYS[what]
         if is_disposable(path):
             report(Finding(what, where, problem, _LEAKED, "remove it", mendable=True))
         else:
             report(Finding(what, where, "not a file that the store makes", "takes up disk", "move it away"))
-    for file in sorted(references.quarantined(warm) - directory.quarantined()):
-        where = f"{directory.quarantine.name}/{file}"
-        report(Finding("missing file", where, "a quarantined file is gone", "none", "drop the row", mendable=True))
 
 
 def check_modes(directory: DataDirectory, report: Report) -> None:
@@ -100,41 +97,31 @@ def mend_modes(directory: DataDirectory) -> None:
             path.chmod(wanted)
 
 
-def mend(directory: DataDirectory, warm: sqlite3.Connection, wrong: Iterable[tuple[FileName, str]]) -> None:
-    """Quarantine files that are `wrong`, remove unknown ones, and drop rows without files.
+def mend(directory: DataDirectory, warm: sqlite3.Connection, wrong: Iterable[FileName]) -> None:
+    """Delete files that are `wrong`, remove unknown ones, and drop rows without files.
 
     Rows first: a crash in between leaves an orphan. Raises OSError, sqlite3.Error.
     """
-    directory.quarantine.mkdir(mode=0o700, exist_ok=True)
-    kept = {name: (directory.new_quarantine_name(name), what) for name, what in wrong}
     warm.execute("BEGIN IMMEDIATE")
-    for name, (file, _) in kept.items():
-        references.quarantine(warm, references.namespace_of(warm, name) or "", name, file)
+    references.forget(warm, wrong)
     references.forget(warm, [name for name in references.all_names(warm) if not directory.path(name).exists()])
-    gone = references.quarantined(warm) - directory.quarantined() - {file for file, _ in kept.values()}
-    references.forget_quarantined(warm, gone)
     warm.execute("COMMIT")
-    for name, (file, what) in kept.items():
-        directory.set_aside(name, file, what)
     for path, _ in _strays(directory, warm):
         if is_disposable(path):
             path.unlink(missing_ok=True)
-    sync_directory(directory.quarantine)
 
 
 _STRAYS = {"orphan": "no row knows the file", "staging": "a publication that was never finished has left it"}
 
 
 def _strays(directory: DataDirectory, warm: sqlite3.Connection) -> Iterator[tuple[Path, str]]:
-    """Yield files without a row, also in quarantine/, and those left in staging/."""
+    """Yield files without a row, and those left in staging/."""
     rows = {*map(directory.path, references.all_names(warm))}
     for folder in FOLDERS.values():
         for path in sorted((directory.root / folder).rglob("*")):
             if path not in rows and (path.is_symlink() or not path.is_dir()):
                 yield path, "orphan"
     yield from ((path, "staging") for path in sorted(directory.staging.glob("*")))
-    kept = chain.from_iterable(map(directory.quarantine_paths, references.quarantined(warm)))
-    yield from ((path, "orphan") for path in sorted({*directory.quarantine.glob("*")} - {*kept}))
 
 
 def _wrong_modes(directory: DataDirectory) -> Iterator[tuple[Path, int, int]]:

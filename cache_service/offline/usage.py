@@ -29,7 +29,6 @@ class AgentUsage:
     kv_own: int
     kv_shared: int
     ledger: int
-    quarantined: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Usage:
     unowned: int
     totals: dict[str, int]
     namespaces: dict[str, int] = field(default_factory=dict)
-    """Bytes of each namespace that its quota limits: KV, quarantine, ledgers and workflow records, each once."""
+    """Bytes of each namespace that its quota limits: KV, ledgers and workflow records, each once."""
 
 
 def usage(root: Path) -> Usage:
@@ -61,9 +60,9 @@ def usage(root: Path) -> Usage:
 
 
 class _Files:
-    """Published and quarantined files: sizes, owners and references."""
+    """Published files: sizes, owners and references."""
 
-    def __init__(self, directory: DataDirectory, warm: sqlite3.Connection) -> None:
+    def __init__(self, warm: sqlite3.Connection) -> None:
         self.sizes: dict[_Name, int] = {}
         self._computed: defaultdict[AgentKey, set[_Name]] = defaultdict(set)
         for kind, chain_hash, size, *key in warm.execute(
@@ -75,47 +74,35 @@ class _Files:
         for uid, kind, chain_hash in warm.execute("SELECT DISTINCT uid, kind, chain_hash FROM held"):
             self._held[uid].add((kind, chain_hash))
         self._holding = Counter(name for names in self._held.values() for name in names)
-        self._quarantined = [
-            (AgentKey(*key), (kind, chain_hash), _size(*directory.quarantine_paths(file)))
-            for file, kind, chain_hash, *key in warm.execute(
-                "SELECT file, kind, chain_hash, namespace, agent_id, model_id FROM quarantined"
-            )
-        ]
 
     @property
     def unowned(self) -> int:
         return sum(size for name, size in self.sizes.items() if not self._holding[name])
 
-    def of(self, uid: str, key: AgentKey) -> tuple[int, int, int]:
-        """Return an agent's bytes of KV: its own, shared, and in quarantine."""
+    def of(self, uid: str, key: AgentKey) -> tuple[int, int]:
+        """Return an agent's bytes of KV: its own, and shared."""
         held, computed = self._held[uid], self._computed[key]
         mine = held & self.sizes.keys()
         own = {name for name in mine if self._holding[name] == 1}
         own |= {name for name in computed if not self._holding[name]}
-        aside = sum(
-            size
-            for whose, name, size in self._quarantined
-            if whose == key or (whose.namespace == key.namespace and name in held | computed)
-        )
-        return sum(map(self.sizes.__getitem__, own)), sum(map(self.sizes.__getitem__, mine - own)), aside
+        return sum(map(self.sizes.__getitem__, own)), sum(map(self.sizes.__getitem__, mine - own))
 
 
 def _usage(directory: DataDirectory, ledger_rows: sqlite3.Connection, warm: sqlite3.Connection) -> Usage:
-    files, agents = _Files(directory, warm), []
+    files, agents = _Files(warm), []
     for agent in (holder for holder in ledgers.holders(ledger_rows) if holder.snapshot is None):
-        own, shared, aside = files.of(agent.uid, agent.key)
+        own, shared = files.of(agent.uid, agent.key)
         answered = "SELECT coalesce(sum(length(record)), 0) FROM turns WHERE uid = ?"
         (records,) = ledger_rows.execute(answered, (agent.uid,)).fetchone()
         for some in pieces(segments.segments_of(ledger_rows, agent.uid)):
             sizes = f"SELECT sum(8 * tokens + text_bytes) FROM segments WHERE {among('id', some)}"
             records += ledger_rows.execute(sizes, some).fetchone()[0]
-        agents.append(AgentUsage(agent.key, own, shared, records, aside))
+        agents.append(AgentUsage(agent.key, own, shared, records))
     totals = {f"{kind.name.lower()}s": size for kind, size in references.sizes(warm).items()}
-    for folder in (directory.quarantine, directory.staging):
-        totals[folder.name] = size_of(folder) if folder.is_dir() else 0
+    totals["staging"] = size_of(directory.staging) if directory.staging.is_dir() else 0
     databases = directory.database, directory.warm_database
     totals["database"] = _size(*databases, *(path.with_name(f"{path.name}-wal") for path in databases))
-    namespaces = Counter(quotas.ledger_sums(ledger_rows)) + Counter(quotas.kv_sums(warm))
+    namespaces = Counter(quotas.ledger_sums(ledger_rows)) + Counter(quotas.all_kv_bytes(warm))
     return Usage(
         sorted(agents, key=lambda agent: (-agent.kv_own, agent.key)),
         files.unowned,

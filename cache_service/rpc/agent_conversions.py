@@ -1,6 +1,5 @@
-"""The storage half of AgentService: messages of agents, turns and snapshots, and filters of requests, checked.
-
-As in `conversions`, what is wrong with a request by itself is an InvalidArgument from here.
+"""The storage half of AgentService: messages of agents, turns and snapshots, and filters of requests, checked: mistakes
+are InvalidArgument.
 """
 
 import json
@@ -15,7 +14,7 @@ from cache_service.ledger.snapshots import Snapshot
 
 
 def agent_message(agent: Agent) -> agent_pb2.Agent:
-    """An agent for a response; the worker overrides the tier of what it holds in memory."""
+    """Make a message of an agent; the worker overrides the tier of what it holds in memory."""
     message = agent_pb2.Agent(
         key=agent.key.to_proto(),
         version=agent.version.to_proto(),
@@ -41,7 +40,7 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
 
 
 def turn_message(entry: Entry, *, text: bool) -> agent_pb2.Turn:
-    """A part of an agent's memory for a response; `text` adds what was said."""
+    """Make a message of a part of an agent's memory; `text` adds what was said."""
     message = agent_pb2.Turn(
         version=entry.version,
         first_token=entry.first_token,
@@ -91,7 +90,6 @@ def _messages(entry: Entry, record: cache_store_pb2.TurnRecord) -> Iterator[type
 
 
 def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:
-    """A snapshot for a response."""
     message = agent_pb2.Snapshot(
         key=key.to_proto(),
         name=snapshot.name,
@@ -104,14 +102,14 @@ def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:
 
 
 def only_hot(tier: types_pb2.Tier.ValueType) -> bool:
-    """Whether an EvictAgentRequest is about nothing that the store has."""
+    """Return whether an EvictAgentRequest is about nothing that the store has."""
     if tier not in types_pb2.Tier.values() or tier == types_pb2.TIER_NONE:
         raise InvalidArgument("tier", "must be TIER_HOT, TIER_WARM or TIER_REMOTE")
     return tier in (types_pb2.TIER_UNSPECIFIED, types_pb2.TIER_HOT)
 
 
 def agent_filter(request: agent_pb2.ListAgentsRequest) -> AgentKey:
-    """Which agents a list is of; an empty agent_id or model_id means any."""
+    """Return which agents a list is of; an empty agent_id or model_id means any."""
     return AgentKey(
         check_text("namespace", request.namespace),
         check_text("agent_id", request.agent_id, allow_empty=True),

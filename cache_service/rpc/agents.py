@@ -17,14 +17,13 @@ from agentmem.process.shielding import run_shielded
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_revision, check_text
-from cache_service.cluster import nodes
-from cache_service.cluster.membership import Membership
 from cache_service.connection import Connection
 from cache_service.files import holding
 from cache_service.ledger import agents, branches, finding, history, object_references, snapshots
 from cache_service.ledger.agents import Agent
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers, Query
+from cache_service.ledger_home import LedgerHome
 from cache_service.rpc import conversions
 from cache_service.rpc.agent_conversions import agent_filter, agent_message, only_hot, snapshot_message, turn_message
 from cache_service.tiers import objects
@@ -49,7 +48,7 @@ RETRY_SECONDS = 30.0
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """Each RPC is one transaction of the ledger's functions, by the namespace that the worker says. Event loop.
 
-    Files that are no longer used are deleted after it, even if the caller has gone: else only a start deletes them.
+    Unused files are deleted after it, even if the caller has gone.
     """
 
     _database: Ledgers
@@ -59,8 +58,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     _hints: TurnHints
     _replicator: Replicator | None
     """None where there is no remote tier."""
-    _membership: Membership | None
-    """None on a single machine."""
+    _home: LedgerHome
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         agent = await self._database.read(agents.described, AgentKey.from_proto(request.key))
@@ -117,7 +115,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
         unfinished = self._blocks.is_erasing
-        unfinished |= bool(await self._database.read(objects.waiting, key=key) + await self._unfollowed(key))
+        unfinished |= bool(await self._database.read(objects.waiting, key=key) + await self._home.unfollowed(key))
         deleted = await self._blocks.delete_agent(key)
         if not deleted.agents and not unfinished and not request.allow_missing:
             raise NotFound("agent", key.agent_id)
@@ -204,7 +202,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return pb.SetTurnHintsResponse()
 
     async def _move(self, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """A transaction that makes states of others, and what follows from it for files."""
+        """Run a transaction that makes states of others, and have files follow."""
         try:
             return await self._database.write(work, *args, **kwargs)
         finally:  # Also where it was done before, and files could not follow then.
@@ -214,22 +212,16 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return (await self._messages([agent]))[0]
 
     async def _messages(self, found: Sequence[Agent]) -> list[pb.Agent]:
-        """What there is of these agents, with what of it is warm."""
+        """Make messages of these agents, with what of them is warm."""
         warmth = await self._rows.read(holding.warmth, [agent.version.uid for agent in found])
         return [agent_message(agent.with_warmth(warmth[agent.version.uid])) for agent in found]
 
-    async def _unfollowed(self, key: AgentKey) -> int:
-        """How many erasures of the agent other nodes have not followed."""
-        return 0 if self._membership is None else await self._database.read(nodes.unfollowed, key)
-
     async def _erased_everywhere(self, key: AgentKey) -> None:
         """Wait until no node that is there has files of the agent. Raises Unavailable."""
-        if self._membership is None:
-            return
-        self._membership.wake()
+        self._home.wake_others()
         try:
             async with asyncio.timeout(FOLLOWING_SECONDS):
-                while await self._unfollowed(key):  # noqa: ASYNC110 - rows of a database that others write
+                while await self._home.unfollowed(key):  # noqa: ASYNC110 - rows of a database that others write
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise Unavailable(
@@ -240,25 +232,21 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def _objects_deleted(self, key: AgentKey) -> None:
         """Wait until nothing of the agent is in the object store. Raises Unavailable."""
         if self._replicator is not None:
-            left, advice = await self._replicator.deleted(key), "they will be when it answers; repeat this to wait"
-        elif self._membership is None:
-            left = await self._database.read(objects.waiting, key=key)
-            advice = "no object store is configured; start the store with the --remote that it had"
+            self._replicator.hurry()
+            seconds, advice = self._replicator.seconds, "they will be when it answers; repeat this to wait"
+        elif self._home.is_own:
+            seconds, advice = 0.0, "no object store is configured; start the store with the --remote that it had"
         else:
-            left = await self._left_by_others(key)
+            seconds = FOLLOWING_SECONDS
             advice = "a node that has --remote deletes them, and none has yet; repeat this to wait"
+        end = time.monotonic() + seconds
+        while (left := await self._database.read(objects.waiting, key=key)) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # rows that others write
         if left:
             raise Unavailable(
                 f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
                 retry_after=RETRY_SECONDS,
             )
-
-    async def _left_by_others(self, key: AgentKey) -> int:
-        """Wait until other nodes have deleted the agent's objects, for some seconds; how many they have not."""
-        end = time.monotonic() + FOLLOWING_SECONDS
-        while (left := await self._database.read(objects.waiting, key=key)) and time.monotonic() < end:  # noqa: ASYNC110 - others write it
-            await asyncio.sleep(0.2)
-        return left
 
 
 def _name(name: str) -> str:
@@ -266,7 +254,7 @@ def _name(name: str) -> str:
 
 
 def _revision(field: str, value: bytes, version: int | None) -> bytes:
-    """The revision that belongs to a version of a request; b"": any."""
+    """Return the revision that belongs to a version of a request; b"": any."""
     if check_revision(field, value) and version is None:
         raise InvalidArgument(field, f"needs {field.replace('revision', 'version')}")
     return value

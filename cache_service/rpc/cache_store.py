@@ -25,12 +25,12 @@ from cache_service.ledger import agents, branches, object_references, turns, wor
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.ledger.turns import Commit, Turn
+from cache_service.ledger_home import Peers
 from cache_service.rpc import conversions
-from cache_service.tiers import eviction, objects
+from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.objects import Object
-from cache_service.tiers.peers import PeerBlocks
 from cache_service.tiers.quotas import LedgerWriter
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
@@ -55,7 +55,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     _ledgers: LedgerWriter
     _retriever: Retriever | None
     """None where there is no remote tier."""
-    _peers: PeerBlocks | None
+    _peers: Peers | None
     """None on a single machine."""
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
@@ -80,7 +80,6 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             fingerprint = fingerprint or of_copies
         remote = [conversions.file_message(file, None, on_node=True) for file in on_nodes]
         remote += [conversions.file_message(each.file, None) for each in copies]
-        evicted -= {FileName.from_proto(file) for file in remote}
         if not request.peek:
             self._last_use.note(opened.version.uid, [file.name for file in files], self._clock.time())
         return pb.OpenCacheResponse(
@@ -88,7 +87,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             ledger=None if opened.ledger is None else opened.ledger.to_proto(),
             files=[*self._messages(files), *remote],
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
-            evicted_hashes=sorted({name.chain_hash for name in evicted}),
+            evicted=evicted and not remote,
             kv_fingerprint=fingerprint,
             context_policy=types_pb2.ContextPolicy.ValueType(opened.context_policy),
         )
@@ -129,7 +128,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
         ended = self._hints.of(turn.key) if request.ends_turn_hint else None
-        # To its end: files whose rows are dropped have to go even if the caller has gone meanwhile.
+        # Files whose rows are dropped have to go even if the caller has gone.
         done = await run_shielded(self._commit(turn, ended))
         return pb.CommitTurnResponse(
             version=done.version.to_proto(),
@@ -229,13 +228,12 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
 def _found(
     connection: sqlite3.Connection, namespace: str, names: Sequence[FileName], uid: str
-) -> tuple[list[FileRow], set[FileName], str]:
-    """Of warm.db: which of these files are here, which of the others were evicted, and the agent's fingerprint."""
+) -> tuple[list[FileRow], bool, str]:
+    """Return which of these files are here, whether the agent was evicted, and its fingerprint, by warm.db."""
     files = references.find(connection, namespace, dict.fromkeys(names))
-    missing = set(names) - {file.name for file in files}
-    return files, set(eviction.evicted(connection, namespace, missing)), holding.fingerprint(connection, uid)
+    return files, holding.was_evicted(connection, uid), holding.fingerprint(connection, uid)
 
 
 def _copies(connection: Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:
-    """Of the ledger: which of these files have a copy in the object store, and the agent's fingerprint there."""
+    """Return which of these files have a copy in the object store, and the agent's fingerprint there, by the ledger."""
     return objects.find(connection, namespace, names), object_references.fingerprint(connection, uid)

@@ -1,7 +1,4 @@
-"""Messages to frozen dataclasses, checked, and back.
-
-What is wrong with a request by itself is an InvalidArgument from here, before anything is touched.
-"""
+"""Messages to frozen dataclasses, checked, and back. Mistakes are InvalidArgument, before anything is touched."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -37,18 +34,17 @@ _MAX_TIME_BYTES = 64
 
 
 def version(field: str, message: types_pb2.AgentVersion) -> Version:
-    """A version of a request."""
     number = _version_number(f"{field}.version", message.version)
     return Version(message.uid, number, check_revision(f"{field}.revision", message.revision))
 
 
 def request_id(value: str) -> str:
-    """A turn's name; empty for none."""
+    """Check a turn's name; empty for none."""
     return check_text("request_id", value, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
 
 
 def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
-    """The turn of a commit, consistent in itself."""
+    """Return the turn of a commit, consistent in itself."""
     key = AgentKey.from_proto(request.key)
     name = request_id(request.request_id)
     if len(request.request_digest) > _MAX_DIGEST_BYTES:
@@ -77,14 +73,14 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
 
 
 def context_policy(value: int, *, needed: bool = False) -> int:
-    """A ContextPolicy of a request; unspecified only where it is not `needed`."""
+    """Check a ContextPolicy; unspecified only where it is not `needed`."""
     if value not in types_pb2.ContextPolicy.values() or (needed and value == types_pb2.CONTEXT_POLICY_UNSPECIFIED):
         raise InvalidArgument("context_policy", "must be CONTEXT_POLICY_TRIM, _REFUSE or _SUMMARIZE")
     return value
 
 
 def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
-    """A committed turn, its record completed by the version that it made."""
+    """Make a message of a committed turn, with the version that it made."""
     record = cache_store_pb2.TurnRecord.FromString(committed.record)
     state = committed.version.to_proto()
     record.finished.version.CopyFrom(state)
@@ -92,12 +88,12 @@ def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
 
 
 def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
-    """A conversation's hash chain."""
+    """Check a conversation's hash chain."""
     return [_sized(f"message_hashes[{index}]", value, HASH_BYTES) for index, value in enumerate(hashes)]
 
 
 def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
-    """A ledger of a request, consistent in itself. Its turns have the versions from 1 on."""
+    """Return a request's ledger, consistent in itself. Its turns have the versions from 1 on."""
     turns = [
         (f"{field}.turns[{index}]", turn.end_token, turn.generated_tokens) for index, turn in enumerate(message.turns)
     ]
@@ -109,7 +105,7 @@ def _ledger(
     message: cache_store_pb2.CommitTurnRequest | cache_store_pb2.Ledger,
     turns: Iterable[tuple[str, int, int]],
 ) -> Ledger:
-    """What a message brings, with these turns: their fields, where they end in it, and how much they generated."""
+    """Return a message's ledger with these turns: their fields, where they end in it, and how much they generated."""
     tokens = len(message.token_ids)
     if tokens:
         check_text(f"{field}tokenizer_hash", message.tokenizer_hash)
@@ -137,12 +133,11 @@ def _ledger(
 
 
 def chain_hashes(field: str, kind: FileKind, hashes: Sequence[bytes]) -> list[FileName]:
-    """Chain hashes of one kind as names."""
+    """Return chain hashes of one kind as names."""
     return [FileName(kind, _sized(f"{field}[{index}]", value, CHAIN_HASH_BYTES)) for index, value in enumerate(hashes)]
 
 
 def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.StoredFile) -> FileName:
-    """A file's kind and chain hash."""
     _sized(f"{field}.chain_hash", message.chain_hash, CHAIN_HASH_BYTES)
     try:
         return FileName.from_proto(message)
@@ -151,7 +146,7 @@ def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.St
 
 
 def block_place(request: cache_store_pb2.FindBlockRequest) -> tuple[str, str, bytes, bytes]:
-    """Namespace, fingerprint, parent and tokens of where to look for a block."""
+    """Return namespace, fingerprint, parent and tokens of where to look for a block."""
     namespace, fingerprint = (check_text(name, getattr(request, name)) for name in ("namespace", "fingerprint"))
     parent = _sized("parent", request.parent, CHAIN_HASH_BYTES) if request.parent else NO_PARENT
     if not 0 < len(request.token_ids) <= 4 * BLOCK_TOKENS or len(request.token_ids) % 4:
@@ -160,12 +155,11 @@ def block_place(request: cache_store_pb2.FindBlockRequest) -> tuple[str, str, by
 
 
 def file_names(field: str, messages: Iterable[cache_store_pb2.FileName]) -> list[FileName]:
-    """Several files' names."""
     return [file_name(f"{field}[{index}]", message) for index, message in enumerate(messages)]
 
 
 def file_message(row: FileRow, path: Path | None, *, on_node: bool = False) -> cache_store_pb2.StoredFile:
-    """A file for a response: a published one, or (without a path) one on another node or in the object store."""
+    """Make a message of a file: a published one, or (without a path) one on another node or in the object store."""
     return cache_store_pb2.StoredFile(
         chain_hash=row.name.chain_hash,
         kind=row.name.kind.to_proto(),
@@ -181,14 +175,13 @@ def file_message(row: FileRow, path: Path | None, *, on_node: bool = False) -> c
 
 
 def path(field: str, value: str) -> Path:
-    """A path of a worker."""
     if "\0" in value:
         raise InvalidArgument(field, "must be a path")
     return Path(value)
 
 
 def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
-    """The files and references of a publication. An empty agent_id publishes files that no state refers to."""
+    """Return a publication's files and references. An empty agent_id publishes files that no state refers to."""
     return Publication(
         key=AgentKey.from_proto(request.key, anonymous=True),
         version=version("version", request.version),
@@ -202,7 +195,6 @@ def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
 
 
 def file_row(field: str, file: cache_store_pb2.StoredFile) -> FileRow:
-    """A file that a worker describes."""
     digest(f"{field}.digest", file.digest)
     name = file_name(field, file)
     if file.token_ids and (name.kind is not FileKind.BLOCK or len(file.token_ids) != 4 * file.token_count):
@@ -216,13 +208,13 @@ def workflow_name(
     | cache_store_pb2.DeleteWorkflowRecordRequest,
     prefix: str = "",
 ) -> tuple[str, str]:
-    """Whose record a request is about, and of which run. `prefix` is of the names of its fields."""
+    """Return namespace and run of a record. `prefix` is of the names of its fields."""
     namespace = check_text(f"{prefix}namespace", message.namespace)
     return namespace, check_text(f"{prefix}workflow_id", message.workflow_id)
 
 
 def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
-    """What a put brings, within its limits."""
+    """Return a put within its limits."""
     record = request.record
     namespace, workflow_id = workflow_name(record, "record.")
     payload = record.payload if record.HasField("payload") else None
@@ -242,7 +234,6 @@ def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
 
 
 def workflow_message(namespace: str, record: Record, payload: bytes | None = None) -> cache_store_pb2.WorkflowRecord:
-    """A workflow's record for a response."""
     _, workflow_id, version, *_, summary = record
     return cache_store_pb2.WorkflowRecord(
         namespace=namespace, workflow_id=workflow_id, version=version, summary=summary, payload=payload
@@ -256,7 +247,6 @@ def _version_number(field: str, number: int) -> int:
 
 
 def digest(field: str, value: bytes) -> bytes:
-    """A file's digest."""
     return _sized(field, value, DIGEST_BYTES)
 
 

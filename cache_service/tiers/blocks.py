@@ -22,7 +22,7 @@ from agentmem.process.logs import event
 from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection
-from cache_service.files import holding, references, waiting
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
@@ -31,7 +31,7 @@ from cache_service.ledger import agents, kv_changes, object_references
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers, Query
 from cache_service.metrics import StoreMetrics
-from cache_service.tiers import eviction, objects
+from cache_service.tiers import objects
 from cache_service.tiers.objects import Object
 from cache_service.tiers.warm import WarmTier
 from cache_service.tiers.warm_rows import WarmRows
@@ -61,7 +61,7 @@ def _on_thread_of_files(
 
 @dataclass(eq=False)
 class BlockStore:
-    """Staging, publishing, quarantine and erasure of files. Close it before the database."""
+    """Staging, publishing, deletion of damage and erasure of files. Close it before the database."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -75,10 +75,12 @@ class BlockStore:
         """Files could not follow the ledger when they should have."""
         self._has_failed = False
         """The last erasure could not be finished."""
+        self.on_held: Callable[[Iterable[FileName]], None] = lambda _: None
+        """Called with the names of files that a state holds from now on. Thread of files."""
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
-        """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
+        """Empty staging/, delete files without a row and rows without a file.
 
         Blocks; call before serving.
         """
@@ -89,10 +91,6 @@ class BlockStore:
         self._directory.remove(found - rows)
         if missing := rows - found:
             self._rows.write(references.forget, names=missing)
-        known = self._rows.read_blocking(references.quarantined)
-        self._directory.sweep_quarantine(known)
-        if lost := known - self._directory.quarantined():
-            self._rows.write(references.forget_quarantined, files=lost)
         self._warm.start()
         files, orphans = len(rows & found), len(found - rows)
         event(log, "data directory swept", staged=swept, files=files, orphans=orphans, missing=len(missing))
@@ -155,7 +153,9 @@ class BlockStore:
         if registered is None:
             self._directory.remove(placed)
             return Published(0, len(publication.staged))
-        self._directory.remove(registered)
+        gone, held = registered
+        self._directory.remove(gone)
+        self.on_held(held)
         self._let_objects_go(publication)
         self._enforce_limits(publication, list(placed))
         if refused:
@@ -164,22 +164,15 @@ class BlockStore:
 
     @_on_thread_of_files
     def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
-        """Take a file out of use, if it still has this digest, and keep it with the reason; or only drop its row."""
-        if not self._directory.has(name):
-            self._rows.write(references.forget, names=[name], namespace=namespace)
-            return
-        kept = self._directory.new_quarantine_name(name)
-        if not self._rows.write(references.quarantine, namespace, name, kept, digest):
+        """Delete a file that is damaged, if it still has this digest; or only drop its row."""
+        is_there = self._directory.has(name)
+        found = self._rows.write(references.drop_damaged, namespace, name, digest if is_there else None)
+        if found is None or not is_there:
             return
         self._metrics.quarantined(reason)
-        event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
-        try:
-            self._directory.set_aside(name, kept, reason)
-        except FileNotFoundError:
-            return
-        except OSError as error:  # it is out of use, which is what counts
-            event(log, "quarantined file not kept", logging.ERROR, chain_hash=name.chain_hash.hex(), error=str(error))
-            self._directory.remove([name])
+        hashes = {"chain_hash": name.chain_hash.hex(), "digest": found[0].hex()}
+        event(log, "damaged file deleted", logging.WARNING, **hashes, reason=reason, size_bytes=found[1])
+        self._directory.remove([name])
 
     @_on_thread_of_files
     def adopt(self, each: Object, staged: Path) -> FileRow | None:
@@ -344,8 +337,9 @@ class BlockStore:
         publication: Publication,
         placed: Mapping[FileName, FileRow],
         now: int,
-    ) -> list[FileName] | None:
-        """Make files visible and their agent's; the files that are nobody's now, None if the agent is gone.
+    ) -> tuple[list[FileName], set[FileName]] | None:
+        """Make files visible and their agent's; the files that are nobody's now, and those that it did not hold before.
+        None if the agent is gone.
 
         The ledger is asked within this transaction of warm.db: of an agent that it erases later, the erasure is
         followed by a later one.
@@ -356,14 +350,12 @@ class BlockStore:
             return None
         for file in placed.values():
             references.add(connection, file, now)
-        gone: list[FileName] = []
+        gone, before = list[FileName](), holding.of(connection, version.uid)
         if publication.references is None:
             holding.extend(connection, version, placed, standing)
         else:
             gone = holding.replace(connection, key, version, publication.references, standing)
-        eviction.forget(connection, version.uid, placed)
-        waiting.add(connection, placed)  # those that were held all the time, and are here again
-        return gone
+        return gone, placed.keys() | (holding.of(connection, version.uid) - before)
 
     def _let_objects_go(self, publication: Publication) -> None:
         """Let the agent's state refer to the objects of its present files, and to no others."""

@@ -2,8 +2,8 @@
 
 Functions of a connection, inside the caller's transaction: to store.db, where they say so, or to warm.db, and then they
 take what the ledger has to say as values. Rows go here, files after the transaction. No ledger is touched: what is
-dropped costs time and nothing else, and is remembered until it is there again, so that a worker can say why it found
-nothing. Times are nanoseconds.
+dropped costs time and nothing else, and the agent is marked, so that a worker can say why it found nothing. Times are
+nanoseconds.
 
 When agents and files were last used is kept in memory and written with the next transaction, so that reads cost no
 fsync. A crash or a failed commit loses the notes since the last commit: eviction may then misjudge by one turn.
@@ -11,7 +11,7 @@ fsync. A crash or a failed commit loses the notes since the last commit: evictio
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -22,9 +22,6 @@ from cache_service.connection import Connection, among, differences, pieces, whe
 from cache_service.files import holding, references
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents, object_references
-
-Copies = Callable[[Set[FileName]], Set[FileName]]
-"""Which of these files have a copy in the object store."""
 
 
 def idle_order(
@@ -50,7 +47,6 @@ def evict(
     goal: int,
     idle: dict[AgentKey, str],
     hints: TurnHints,
-    copies: Copies,
     namespace: str | None = None,
 ) -> Dropped:
     """Drop at least `goal` bytes, or all that may go: files that no state holds, then agents by hint and last use.
@@ -58,38 +54,19 @@ def evict(
     Who is not `idle` stays, and so does a file that anybody else holds. With a `namespace`, nothing of any other goes.
     """
     dropped = Dropped()
-    agents = (drop_agent(connection, idle[key], key.namespace, copies) for key in hints.order(idle))
-    going = chain(_unowned(connection, namespace), _quarantined(connection, namespace), agents)
+    agents = (drop_agent(connection, idle[key], key.namespace) for key in hints.order(idle))
+    going = chain(_unowned(connection, namespace), agents)
     while dropped.freed_bytes < goal and (each := next(going, None)):
         dropped.add(each)
     return dropped
 
 
-def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str, copies: Copies) -> Dropped:
-    """Take an agent's and its snapshots' files away that no other agent has; those without a copy are remembered."""
+def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str) -> Dropped:
+    """Take an agent's and its snapshots' files away that no other agent has."""
     names, files, size = holding.drop_all(connection, uid, namespace)
-    lost = set(files) - copies(set(files)) if files else set()
-    connection.executemany(
-        "INSERT OR IGNORE INTO evicted (uid, namespace, kind, chain_hash) VALUES (?, ?, ?, ?)",
-        [(uid, namespace, *name) for name in lost],
-    )
+    if names:
+        connection.execute("UPDATE published SET evicted = 1 WHERE uid = ?", (uid,))
     return Dropped(files, agents=int(bool(names)), freed_bytes=size)
-
-
-def evicted(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileName]:
-    """Those of `names` that some agent of the namespace has lost to an eviction."""
-    statement = "SELECT 1 FROM evicted WHERE kind = ? AND chain_hash = ? AND namespace = ?"
-    return [name for name in names if connection.execute(statement, (*name, namespace)).fetchone()]
-
-
-def forget(connection: sqlite3.Connection, uid: str, names: Iterable[FileName]) -> None:
-    """Remember no longer that these were evicted, for they are there; and nothing of what `uid` lost before."""
-    connection.executemany("DELETE FROM evicted WHERE kind = ? AND chain_hash = ?", names)
-    connection.execute(
-        "DELETE FROM evicted WHERE uid = ? AND NOT EXISTS (SELECT 1 FROM held AS h WHERE h.uid = evicted.uid"
-        " AND h.snapshot = 0 AND h.kind = evicted.kind AND h.chain_hash = evicted.chain_hash)",
-        (uid,),
-    )
 
 
 def pinned(connection: Connection, protected: str | None = None, namespace: str | None = None) -> set[str]:
@@ -119,15 +96,6 @@ def _unowned(connection: sqlite3.Connection, namespace: str | None) -> Iterator[
     for owner, *name in rows:
         files, size = holding.drop_unheld(connection, owner, [references.named(*name)])
         yield Dropped(files, freed_bytes=size)
-
-
-def _quarantined(connection: sqlite3.Connection, namespace: str | None) -> Iterator[Dropped]:
-    """Drop files in quarantine, one after the other."""
-    within, values = _within(namespace)
-    rows = connection.execute(f"SELECT file, size_bytes FROM quarantined WHERE {within} ORDER BY rowid", values)
-    for file, size in rows.fetchall():
-        references.forget_quarantined(connection, [file])
-        yield Dropped(quarantined=[file], freed_bytes=size)
 
 
 def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:

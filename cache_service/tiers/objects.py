@@ -1,23 +1,20 @@
-"""Rows of objects in store.db: which files have a copy in the object store, which must go, and whose the place is.
+"""Rows of objects in the ledger: which files have a copy in the object store, which must go, and whose the place is.
 
-Functions of a connection, inside the caller's transaction. That an object goes with the last who has a use for it is
-the schema's: triggers put it among the deletions, whatever dropped the reference. Which files need a copy is warm.db's
-to know: see `files.waiting`. A claim to the place is
-written down before it is made, and confirmed after, so that a crash in between locks no store out.
+Functions of a connection, inside the caller's transaction. By triggers an object that nobody has a use for is put among
+the deletions, whatever dropped the last reference. An object's row is written before its upload begins.
 """
 
 import secrets
 import uuid
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.validation import AgentKey
-from cache_service.connection import Connection, among, pieces
+from cache_service.connection import Connection, among
 from cache_service.files.references import COLUMNS, FileRow, described
-from cache_service.files.waiting import Waiting
 from cache_service.ledger import object_references
-from cache_service.tiers.remote.contract import Claim, ObjectName
+from cache_service.tiers.remote.contract import ObjectName
 
 
 class Object(NamedTuple):
@@ -46,91 +43,73 @@ def exists(connection: Connection, name: ObjectName) -> bool:
     return connection.execute(f"SELECT 1 FROM objects WHERE {_THIS} AND present = 1", name).fetchone() is not None
 
 
-def copies(connection: Connection, names: Set[FileName]) -> set[FileName]:
-    """Those of the named files that have a copy in the object store."""
-    found = set[FileName]()
-    for kind in FileKind:
-        for some in pieces([name.chain_hash for name in names if name.kind is kind]):
-            which = f"kind = ? AND {among('chain_hash', some)} AND present = 1"
-            rows = connection.execute(f"SELECT chain_hash FROM objects WHERE {which}", (kind, *some))
-            found.update(FileName(kind, chain_hash) for (chain_hash,) in rows)
-    return found
-
-
 _NAME = "kind, chain_hash, digest, generation"
 _THIS = "kind = ? AND chain_hash = ? AND digest = ? AND generation = ?"
 
 
 class Begun(NamedTuple):
-    """Of the files that were to be uploaded: which are, which need not be, for they have a copy or are nobody's; and
-    which another node is uploading.
-    """
+    """Of the files to upload: those whose upload begins, and those that another node is uploading."""
 
     uploads: list[Object]
-    useless: list[FileName]
     others: list[FileName]
 
 
 def begin_uploads(
-    connection: Connection, waiting: Iterable[Waiting], uploader: str = "", live: Set[str] = frozenset()
+    connection: Connection,
+    files: Iterable[tuple[FileRow, list[tuple[str, int]]]],
+    uploader: str = "",
+    live: Set[str] = frozenset(),
 ) -> Begun:
-    """Note that uploads begin, and who has a use for them. In a cluster `uploader` is this node, and `live` are others
-    that are there: what one of these is uploading is left to it.
+    """Note that uploads of files begin, and which states (uid, snapshot) use them. A file that has a copy needs none.
 
-    An object that is still to be deleted is not uploaded again under its name before it is gone: it goes on waiting.
+    In a cluster `uploader` is this node, and `live` are the others that are there. Each upload has a key of its own,
+    which it keeps when it is repeated.
     """
-    begun = Begun([], [], [])
-    for _, file, holders in waiting:
+    begun = Begun([], [])
+    for file, holders in files:
         name = file.name
         row = connection.execute(
             "SELECT digest, present, generation, uploader FROM objects WHERE kind = ? AND chain_hash = ?", name
         ).fetchone()
-        digest, present, generation, by = (file.digest, 0, "", uploader) if row is None else row
+        digest, present, generation, by = row or (b"", 0, "", "")
         if not present and by != uploader and by in live:
             begun.others.append(name)
             continue
-        if not present and (row is None or digest != file.digest or by != uploader):
-            # Another's, or of other bytes, which a crash interrupted; the trigger lets it be deleted.
-            connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", name)
-            generation = secrets.token_hex(8) if uploader else ""
-            if not generation and _is_going(connection, ObjectName(*name, file.digest)):
-                continue
+        if not present and (digest, by) != (file.digest, uploader):  # no row, a gone node's, or of other bytes
+            give_up(connection, [name], by)
+            generation = secrets.token_hex(8)
             connection.execute(
                 f"INSERT INTO objects ({COLUMNS}, present, generation, uploader)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)",
                 (*file.columns, generation, uploader),
             )
-        elif not present and _is_going(connection, ObjectName(*name, digest, generation)):
-            continue
         is_used = object_references.add(connection, holders, name)
-        if present or not is_used:
-            begun.useless.append(name)
-        else:
+        if not present and is_used:
             begun.uploads.append(Object(file, generation))
-        if not is_used and not present:
-            connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", name)
+        elif not present:
+            give_up(connection, [name], uploader)
     return begun
 
 
 def end_uploads(
-    connection: Connection, done: Sequence[ObjectName], uploader: str = "", tried: Iterable[ObjectName] = ()
+    connection: Connection, done: Mapping[ObjectName, list[tuple[str, int]]], tried: Iterable[ObjectName] = ()
 ) -> None:
-    """These are there, and those that were `tried` may be. One that nobody has a use for any more has to go: its row
-    went while it was uploaded, maybe by a node that took this one for gone and has deleted what was not there yet.
+    """The `done` are there, used by these states (uid, snapshot), too; those that were `tried` may be.
+
+    Rows may have gone meanwhile, and their deletions too, by a node that took this one for gone.
     """
-    connection.executemany(f"UPDATE objects SET present = 1 WHERE {_THIS}", done)
+    for name, holders in done.items():
+        if connection.execute(f"UPDATE objects SET present = 1 WHERE {_THIS}", name).rowcount:
+            object_references.add(connection, holders, name.file)
     disown(connection, [*done, *tried])
-    connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ? AND uploader != ''", (uploader,))
 
 
-def any_held_back(connection: Connection, uploader: str) -> bool:
-    """Whether a deletion waits for an upload of this node."""
-    row = connection.execute("SELECT 1 FROM object_deletions WHERE uploader = ? LIMIT 1", (uploader,)).fetchone()
-    return row is not None
-
-
-def _is_going(connection: Connection, name: ObjectName) -> bool:
-    return connection.execute(f"SELECT 1 FROM object_deletions WHERE {_THIS}", name).fetchone() is not None
+def give_up(connection: Connection, names: Iterable[FileName], uploader: str) -> None:
+    """Upload these no longer. What may be there is deleted."""
+    connection.executemany(
+        "DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND present = 0 AND uploader = ?",
+        [(*name, uploader) for name in names],
+    )
 
 
 def present(connection: Connection) -> set[ObjectName]:
@@ -155,27 +134,21 @@ def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
     return len(unknown)
 
 
-class Deletion(NamedTuple):
-    """An object that has to go, by the number of its row; `late`: who is gone may still have been uploading it."""
-
-    number: int
-    name: ObjectName
-    late: bool
-
-
-def deletions(connection: Connection, limit: int, live: Set[str] = frozenset()) -> list[Deletion]:
-    """The next objects that have to go; not those that `live` nodes may still be uploading."""
-    nodes = ["", *sorted(live)]
+def deletions(
+    connection: Connection, limit: int, uploader: str = "", others: Set[str] = frozenset(), *, sweeps: bool = True
+) -> dict[int, ObjectName]:
+    """Return the next objects that have to go, by the numbers of their rows: those that this node has uploaded; if it
+    `sweeps`, also all that no other node may still be uploading.
+    """
+    values = sorted(others) if sweeps else [uploader]
+    which = ("NOT " if sweeps else "") + among("uploader", values) if values else "true"
     rows = connection.execute(
-        f"SELECT id, uploader, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
-        " ORDER BY id LIMIT ?",
-        (*nodes, limit),
+        f"SELECT id, {_NAME} FROM object_deletions WHERE {which} ORDER BY id LIMIT ?", (*values, limit)
     ).fetchall()
-    names = _named(name for _, _, *name in rows)
-    return [Deletion(number, name, by != "") for (number, by, *_), name in zip(rows, names, strict=True)]
+    return dict(zip((number for number, *_ in rows), _named(name for _, *name in rows), strict=True))
 
 
-def end_deletions(connection: Connection, numbers: Sequence[int]) -> bool:
+def end_deletions(connection: Connection, numbers: Iterable[int]) -> bool:
     """These are gone; whether there is nothing more to delete."""
     connection.executemany("DELETE FROM object_deletions WHERE id = ?", [(number,) for number in numbers])
     return connection.execute("SELECT 1 FROM object_deletions LIMIT 1").fetchone() is None
@@ -220,50 +193,38 @@ def backlog(connection: Connection) -> tuple[int, int]:
     return deletions, size
 
 
-def begin(connection: Connection, location: str, cluster_id: str = "") -> Claim:
-    """A claim to `location`, with a new session; a cluster has one for good, which all of its nodes have.
-
-    An empty place is one to take only if no object of this directory, or cluster, can be elsewhere.
+def begin(connection: Connection, location: str, cluster_id: str = "", uploader: str = "") -> tuple[str, bool]:
+    """Return who this directory, or cluster, is at the place, and whether that may be empty: if no object of it can be
+    elsewhere. What a crash has interrupted is given up.
     """
     connection.execute(
-        "INSERT INTO remote_place (id, owner, location, session, next_session, uploading)"
-        " VALUES (1, ?, '', '', '', 1) ON CONFLICT DO NOTHING",
+        "INSERT INTO remote_place (id, owner, location) VALUES (1, ?, '') ON CONFLICT DO NOTHING",
         (cluster_id or uuid.uuid4().hex,),
     )
-    owner, before, *sessions = connection.execute(
-        "SELECT owner, location, session, next_session FROM remote_place"
-    ).fetchone()
-    claim = Claim(
-        owner,
-        cluster_id or uuid.uuid4().hex,
-        frozenset(sessions) - {""},
-        may_create=location == before or not any_objects(connection),
-    )
-    connection.execute("UPDATE remote_place SET next_session = ?, uploading = 1", (claim.session,))
-    return claim
+    connection.execute("DELETE FROM objects WHERE present = 0 AND uploader = ?", (uploader,))
+    owner, before = connection.execute("SELECT owner, location FROM remote_place").fetchone()
+    return str(owner), location == before or not any_objects(connection)
 
 
-def confirm(connection: Connection, location: str, claim: Claim) -> None:
-    """The claim has succeeded."""
-    connection.execute("UPDATE remote_place SET location = ?, session = ?", (location, claim.session))
+def confirm(connection: Connection, location: str) -> None:
+    """Note that the place is ours."""
+    connection.execute("UPDATE remote_place SET location = ?", (location,))
 
 
-def leave(connection: Connection) -> str:
-    """Upload nothing from now on. Where there are objects nevertheless, "" if there are none."""
-    connection.execute("UPDATE remote_place SET uploading = 0 WHERE uploading = 1")
+def left_at(connection: Connection) -> str:
+    """Return where there are objects; "" if there are none."""
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     return str(row[0]) if row is not None and any_objects(connection) else ""
 
 
 def abandon(connection: Connection) -> tuple[str, int]:
-    """Give up all objects, wherever they are: the place, and how many there were. Files on the disk are put anew."""
-    row = connection.execute("SELECT location FROM remote_place").fetchone()
+    """Give up all objects, wherever they are: the place, and how many there were. Files on the disk are put again."""
+    location = left_at(connection)
     (count,) = connection.execute("SELECT count(*) FROM objects WHERE present = 1").fetchone()
-    for table in ("objects", "object_refs"):
+    for table in ("objects", "object_refs", "object_deletions"):
         connection.execute(f"DELETE FROM {table}")
-    connection.execute("DELETE FROM object_deletions")
-    connection.execute("UPDATE remote_place SET location = '', session = '', next_session = ''")
-    return ("" if row is None else str(row[0])), int(count)
+    connection.execute("UPDATE remote_place SET location = ''")
+    return location, int(count)
 
 
 def any_objects(connection: Connection) -> bool:

@@ -1,6 +1,6 @@
 """Quotas: what namespaces take and may take, and writes of ledgers that are held to it.
 
-Bytes are counted by the triggers of the schemas: of ledgers in store.db, of KV in warm.db. A segment
+Bytes of ledgers are counted by triggers of store.db, those of KV are sums of warm.db. A segment
 counts 8 bytes a token (its id and its text's end) and its text, once however many branches stand on it; a turn counts
 its record, and a record of a workflow run its summary, its payload and its events.
 """
@@ -26,7 +26,7 @@ RETRY_SECONDS: Final = 30.0
 
 
 class Usage(NamedTuple):
-    """Bytes of one namespace: files of KV, those in quarantine included; ledgers, with records of workflow runs."""
+    """Bytes of one namespace: files of KV; ledgers, with records of workflow runs."""
 
     kv: int
     ledger: int
@@ -45,8 +45,8 @@ def ledger_bytes(connection: Connection, namespace: str) -> int:
 
 def kv_bytes(connection: sqlite3.Connection, namespace: str) -> int:
     """What a namespace's files take. Of warm.db."""
-    row = connection.execute("SELECT bytes FROM kv_bytes WHERE namespace = ?", (namespace,)).fetchone()
-    return 0 if row is None else int(row[0])
+    summed = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE namespace = ?"
+    return int(connection.execute(summed, (namespace,)).fetchone()[0])
 
 
 def all_ledger_bytes(connection: Connection) -> dict[str, int]:
@@ -59,7 +59,7 @@ def all_ledger_bytes(connection: Connection) -> dict[str, int]:
 
 def all_kv_bytes(connection: sqlite3.Connection) -> dict[str, int]:
     """`kv_bytes` of each namespace that has any."""
-    return dict(connection.execute("SELECT namespace, bytes FROM kv_bytes").fetchall())
+    return dict(connection.execute("SELECT namespace, sum(size_bytes) FROM files GROUP BY namespace").fetchall())
 
 
 def ledger_sums(connection: Connection) -> dict[str, int]:
@@ -74,29 +74,12 @@ def ledger_sums(connection: Connection) -> dict[str, int]:
     return dict(rows.fetchall())
 
 
-def kv_sums(connection: sqlite3.Connection) -> dict[str, int]:
-    """`all_kv_bytes`, counted anew."""
-    rows = connection.execute(
-        "SELECT namespace, sum(bytes) FROM (SELECT namespace, size_bytes AS bytes FROM files"
-        " UNION ALL SELECT namespace, size_bytes FROM quarantined) GROUP BY namespace HAVING sum(bytes) > 0"
-    )
-    return dict(rows.fetchall())
-
-
 def recount_ledgers(connection: sqlite3.Connection) -> None:
     """Count all ledgers anew; nothing is written where they are counted right."""
     counted = ledger_sums(connection)
     if counted != all_ledger_bytes(connection):
         connection.execute("DELETE FROM namespaces")
         connection.executemany("INSERT INTO namespaces (namespace, ledger_bytes) VALUES (?, ?)", counted.items())
-
-
-def recount_kv(connection: sqlite3.Connection) -> None:
-    """Likewise of files."""
-    counted = kv_sums(connection)
-    if counted != all_kv_bytes(connection):
-        connection.execute("DELETE FROM kv_bytes")
-        connection.executemany("INSERT INTO kv_bytes (namespace, bytes) VALUES (?, ?)", counted.items())
 
 
 @dataclass(frozen=True)

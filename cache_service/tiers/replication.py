@@ -1,72 +1,61 @@
-"""Makes the object store agree with the rows: uploads of published files, deletions of objects without references.
+"""Makes the object store agree with the rows: uploads of files that states hold, deletions of objects without use.
 
-One thread decides and writes rows; a few more upload. The work to do is in the database, so a crash loses none of it,
-and a file that is not needed any more when its turn comes is never uploaded. Deletions go before uploads, and an
-object is not uploaded while it is to be deleted. In a cluster each node uploads its own files, each time under a new
-key, and one node deletes for all: the first by name that reaches the object store. Two nodes that both regard
-themselves as the first do no harm.
+One thread decides and writes rows; a few more upload. An upload has its row before it begins. Where the row goes
+meanwhile, its deletion is left to who uploads, as long as that node is there. In a cluster each node uploads its own
+files, and one node deletes for all: the first by name that reaches the object store. Two nodes that both believe to be
+first do no harm. All objects and rows are compared at each start and every hour: so goes what the last PUT of
+a node that was killed has left.
 
-A node that counts as gone may still be uploading an object, which then has no row. When its PUT is done and it reaches
-the database again, even hours later, the node marks the object for deletion. If the node was killed, the deleting node
-deletes the object once more some minutes later. Besides, all objects and rows are compared once a day and at each
-start.
+What waits to be uploaded is in memory: a start compares who holds files here with who uses objects there.
 
 After a failure the thread waits, for up to a minute, or until a caller waits for a deletion; new commits do not end the
 wait. Otherwise each commit wakes the thread.
 """
 
-import asyncio
 import logging
 import sqlite3
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Set
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from agentmem.errors import AgentmemError
-from agentmem.kv.blockfile import FileName
+from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, FileName
 from agentmem.process.logs import event
-from agentmem.validation import AgentKey
-from cache_service.files import references, waiting
+from cache_service.files import holding
 from cache_service.files.directory import DataDirectory
+from cache_service.files.references import FileRow
+from cache_service.ledger import object_references
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import Operation, RemoteMetrics
 from cache_service.tiers import objects
+from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.objects import Object
 from cache_service.tiers.remote.contract import (
-    Claim,
-    NotOwner,
     ObjectDamaged,
     ObjectMissing,
-    ObjectName,
     RemoteError,
     RemoteRefused,
-    RemoteTier,
+    RemoteUnavailable,
 )
 from cache_service.tiers.warm_rows import WarmRows
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from cache_service.tiers.remote.s3 import S3Tier
 
-Quarantine = Callable[[str, FileName, bytes, str], object]
-"""Takes a file that is damaged on the disk out of use: namespace, name, digest, reason. Any thread."""
+log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 _IDLE_SECONDS = 60.0
-_FIRST_CLAIM_SECONDS = 5.0
 _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500
 _COMPARED_AT_ONCE = 500
-_AGAIN_SECONDS = 300.0
-"""After which an object is deleted once more that may have been on its way: longer than a PUT and its retries take."""
-_COMPARE_SECONDS = 86_400.0
-_OTHERS_SECONDS = 0.5
-"""How often it is looked whether another node has deleted what is waited for."""
+_COMPARE_SECONDS = 3600.0
 
 
 class Nodes(Protocol):
@@ -114,75 +103,69 @@ class Alone:
 
 @dataclass(eq=False)
 class Replicator:
-    """The thread that uploads and deletes. `start` before anything is published, `close` before the database."""
+    """The thread that uploads and deletes. `start` before anything is published, `close` before the BlockStore."""
 
     _directory: DataDirectory
     _database: Ledgers
     _rows: WarmRows
-    _tier: RemoteTier
+    _blocks: BlockStore
+    _tier: "S3Tier"
     _metrics: RemoteMetrics
-    _quarantine: Quarantine
-    _seconds: float
-    """For how long `deleted` waits."""
+    seconds: float
+    """For how long a caller should wait for deletions."""
     _nodes: Nodes
 
     def __post_init__(self) -> None:
-        self._claim: Claim | None = None
+        self.is_ready = False
+        """The place is ours, as far as is known."""
+        self._owner, self._may_create = "", False
         self._compared: float | None = None
-        self._again: deque[tuple[float, list[ObjectName]]] = deque()
-        """What is to be deleted once more, and when."""
-        self._unsettled: list[ObjectName] = []
-        """What may have been put, and of which the rows do not know yet."""
+        self._lock = threading.Lock()
+        self._new: dict[FileName, None] = {}
+        self._later: dict[FileName, None] = {}
+        """Tails, which the next turn replaces, and what has failed."""
+        self._busy: dict[FileName, None] = {}
         self._doing = Operation.CLAIM
         self._wake = threading.Event()
         self._hurry = threading.Event()
         self._stopping = threading.Event()
-        self._first_claim: Future[None] = Future()
-        self._deleted: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="remote", daemon=True)
         self._uploaders = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="upload")
 
     def start(self) -> None:
-        """Claim the place, and begin. A place that does not answer at once is claimed later.
+        """Claim the place, and begin. A place that does not answer is claimed later.
 
         Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
         """
-        self._pending_claim = self._database.write_blocking(
-            objects.begin, location=self._tier.location, cluster_id=self._nodes.cluster_id
+        self._owner, self._may_create = self._database.write_blocking(
+            objects.begin, self._tier.location, self._nodes.cluster_id, self._nodes.name
         )
-        here = set(self._rows.read_blocking(references.all_names))
-        self._rows.write_queue(waiting.begin, self._database.read_blocking(objects.copies, here))
+        held = self._rows.read_blocking(holding.holders_of_all)
+        uids = sorted({uid for uid, _, _ in held})
+        self.add(name for *_, name in held - self._database.read_blocking(object_references.referred, uids))
+        try:
+            self._claim()
+        except RemoteUnavailable as error:
+            self._failed(error)
+        self._blocks.on_held = self.add
         self._database.after_commit.append(self._wake.set)
         self._nodes.after_beat(self._wake.set)
-        self._rows.after_commit(self._wake.set)
         self._thread.start()
-        try:
-            self._first_claim.result(_FIRST_CLAIM_SECONDS)
-        except TimeoutError:
-            event(log, "object store does not answer yet", logging.WARNING, location=self._tier.location)
-        except RemoteRefused:
-            self.close()
-            raise
 
-    def is_ready(self) -> bool:
-        """Whether the place is ours, as far as is known."""
-        return self._claim is not None
+    def add(self, names: Iterable[FileName]) -> None:
+        """Upload these, if they are here and held when their turn comes. Any thread."""
+        with self._lock:
+            self._new.update(dict.fromkeys(names))
+        self._wake.set()
 
-    async def deleted(self, key: AgentKey) -> int:
-        """Wait until the objects of a deleted agent are gone, for some seconds; how many are not. Event loop."""
-        hurried = False
-        try:
-            async with asyncio.timeout(self._seconds):
-                while True:
-                    progress = self._deleted
-                    if not (count := await self._database.read(objects.waiting, key)):
-                        return count
-                    if not hurried:
-                        hurried = True
-                        self._hurry.set()
-                    await asyncio.wait([asyncio.wrap_future(progress)], timeout=_OTHERS_SECONDS)
-        except TimeoutError:
-            return await self._database.read(objects.waiting, key)
+    def backlog(self) -> int:
+        """Return how many files wait to be uploaded. Any thread."""
+        with self._lock:
+            return len(self._new.keys() | self._later.keys() | self._busy.keys())
+
+    def hurry(self) -> None:
+        """End the wait after a failure: a caller waits for a deletion."""
+        self._hurry.set()
 
     def close(self) -> None:
         """Stop after the requests that are running. May be called twice."""
@@ -212,14 +195,12 @@ class Replicator:
                 self._wake.wait(_IDLE_SECONDS)
 
     def _round(self) -> bool:
-        """Do a part of what there is to do; whether there may be more."""
-        if self._claim is None:
-            self._take()
-        deleted = False
-        if self._nodes.sweeps:
-            if self._compared is None or time.monotonic() - self._compared >= _COMPARE_SECONDS:
-                self._compare()
-            deleted = self._delete() or self._delete_again()
+        """Do a part of what there is to do; return whether there may be more."""
+        if not self.is_ready:
+            self._claim()
+        if self._nodes.sweeps and (self._compared is None or time.monotonic() - self._compared >= _COMPARE_SECONDS):
+            self._compare()
+        deleted = self._delete()
         return self._upload() or deleted
 
     def _failed(self, error: Exception) -> None:
@@ -228,32 +209,28 @@ class Replicator:
         if isinstance(error, RemoteError) and self._doing != Operation.UPLOAD:
             self._nodes.reach_objects(False)
         level = logging.ERROR if isinstance(error, RemoteRefused) else logging.WARNING
-        event(log, "object store failed", level, operation=self._doing, error=str(error))
+        event(log, "object store failed", level, location=self._tier.location, operation=self._doing, error=str(error))
         if not isinstance(error, RemoteError | AgentmemError | sqlite3.Error | OSError):
             log.error("it was not the object store's fault", exc_info=error)
-        if not self._first_claim.done():
-            if isinstance(error, RemoteRefused):
-                self._first_claim.set_exception(error)
-            else:
-                self._first_claim.set_result(None)
 
-    def _take(self) -> None:
+    def _claim(self) -> None:
         self._doing = Operation.CLAIM
-        claim = self._pending_claim
-        self._tier.claim(claim)
-        self._database.write_blocking(objects.confirm, location=self._tier.location, claim=claim)
-        self._claim = claim
-        self._pending_claim = replace(claim, may_create=False)  # who takes the manifest away hands the place over
+        self.is_ready = False
+        self._tier.claim(self._owner, may_create=self._may_create)
+        self._database.write_blocking(objects.confirm, self._tier.location)
+        self._may_create = False  # who takes the manifest away hands the place over
+        self.is_ready = True
+        self._reached()
+        event(log, "object store", location=self._tier.location)
+
+    def _reached(self) -> None:
         self._metrics.up.set(1)
         self._nodes.reach_objects(True)
-        event(log, "object store", location=self._tier.location)
-        if not self._first_claim.done():
-            self._first_claim.set_result(None)
 
     def _compare(self) -> None:
-        """After each start, and once a day: what is there and what rows say. On a single machine nothing else changes
-        either meanwhile; on several, objects have their rows before they are put, and are `present` only afterwards.
-        """
+        """Compare what is there with what rows say, if the place is still ours."""
+        if self._compared is not None:
+            self._claim()
         self._doing = Operation.LIST
         present = self._database.read_blocking(objects.present)
         missing, names, disowned = set(present), self._tier.names(), 0
@@ -263,86 +240,76 @@ class Replicator:
                 disowned += self._database.write_blocking(objects.disown, unknown)
         if missing:
             self._database.write_blocking(objects.forget, missing)
-            self._rows.write_queue(waiting.add, [name.file for name in missing])
+            self.add(name.file for name in missing)
         self._compared = time.monotonic()
         there = len(present) - len(missing)
         event(log, "object store compared", objects=there, missing=len(missing), orphans=disowned)
 
     def _delete(self) -> bool:
         self._doing = Operation.DELETE
-        uploaders = self._nodes.others() | ({self._nodes.name} if self._nodes.name else set())
-        batch = self._database.read_blocking(objects.deletions, limit=_DELETIONS_AT_ONCE, live=uploaders)
-        if not batch or self._claim is None:
+        nodes = self._nodes
+        batch = self._database.read_blocking(
+            objects.deletions, _DELETIONS_AT_ONCE, nodes.name, nodes.others(), sweeps=nodes.sweeps
+        )
+        if not batch:
             return False
-        self._remove([each.name for each in batch])
-        if late := [each.name for each in batch if each.late]:
-            self._again.append((time.monotonic() + _AGAIN_SECONDS, late))
-        finished = self._database.write_blocking(objects.end_deletions, numbers=[each.number for each in batch])
-        if finished:
+        self._tier.delete(list(batch.values()))
+        self._metrics.deletions.inc(len(batch))
+        self._reached()
+        if self._database.write_blocking(objects.end_deletions, batch):
             self._database.scrub().result()  # the rows named agents that are gone
-        progress, self._deleted = self._deleted, Future()
-        progress.set_result(None)
         return True
-
-    def _delete_again(self) -> bool:
-        if not self._again or self._claim is None or time.monotonic() < self._again[0][0]:
-            return False
-        self._remove(self._again[0][1])
-        self._again.popleft()
-        return True
-
-    def _remove(self, names: list[ObjectName]) -> None:
-        self._doing = Operation.DELETE
-        assert self._claim is not None, "nothing is deleted before the place is ours"
-        if not self._tier.holds(self._claim):
-            self._claim = None
-            raise NotOwner(f"{self._tier.location}: another store has taken it over")
-        self._tier.delete(names)
-        self._metrics.deletions.inc(len(names))
-        self._metrics.up.set(1)
-        self._nodes.reach_objects(True)
 
     def _upload(self) -> bool:
         self._doing = Operation.UPLOAD
-        if self._unsettled:  # of a round that could not say so
-            self._settle([], self._unsettled)
-        asked = self._rows.read_blocking(waiting.following, _UPLOADS_AT_ONCE)
-        if not asked:
-            if self._nodes.name and self._database.read_blocking(objects.any_held_back, self._nodes.name):
-                self._database.write_blocking(objects.end_uploads, [], self._nodes.name)  # of an upload that failed
-            return False
-        batch, copied, others = self._database.write_blocking(
-            objects.begin_uploads, asked, self._nodes.name, self._nodes.others()
+        with self._lock:
+            waiting = self._new or self._later
+            are_new = waiting is self._new
+            self._busy = dict.fromkeys(islice(waiting, _UPLOADS_AT_ONCE))
+            for name in self._busy:
+                del waiting[name]
+        try:
+            return bool(self._busy) and self._upload_some(are_new)
+        finally:
+            with self._lock:
+                self._later.update(self._busy)
+                self._busy = {}
+
+    def _upload_some(self, are_new: bool) -> bool:
+        """Upload what is busy, and leave there what has to be tried again; return whether there may be more to do."""
+        files = self._rows.read_blocking(holding.holders, list(self._busy))
+        over = self._busy.keys() - {file.name for file in files}  # gone meanwhile
+        chosen = {file: holders for file, holders in files.items() if not (are_new and _is_tail(file))}
+        begun = self._database.write_blocking(
+            objects.begin_uploads, chosen.items(), self._nodes.name, self._nodes.others()
         )
-        self._unsettled = [each.name for each in batch]
-        results = dict(zip(batch, self._uploaders.map(self._put, batch), strict=True))
+        over |= {file.name for file in chosen} - {each.file.name for each in begun.uploads} - {*begun.others}
+        results = dict(zip(begun.uploads, self._uploaders.map(self._put, begun.uploads), strict=True))
         done = [each for each, result in results.items() if result is True]
-        useless = [each.file.name for each, result in results.items() if result is False]
-        failures = {each.name: result for each, result in results.items() if isinstance(result, RemoteError | OSError)}
+        failures = [result for result in results.values() if isinstance(result, RemoteError | OSError)]
         self._metrics.uploads.inc(len(done))
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
-        if done and not failures:
-            self._metrics.up.set(1)
-        if vain := [each.name for each, result in results.items() if result is False and self._nodes.name]:
-            self._database.write_blocking(objects.forget, vain)  # or they would count as this node's to upload
-        self._settle([each.name for each in done], [name for name in failures])
-        over = [*(each.file.name for each in done), *useless, *copied]
-        ids = {each.file.name: each.id for each in asked}
-        later = [*(name.file for name in failures), *others]
-        self._rows.write_queue(waiting.end, [ids[name] for name in over], [ids[name] for name in later])
-        for failure in failures.values():
+        over |= {each.file.name for each, result in results.items() if isinstance(result, bool)}
+        self._blocks.follow().result()  # forks of before, which knew no object to refer to
+        holders = self._rows.read_blocking(holding.holders, [each.file.name for each in done])
+        self._database.write_blocking(
+            objects.end_uploads,
+            {each.name: holders.get(each.file, []) for each in done},
+            [each.name for each in begun.uploads],
+        )
+        if useless := over - {each.file.name for each in done}:
+            self._database.write_blocking(objects.give_up, useless, self._nodes.name)
+        with self._lock:
+            self._busy = {name: None for name in self._busy if name not in over}
+        for failure in failures:
             raise failure
-        return bool(batch or copied)
-
-    def _settle(self, done: list[ObjectName], tried: list[ObjectName]) -> None:
-        """Tell the rows what was put, and what may have been."""
-        self._database.write_blocking(objects.end_uploads, done, self._nodes.name, tried)
-        self._unsettled = []
+        if done:
+            self._metrics.up.set(1)
+        return bool(over) or are_new
 
     def _put(self, each: Object) -> bool | RemoteError | OSError | None:
-        """Upload one file: whether it is there, and not, because nothing good is on the disk.
-
-        An error that it has to be tried again for, after the others; None if it was not tried, because the store stops.
+        """Upload one file; return True if it is there, False if nothing good is on the disk, an error for which it has
+        to be tried again, and None if it was not tried, because the store stops.
         """
         if self._stopping.is_set():
             return None
@@ -351,8 +318,12 @@ class Replicator:
         except ObjectMissing:
             return False
         except ObjectDamaged:
-            self._quarantine(each.file.key.namespace, each.file.name, each.file.digest, "digest")
+            self._blocks.quarantine(each.file.key.namespace, each.file.name, each.file.digest, "digest")
             return False
         except (RemoteError, OSError) as error:
             return error
         return True
+
+
+def _is_tail(file: FileRow) -> bool:
+    return file.name.kind is FileKind.BLOCK and file.token_count < BLOCK_TOKENS

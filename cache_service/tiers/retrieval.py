@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BlockFileError, FileName
 from agentmem.process.logs import event
 from agentmem.tracing import Threads
-from cache_service.files import references, waiting
+from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.references import FileRow
 from cache_service.ledger.ledgers import Ledgers
@@ -20,8 +21,11 @@ from cache_service.metrics import Fetched, Operation, RemoteMetrics
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.objects import Object
-from cache_service.tiers.remote.contract import ObjectDamaged, ObjectMissing, ObjectName, RemoteError, RemoteTier
+from cache_service.tiers.remote.contract import ObjectDamaged, ObjectMissing, ObjectName, RemoteError
 from cache_service.tiers.warm_rows import WarmRows
+
+if TYPE_CHECKING:
+    from cache_service.tiers.remote.s3 import S3Tier
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ class Retriever:
     _database: Ledgers
     _rows: WarmRows
     _blocks: BlockStore
-    _tier: RemoteTier
+    _tier: "S3Tier"
     _metrics: RemoteMetrics
     _ready: Callable[[], bool]
     """Whether the tier may be asked."""
@@ -110,5 +114,4 @@ class Retriever:
             staged.unlink(missing_ok=True)
         event(log, "object refused", logging.WARNING, chain_hash=each.file.name.chain_hash.hex(), fault=result)
         self._database.write_blocking(objects.forget, [each.name])
-        self._rows.write_queue(waiting.add, [each.file.name])
         return result, None

@@ -1,17 +1,16 @@
 """The limits of the warm tier and the quotas at work: what there is is counted, and made less where it is too much.
 
-Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are counted by the
-database's triggers, staging/ and quarantine/ by looking.
+Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are summed by
+the database, staging/ by looking.
 """
 
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agentmem.errors import ResourceExhausted
-from agentmem.kv.blockfile import FileName
 from agentmem.kv.hints import TurnHints
 from agentmem.process.logs import event
 from agentmem.validation import AgentKey
@@ -23,7 +22,7 @@ from cache_service.files.references import Dropped
 from cache_service.ledger import agents, object_references
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import StoreMetrics
-from cache_service.tiers import eviction, objects
+from cache_service.tiers import eviction
 from cache_service.tiers import quotas as usage
 from cache_service.tiers.eviction import Expired, LastUse
 from cache_service.tiers.limits import DiskLimits, FixedLimits, Reason
@@ -53,7 +52,6 @@ class WarmTier:
 
     def start(self) -> None:
         """Count what is there, and fix limits that depend on it."""
-        self._rows.write(usage.recount_kv)
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
 
@@ -64,9 +62,8 @@ class WarmTier:
         return self._limits
 
     def used(self) -> int:
-        """Bytes of all files of KV: published, in staging and in quarantine."""
-        published = sum(self._rows.read_blocking(references.sizes).values())
-        return published + size_of(self._directory.staging) + size_of(self._directory.quarantine)
+        """Bytes of all files of KV: published and in staging."""
+        return self._rows.read_blocking(references.total) + size_of(self._directory.staging)
 
     def enforce(self, protected: str | None = None, namespace: str | None = None) -> bool:
         """Evict until the tier is below its low watermark, if it is above the high one; whether it is in its limits.
@@ -119,7 +116,7 @@ class WarmTier:
         """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
         uid = self._database.read_blocking(agents.existing, key).version.uid
         had_objects = objects and self._database.write_blocking(object_references.drop, uid)
-        dropped = self._rows.write(eviction.drop_agent, uid, key.namespace, self._copies)
+        dropped = self._rows.write(eviction.drop_agent, uid, key.namespace)
         self._finish(replace(dropped, agents=max(dropped.agents, int(had_objects))), Reason.REQUEST)
         return dropped
 
@@ -133,7 +130,7 @@ class WarmTier:
         def drop(connection: sqlite3.Connection) -> Dropped:
             dropped = Dropped()
             for uid in here:
-                dropped.add(eviction.drop_agent(connection, uid, expired.idle[uid], self._copies))
+                dropped.add(eviction.drop_agent(connection, uid, expired.idle[uid]))
             return dropped
 
         if not self._database.read_blocking(eviction.any_limited):
@@ -171,7 +168,7 @@ class WarmTier:
 
         def work(connection: sqlite3.Connection) -> Dropped:
             self._last_use.flush_files(connection)
-            return eviction.evict(connection, goal, idle, self.hints, self._copies, namespace)
+            return eviction.evict(connection, goal, idle, self.hints, namespace)
 
         uids = self._rows.read_blocking(holding.known)
         idle = self._database.write_blocking(order)
@@ -187,12 +184,9 @@ class WarmTier:
             holding.held_bytes, self._database.read_blocking(eviction.pinned, protected, namespace)
         )
 
-    def _copies(self, names: Set[FileName]) -> set[FileName]:
-        return self._database.read_blocking(objects.copies, names)
-
     def _finish(self, dropped: Dropped, reason: Reason) -> None:
         self._rows.unlink(dropped)
         self._metrics.evicted(reason, dropped.agents)
-        if dropped.files or dropped.quarantined:
-            files, freed_bytes = len(dropped.files) + len(dropped.quarantined), dropped.freed_bytes
+        if dropped.files:
+            files, freed_bytes = len(dropped.files), dropped.freed_bytes
             event(log, "KV evicted", reason=reason, agents=dropped.agents, files=files, freed_bytes=freed_bytes)

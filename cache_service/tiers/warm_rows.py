@@ -7,7 +7,7 @@ are followed later. No transaction writes both databases; where they differ, the
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, ParamSpec, TypeVar
 
@@ -61,10 +61,6 @@ class WarmRows:
         self.unlink(dropped)
         return result
 
-    def write_queue(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, which changes only what waits to be uploaded, as one durable transaction. On threads."""
-        return self._database.write_blocking(work, *args, **kwargs)
-
     def follow(self, *, erase: bool = False) -> Dropped:
         """Follow the ledger; what went, which is unlinked.
 
@@ -94,7 +90,7 @@ class WarmRows:
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
     def reconcile(self, *, anew: bool = False) -> None:
-        """Follow the ledger, forget what it does not have, and count all bytes anew. Before serving.
+        """Follow the ledger and forget what it does not have. Before serving.
 
         Where others follow it too, it may have forgotten erasures that were not followed here: what no state holds
         goes. `anew`: follow again what was followed, since the ledger may be one of before.
@@ -106,16 +102,10 @@ class WarmRows:
         self.unlink(self._database.write_blocking(holding.reconcile, states))
         if not self._forgets:
             self.unlink(self._database.write_blocking(holding.drop_nobodys))
-        self._database.write_blocking(references.recount)
 
     def unlink(self, dropped: Dropped) -> None:
         """Unlink files whose rows a transaction has dropped. On the thread of files, where no row comes in between."""
         self._directory.remove(dropped.files)
-        self._directory.remove_quarantined(dropped.quarantined)
-
-    def after_commit(self, call: Callable[[], None]) -> None:
-        """Call it, on the database's thread, after each transaction."""
-        self._database.after_commit.append(call)
 
     @property
     def scrub_owed(self) -> bool:

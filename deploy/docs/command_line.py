@@ -6,7 +6,7 @@ from typing import NamedTuple
 import click
 
 from benchmarks.__main__ import overview
-from cache_service.offline.cluster.commands import main as ledgers
+from cache_service.cluster.offline.commands import main as ledgers
 from cache_service.offline.commands import main as store
 from gateway.cli.groups import Lazy
 from gateway.cli.main import main

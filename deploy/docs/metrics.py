@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from cache_service.cluster.clock import SharedClock
+from cache_service.cluster.ledger import ClusterCollector
 from cache_service.cluster.membership import Identity, Membership
+from cache_service.cluster.peers import PeerMetrics
 from cache_service.metrics import RemoteCollector, RemoteMetrics
-from cache_service.shared_ledger import ClusterCollector
 from cache_service.store import Store
-from cache_service.tiers.peers import PeerMetrics
 from deploy.docs.tables import code, table
 from gateway.app import Gateway
 from gateway.settings import GatewaySettings
@@ -73,7 +73,7 @@ async def _pages(directory: Path) -> dict[str, list[Row]]:
     opened = Store(directory / "data", store)
     try:
         RemoteMetrics(remote)
-        remote.register(RemoteCollector(opened._database, opened._rows))
+        remote.register(RemoteCollector(opened._database, int))
         cluster.register(ClusterCollector(_nobody(opened)))
         PeerMetrics(cluster)
         return {

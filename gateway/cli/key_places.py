@@ -88,7 +88,7 @@ class InCluster:
         return "nodes refuse it within two seconds; one that is cut off from the database refuses all after ten"
 
     def _run(self, name: str, *what: str, given: str = "") -> str:
-        command = [sys.executable, "-m", "cache_service.offline.cluster.commands", "keys", name, *self.arguments, *what]
+        command = [sys.executable, "-m", "cache_service.cluster.offline.commands", "keys", name, *self.arguments, *what]
         ended = subprocess.run(
             command, input=given, capture_output=True, encoding="utf-8", check=False, env=self._environment()
         )

@@ -6,6 +6,7 @@ import sys
 import click
 
 from gateway.cli.groups import Lazy, program
+from gateway.rings import of_rings
 
 
 @click.group(
@@ -20,13 +21,9 @@ from gateway.cli.groups import Lazy, program
             missing="the benchmarks come with a checkout of Agentmem: clone it, and run `make setup`",
         ),
         Lazy("chat", "gateway.cli.chat:chat", "Talk with an agent, line by line from standard input."),
-        Lazy("cluster", "gateway.cli.cluster.command:cluster", "List nodes, make certificates, move or check ledgers."),
         Lazy("doctor", "gateway.cli.doctor:doctor", "Look what of this machine or its settings is wrong."),
         Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
         Lazy("models", "gateway.cli.models:models", "Show, load, unload, search or pull models."),
-        Lazy(
-            "run", "gateway.cli.workflows.run:run", "Run a workflow, and show who speaks, what, and what memory gave."
-        ),
         program(
             "store",
             "Check, weigh or recover a data directory (agentmem store --help).",
@@ -35,7 +32,7 @@ from gateway.cli.groups import Lazy, program
         ),
         Lazy("top", "gateway.cli.top:top", "Show what gateway, worker and store do."),
         Lazy("up", "gateway.cli.up.command:up", "Start store, worker and gateway, and keep them running until Ctrl-C."),
-        Lazy("workflows", "gateway.cli.workflows.runs:workflows", "Show, cancel or erase runs of workflows."),
+        *(command for ring in of_rings("cli") for command in ring.COMMANDS),
     ],
 )
 @click.version_option(package_name="agentmem", prog_name="agentmem")

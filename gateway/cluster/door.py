@@ -1,11 +1,11 @@
 """The door of a node: the gRPC server on which other nodes of the cluster, known by their certificates, make calls.
 
 The gateway that a caller connected to has authenticated the caller and set the namespace. Calls are forwarded to this
-node's worker or store; those about workflow runs are served by this process. RPCs that the contract's options give no
+node's worker or store, or served by this process. RPCs that the contract's options give no
 place in the cluster raise UNIMPLEMENTED.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from agentmem.channels import DOOR_OPTIONS
 from agentmem.process.rpc import arity, maker
 from agentmem.process.server import GrpcServer, Register
 from agentmem.rpcs import Rpc, rpc_of, rpcs_of
-from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, options_pb2, workflow_pb2
+from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, options_pb2
 from gateway.cluster.membership import Membership, key_of
 from gateway.cluster.routed import NOT_BEGUN
 from gateway.grpc.forwarding import Forwarder
@@ -30,7 +30,6 @@ _WORKERS: Final = (
     agent_pb2.DESCRIPTOR.services_by_name["AgentService"],
 )
 _STORES: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"]
-_WORKFLOWS: Final = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"]
 
 
 def serves(rpc: Rpc) -> bool:
@@ -45,11 +44,11 @@ def node_door(
     store: grpc.aio.Channel,
     membership: Membership,
     unready: Callable[[], str],
-    workflows: Any,
+    others: Iterable[tuple[ServiceDescriptor, Any]],
 ) -> GrpcServer:
     """Return the server. While `unready` returns a reason, it refuses calls about agents, and callers try another node.
 
-    `workflows` is the servicer of the RPCs of WorkflowService that are served.
+    `others` are services of this process, with their servicers.
     """
 
     @asynccontextmanager
@@ -67,7 +66,7 @@ def node_door(
     forward = Forwarder(ChannelWorker(worker, parsed=False), admitted).service
     read = Forwarder(ChannelWorker(store, parsed=False), admitted).service
     services = [*(forward(each, serves) for each in _WORKERS), read(_STORES, serves)]
-    return GrpcServer(address, [*services, _own_service(_WORKFLOWS, workflows)], credentials, DOOR_OPTIONS)
+    return GrpcServer(address, [*services, *(_own_service(*other) for other in others)], credentials, DOOR_OPTIONS)
 
 
 def _own_service(descriptor: ServiceDescriptor, servicer: Any) -> tuple[str, Register, Any]:

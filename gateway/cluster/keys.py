@@ -1,4 +1,4 @@
-"""The keys of callers that all nodes of a cluster share, as this node's store has read them."""
+"""The keys of callers that all nodes of a cluster share."""
 
 import logging
 import time
@@ -19,25 +19,23 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' 
 
 
 def now() -> float:
-    """Return the seconds of a clock that goes on while the machine sleeps: keys may be revoked meanwhile."""
+    """Return the seconds of a clock that goes on while the machine sleeps."""
     return time.clock_gettime(_CLOCK)
 
 
 class ClusterKeys:
     """A source of keys, filled by the node's membership. Event loop only.
 
-    They are current until the lease ends during which the store has read them. After that a key may have been revoked
-    without this node knowing it, since the node is cut off from the database.
+    They are current until the lease ends during which the store has read them: a node that is cut off from the database
+    does not hear of revoked keys.
     """
 
     def __init__(self) -> None:
         self.version = ""
-        """Of the keys that are known; "" before any are."""
         self._keys: dict[str, ApiKey] = {}
         self._until = 0.0
 
     def look(self) -> Known:
-        """Return the keys."""
         return Known(self._keys, is_current=self._until > now())
 
     def confirm(self, until: float) -> None:
@@ -45,7 +43,6 @@ class ClusterKeys:
         self._until = until
 
     def take(self, answer: cluster_pb2.ListKeysResponse) -> None:
-        """Replace the keys by those of the answer."""
         self._keys, self.version = {key.id: key for key in _readable(answer.keys)}, answer.version
         event(log, "keys of the cluster read", keys=len(self._keys))
 

@@ -19,9 +19,9 @@ from agentmem.validation import AgentKey
 from gateway import upstream
 from gateway.cluster import keys as cluster_keys
 from gateway.cluster.keys import ClusterKeys
+from gateway.cluster.metrics import ClusterMetrics
 from gateway.cluster.router import Located, NodeView
 from gateway.cluster.stale_memory import StaleMemory
-from gateway.metrics import GatewayMetrics
 from gateway.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Membership:
         worker: Worker,
         own: str,
         unready: Callable[[], str],
-        metrics: GatewayMetrics,
+        metrics: ClusterMetrics,
         memory: StaleMemory,
         keys: ClusterKeys | None = None,
     ) -> None:
@@ -186,7 +186,7 @@ class Membership:
             self._failed(errors.from_peer(error, upstream.unreachable(upstream.STORE).message).message)
         else:
             self._read(answer)
-        self._metrics.cluster(len(self._known), sum(node.ready for node in self.nodes()))
+        self._metrics.nodes(len(self._known), sum(node.ready for node in self.nodes()))
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Sync once a second, and at once after `wake`; end after `stop`. `changed` is awaited after each sync."""

@@ -1,58 +1,55 @@
 """A gateway's part in a cluster, from joining to leaving."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
+from agentmem.process.sockets import parse_address
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
 from gateway.cluster.door import node_door
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
+from gateway.cluster.metrics import ClusterMetrics
 from gateway.cluster.placement import Placement
 from gateway.cluster.routed import RoutedWorker
 from gateway.cluster.router import weight
 from gateway.cluster.stale_memory import StaleMemory
-from gateway.metrics import GatewayMetrics
-from gateway.settings import GatewaySettings
+from gateway.extension import Extension, Parts
 from gateway.upstream import ChannelWorker
 
 
-class Node:
-    """Event loop only: `open`, `start`, then `leave`, then `stop`, each once."""
+class Node(Extension):
+    """Event loop only."""
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        worker: grpc.aio.Channel,
-        store: grpc.aio.Channel,
-        unready: Callable[[], str],
-        metrics: GatewayMetrics,
-        keys: ClusterKeys | None = None,
-    ) -> None:
-        """`unready` returns why no turn could run and be committed here, "" if one could; `keys` are the cluster's, if
-        callers send those. Raises SettingsError.
-        """
+    def __init__(self, parts: Parts, metrics: ClusterMetrics, keys: ClusterKeys | None) -> None:
+        """`keys` are the cluster's, if callers send those. Raises SettingsError."""
+        settings, worker, store = parts.settings, parts.channel, parts.store
         tls = settings.cluster_certificates()
-        self._own_unready = unready
+        self._parts = parts
         local = ChannelWorker(worker)
         self._memory = StaleMemory(ChannelWorker(store), local, settings.node)
-        self._membership = Membership(store, local, settings.node, unready, metrics, self._memory, keys)
+        self._membership = Membership(store, local, settings.node, self._own_unready, metrics, self._memory, keys)
         self._others = ChannelsByAddress(partial(connect, tls=tls.client(), options=NODE_OPTIONS))
         self._placement = Placement(self._membership, local, self._others, metrics)
         self.worker = RoutedWorker(self._placement)
         """The worker of all nodes, which the HTTP and gRPC servers use instead of this node's."""
-        self._door = settings.node_address, tls.server(), worker, store, self._membership
+        self._address = settings.node_address
+        self._door = partial(
+            node_door, self._address, tls.server(), worker, store, self._membership, lambda: self.unready
+        )
+        self._services: list[tuple[ServiceDescriptor, Any]] = []
         self.name = settings.node
         metrics.cluster_age.set_function(lambda: self._membership.age)
 
-    def open(self, workflows: Any) -> None:
-        """Make the server for other nodes; `workflows` is the servicer of WorkflowService on it."""
-        self.door = node_door(*self._door, lambda: self.unready, workflows)
+    def serve(self, service: ServiceDescriptor, servicer: Any) -> None:
+        """Have the door serve what nodes may call of a service. Before `start`."""
+        self._services.append((service, servicer))
 
     @property
     def unready(self) -> str:
@@ -60,6 +57,9 @@ class Node:
         if self._membership.draining:
             return "this node is leaving the cluster"
         return self._own_unready() or self._membership.problem
+
+    def _own_unready(self) -> str:
+        return self._parts.peers.unready
 
     @property
     def cluster_id(self) -> str:
@@ -99,14 +99,19 @@ class Node:
         own = weight(self.name, key)
         return sum(name == before or weight(name, key) > own for name in ready)
 
-    async def start(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Listen for other nodes, then join. `changed` is awaited when `unready` may differ. Raises AddressError."""
+    async def start(self) -> Mapping[str, str]:
+        """Listen for other nodes, then join."""
+        self.door = self._door(self._services)
         await self.door.start()
         await self.door.set_serving(True)
         await self._membership.sync()
-        self.watching = asyncio.create_task(self._membership.watch(changed))
+        self._watching = asyncio.create_task(self._membership.watch(self._parts.judge))
+        return {"node": str(parse_address(self._address)._replace(port=self.door.port))}
 
-    def wake(self) -> None:
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        return {self._watching}
+
+    def worker_changed(self) -> None:
         """Report at once that this node has become ready, or is no longer."""
         self._membership.wake()
 
@@ -118,7 +123,7 @@ class Node:
         """Let calls of other nodes end within `grace`, and report until then what runs."""
         await self.door.stop(grace)
         self._membership.stop()
-        await asyncio.wait({self.watching})
+        await asyncio.wait({self._watching})
         await self._memory.close()
 
     async def close(self) -> None:

@@ -11,8 +11,8 @@ import grpc
 from agentmem.channels import ChannelsByAddress
 from agentmem.validation import AgentKey
 from gateway.cluster.membership import Membership
+from gateway.cluster.metrics import ClusterMetrics
 from gateway.cluster.router import Located, NodeView, Route, candidates, for_anyone
-from gateway.metrics import GatewayMetrics
 from gateway.upstream import ChannelWorker
 from gateway.worker import Worker
 
@@ -27,7 +27,7 @@ class Placement:
     """Event loop only."""
 
     def __init__(
-        self, membership: Membership, local: Worker, others: ChannelsByAddress, metrics: GatewayMetrics
+        self, membership: Membership, local: Worker, others: ChannelsByAddress, metrics: ClusterMetrics
     ) -> None:
         self.local = local
         self.metrics = metrics

@@ -1,12 +1,11 @@
 """The Worker of a node's gateway: calls about an agent go to the agent's node, all others to the node's own worker.
 
-Three differ: Abort and SetTurnHints go to all nodes, and after DeleteAgent all nodes drop the agent's KV from memory.
+Abort and SetTurnHints go to all nodes, and after DeleteAgent all nodes drop the agent's KV from memory.
 
-A node that cannot be connected to was sent nothing, so the next one is tried; a node that was sent a call and then
-cannot be reached may have done it, so only calls that may be repeated are sent to the next, and of a stream only before
-its first message. A turn that raises ABORTED, because another node committed one of the agent first, is tried once
-more, also only before its first message. ABORTED mostly comes later, since the commit follows the last token. The
-caller then has an answer that continues a state which is not the agent's any more, and decides whether to ask again.
+A node that cannot be connected to was sent nothing, so the next one is tried; one that was sent a call may have done
+it, so only repeatable calls are sent to the next, and of a stream only before its first message. A turn that raises
+ABORTED, because another node committed first, is tried once more, also only before its first message. Later the caller
+decides.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ from gateway.upstream import Unreachable
 from gateway.worker import Worker
 
 _TELL_SECONDS: Final = 5.0
-"""What a call to another node may take, where a call goes to all nodes."""
+"""Of a call to another node, where a call goes to all."""
 
 NOT_BEGUN: Final = "agentmem-not-begun"
 """Trailing metadata of a node that refuses a call because it is not ready."""
@@ -89,9 +88,8 @@ class RoutedWorker:
         return answer
 
     async def _delete(self, request: Any, timeout: float | None) -> Any:
-        """Delete an agent, and have other nodes drop its KV from memory; their stores delete its files.
-
-        KV in memory is dropped also where the agent does not exist any more, or its deletion is not finished yet.
+        """Delete an agent, and have other nodes drop its KV from memory, also where it does not exist any more or its
+        deletion is not finished; their stores delete its files.
         """
         try:
             answer = await self._call(request, timeout)
@@ -116,12 +114,12 @@ class RoutedWorker:
         return [name for name, answer in zip(nodes, told, strict=True) if answer is None]
 
     async def _told(self, request: Any) -> tuple[list[str], list[Any]]:
-        """Return all live nodes, and what they answered to a request."""
+        """Return all live nodes, and what they answered."""
         nodes = self._placement.live()
         return nodes, await asyncio.gather(*(self._tell(name, request) for name in nodes))
 
     async def _tell(self, name: str, request: Any) -> Any:
-        """Return what a node answers, NotFound if it has no such agent; None if it does not answer, or refuses."""
+        """Return a node's answer, NotFound if it has no such agent; None if it does not answer, or refuses."""
         if (worker := await self._placement.reach(name)) is None:
             return None
         try:
@@ -133,9 +131,9 @@ class RoutedWorker:
 
 
 class _Attempts:
-    """The attempts at one call: enter it for the Worker of the next node, and again where a failure was passed over.
+    """The attempts at one call: enter it for the next node's Worker, again where a failure was passed over.
 
-    Set `answered` once a message of a stream has come: from then on no failure is passed over.
+    Set `answered` once a message of a stream has come: then no failure is passed over.
     """
 
     def __init__(self, placement: Placement, request: Any, timeout: float | None) -> None:
@@ -154,11 +152,10 @@ class _Attempts:
 
     @property
     def remaining(self) -> float | None:
-        """The seconds that are left of the timeout."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     async def __aenter__(self) -> Worker:
-        """Raise Unavailable where there is no node that can be reached."""
+        """Raise Unavailable where no node can be reached."""
         if not self._routed:
             route = await self._placement.route(self._key)
             self._left, self._routed = route.nodes, True

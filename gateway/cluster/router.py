@@ -1,10 +1,9 @@
 """On which node a turn should run. Pure.
 
-Where a turn of the agent runs now, else where its present state was committed, which has the most of its KV, else by
-rendezvous hashing (Thaler and Ravishankar, 1998): each node has a weight for each agent, so that most agents keep their
-node when others come and go. Nodes that are much busier than the others are passed over, but for the first (Mirrokni,
-Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018). What belongs to no agent goes to the less busy
-of two that are drawn (Mitzenmacher, "The power of two choices", 2001).
+Where a turn of the agent runs now, else where its present state was committed, else by rendezvous hashing (Thaler and
+Ravishankar, 1998). Nodes that are much busier than the others are passed over (Mirrokni, Thorup and Zadimoghaddam,
+"Consistent hashing with bounded loads", 2018). Turns without an agent go to the less busy of two that are drawn
+(Mitzenmacher, "The power of two choices", 2001).
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from agentmem.validation import AgentKey
 BUSIER: Final = 1.25
 """How much more than the mean a node may have to do."""
 SMALL: Final = 1.0
-"""Turns beyond that, which do not count: without them one turn would be too many where the others have none."""
+"""Turns beyond that: without them one turn would be too many where the others have none."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,10 @@ class Route(NamedTuple):
 
 
 def candidates(key: AgentKey, nodes: Sequence[NodeView], located: Located, own: str) -> Route:
-    """Return where a turn of an agent may run: only nodes that are ready and have its model, or else this node alone.
+    """Return where a turn of an agent may run: nodes that are ready and have its model, or else this node alone.
 
-    Nodes are comparable where they have the same fingerprint for the model, or none yet: the one that counts is that of
-    the node that has the agent's KV, else this node's, else the most frequent.
+    Nodes are comparable with one fingerprint of the model, or none yet: that of the node with the agent's KV, else this
+    node's, else the most frequent.
     """
     able = _able(key.model_id, nodes, (located.running_on, located.last_on, own))
     if not able:
@@ -84,7 +83,7 @@ def candidates(key: AgentKey, nodes: Sequence[NodeView], located: Located, own: 
 
 
 def for_anyone(model_id: str, nodes: Sequence[NodeView], own: str, random: Random) -> Route:
-    """Return where a turn may run that belongs to no agent: the less busy of two, then the others, and why."""
+    """Return where a turn without an agent may run: the less busy of two, then the others, and why."""
     able = _able(model_id, nodes, (own,))
     if not able:
         return Route([own], Reason.LOCAL)
@@ -100,15 +99,14 @@ def bound(loads: Iterable[int]) -> float:
 
 
 def weight(node: str, key: AgentKey) -> int:
-    """Return a node's weight for an agent, the same on all nodes."""
+    """The same on all nodes."""
     text = "\0".join((node, *key)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
 
 def _able(model_id: str, nodes: Sequence[NodeView], leading: Sequence[str]) -> list[NodeView]:
-    """Return the nodes that can run a turn of a model, with one fingerprint: that of the first of `leading` with one.
-
-    An empty `model_id` is this node's default, whose name is not known: any will do.
+    """Return the nodes that can run a turn of a model, with the first fingerprint of `leading`. An empty `model_id`:
+    any will do.
     """
     serving = [node for node in nodes if node.ready and (not model_id or model_id in node.models)]
     prints = {node.name: node.models.get(model_id, "") for node in nodes}

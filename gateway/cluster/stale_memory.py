@@ -1,8 +1,7 @@
 """Drops KV from the worker's memory of agents that other nodes changed or erased while this node was cut off.
 
-A deletion has all live nodes drop the agent's KV from memory, and does not wait for a node whose lease is over. So when
-this node is back, its gateway checks the agents whose turns ran here: where another node has committed since, or the
-agent does not exist any more, the KV in memory is useless, and may be of an agent that was to be erased.
+A deletion does not wait for a node whose lease is over. When that node is back, its gateway checks the agents whose
+turns ran here: where another node has committed since, or the agent is gone, it drops the KV.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ from gateway.worker import Worker
 log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 10_000
-"""How many agents are remembered, the last ones with a turn: many more than a worker has in memory."""
+"""Agents that are remembered, the last ones with a turn."""
 _SECONDS: Final = 10.0
-"""What one call may take: a turn of the agent may be under way."""
+"""Of one call: a turn of the agent may be under way."""
 _PAUSE: Final = 2.0
-"""Seconds before what was not answered is asked for again."""
+"""Before an unanswered call is made again."""
 
 
 class StaleMemory:
@@ -38,7 +37,6 @@ class StaleMemory:
         self._dropping: asyncio.Task[None] | None = None
 
     def note(self, key: AgentKey) -> None:
-        """A turn of this agent ran here."""
         self._spoke[key] = None
         self._spoke.move_to_end(key)
         if len(self._spoke) > _REMEMBERED:
@@ -51,7 +49,6 @@ class StaleMemory:
         self._dropping = asyncio.create_task(self._drop(list(self._spoke)))
 
     async def close(self) -> None:
-        """Drop no more."""
         if self._dropping is not None:
             self._dropping.cancel()
             await asyncio.wait({self._dropping})
@@ -72,7 +69,7 @@ class StaleMemory:
             event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
 
     async def _drop_one(self, key: AgentKey) -> bool:
-        """Drop an agent's KV, unless this node made its present state; whether it was dropped."""
+        """Drop an agent's KV, unless this node made its present state; return whether it was dropped."""
         agent = key.to_proto()
         found = await self._store.call(cluster_pb2.LocateAgentRequest(key=agent), _SECONDS)
         if found.last_on == self._own:

@@ -1,7 +1,7 @@
 """The HTTP server as one ASGI application: routes and middleware."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,10 +24,8 @@ from gateway.api.messages_schema import MessagesRequest
 from gateway.api.models import anthropic_model, anthropic_page, openai_list, openai_model
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
-from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
-from gateway.http.cluster import ClusterEndpoint
 from gateway.http.guards import Authentication, KnownHosts, RequestLimits
 from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
 from gateway.http.middleware import (
@@ -78,10 +76,10 @@ class HttpServer:
         authenticator: Authenticator,
         admission: Admission,
         unready: Callable[[], str],
-        node: Node | None = None,
+        routes: Iterable[Route] = (),
         own: Mapping[str, Service] = MappingProxyType({}),
     ) -> None:
-        """`unready` returns why no turn could run, or nothing; `node` is this gateway's in a cluster.
+        """`unready` returns why no turn could run, or nothing; `routes` are served besides.
 
         `own` serve the contract's services that this process has itself, by their full names.
         """
@@ -107,7 +105,7 @@ class HttpServer:
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns, own),
                 Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry, worker)), methods=["GET"]),
-                Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
+                *routes,
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),
                 *(Route(path, self._ready) for path in (READY, HEALTH)),

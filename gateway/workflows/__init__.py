@@ -1,8 +1,7 @@
 """Workflows: agents that speak in phases, and keep their memories from phase to phase.
 
-A run is the definition, executed. Each agent's ledger gets exactly what that agent saw, in the order in which it saw
-it, as appends: so every turn is an EXTEND, and what is private to one agent never enters another's ledger. Where to
-read:
+Each agent's ledger gets exactly what that agent saw, in that order, as appends: so every turn is an EXTEND, and what is
+private to one agent never enters another's ledger. Where to read:
 
     definition/      the file: its schema, its parser, which knows lines, its templates and checks
     topology.py      who speaks when and to whom, and who hears it
@@ -17,9 +16,9 @@ read:
     records.py       runs as the store keeps them
     live.py          the runs that go on here: how one begins and ends
     runs.py          runs as callers have them: begun, joined, resumed, taken over, cancelled
-    servicer.py      the RPCs
+    servicer.py      the RPCs; attach.py makes them part of a gateway, with its metrics.py
+    cli/             `agentmem run` and `agentmem workflows`
 
-A run goes on by event sourcing: the program is deterministic, so a run that is resumed is executed from its beginning,
-with what its record has of turns that are finished; the others have request_ids that follow from their place in the
-program, and the worker replays those that were committed before the record knew.
+Runs are event-sourced: a resumed run is executed from its beginning with the turns of its record; the others have
+request_ids that follow from their place in the program, and the worker replays those that were committed.
 """

@@ -13,7 +13,7 @@ from gateway.workflows.run import agent_keys
 
 
 def new_workflow(definition: Definition, key: RunKey, models: Sequence[str]) -> workflow_pb2.Workflow:
-    """Return a run that begins now. `models` are the registered ones, the default first. Raises AgentmemError."""
+    """`models` are the registered ones, the default first. Raises AgentmemError."""
     agents = agent_keys(definition, *key, models[0] if models else "")
     check_memories(agents, models)
     workflow = workflow_pb2.Workflow(
@@ -34,7 +34,7 @@ def workflow_id_of(namespace: str, request_id: str) -> str:
 
 
 def check_memories(agents: Sequence[workflow_pb2.WorkflowAgent], models: Sequence[str]) -> None:
-    """Refuse memories that cannot be a run's: of unknown models, of wrong names, of two agents in one."""
+    """Refuse memories of unknown models, of wrong names, of two agents in one."""
     owners: dict[AgentKey, str] = {}
     for agent in agents:
         key = AgentKey.from_proto(agent.key)

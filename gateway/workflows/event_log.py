@@ -1,7 +1,7 @@
-"""A run's events: durable before they are sent, and sent to all who follow the run.
+"""A run's events: durable before they are sent to all who follow the run.
 
-What is appended is stored first, several events in one write where they come faster than writes. What is only
-published, text as it streams, is dropped for readers that are too slow, because a later event has the whole of it.
+Appended events are stored first, several in one write where they come faster than writes. What is only published, text
+as it streams, is dropped for slow readers: a later event has the whole of it.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ Write = Callable[[Sequence[LoggedEvent]], Coroutine[Any, Any, None]]
 class EventLog:
     """The events of one run. Event loop only.
 
-    `events` are those that are stored already, `used` the bytes of the record beside them. `write` stores more, and how
-    far the run is; one write follows the other.
+    `events` are stored already, `used` the bytes of the record beside them. `write` stores more, and how far the run
+    is.
     """
 
     def __init__(self, events: Iterable[LoggedEvent], used: int, write: Write) -> None:
@@ -45,17 +45,15 @@ class EventLog:
         self._interruption: AgentmemError | None = None
 
     def find(self, key: str) -> LoggedEvent | None:
-        """Return what was appended under `key`, in this execution of the run or in one before."""
+        """Return what was appended under `key`, in any execution of the run."""
         return self._known.get(key)
 
     def stored_totals(self) -> workflow_pb2.WorkflowTotals:
-        """Return the sums over what is stored."""
         return Totals(self._stored).sums
 
     def append(self, key: str, event: Event, digest: bytes = b"") -> None:
-        """Have an event stored and sent by the next `flush`, with the totals up to it, unless its key has one.
-
-        `digest` is of the request that it answers.
+        """Have an event stored and sent by the next `flush`, with the totals up to it, unless its key has one. `digest`
+        is of the request that it answers.
         """
         if key not in self._known:
             event.sequence = len(self._known) + 1
@@ -65,7 +63,7 @@ class EventLog:
             self._pending.append(logged)
 
     def publish(self, event: Event) -> None:
-        """Send an event that is not stored, after all that was appended before it."""
+        """Send an event that is not stored, after all that was appended before."""
         event.sequence = len(self._known)
         event.time.GetCurrentTime()
         if self._pending:
@@ -74,12 +72,12 @@ class EventLog:
             self._send(event, stored=False)
 
     async def flush(self) -> None:
-        """Store and send what was appended. Raise what writing raises, FailedPrecondition if the record is full."""
+        """Store and send what was appended. Raises the write's errors, and FailedPrecondition if the record is full."""
         async with self._writing:
             await run_shielded(self._flush())  # the next write follows this one
 
     async def _flush(self, *, anew: bool = False) -> None:
-        """Store and send what was appended. `anew`: say how far the run is even if nothing was."""
+        """`anew`: say how far the run is even if nothing was appended."""
         upto = len(self._pending)
         new = [one for one in self._pending if isinstance(one, LoggedEvent)]
         if new or anew:
@@ -103,34 +101,31 @@ class EventLog:
                 self._send(one, stored=False)
 
     async def save(self) -> None:
-        """Store how far the run is, and drop what was appended and could not be stored."""
+        """Store how far the run is, and drop what could not be stored."""
         async with self._writing:
             self._pending = [one for one in self._pending if not isinstance(one, LoggedEvent)]
             await run_shielded(self._write(()))
 
     async def restate(self, goes_on: Callable[[], bool]) -> None:
-        """Store anew how far the run is, and who has it, with what was appended, which that counts; unless the run has
-        come to its end, which is written with its last event. Raise what `flush` raises.
-        """
+        """Store again how far the run is, and who has it, unless it has ended. Raises as `flush`."""
 
         async def write() -> None:
-            if goes_on():  # now: the write before this one may have been the last of its turns
+            if goes_on():  # the write before this one may have been the last of its turns
                 await self._flush(anew=True)
 
         async with self._writing:
             await run_shielded(write())
 
     def close(self, interruption: AgentmemError | None = None) -> None:
-        """End the streams of readers, after the rest: with `interruption`, if there is one. Idempotent."""
+        """End the readers' streams, after the rest: with `interruption`, if there is one. Idempotent."""
         if not self._closed:
             self._closed, self._interruption = True, interruption
             for reader in self._readers:
                 reader.wake.set()
 
     async def read(self, after: int) -> AsyncGenerator[Event, None]:
-        """Yield what is stored behind a sequence number, then what comes, until the log is closed.
-
-        Raise what interrupted it.
+        """Yield stored events after a sequence number, then those that come, until the log is closed. Raises the
+        interruption.
         """
         reader = _Reader()
         reader.events.extend(event for event in self._stored if event.sequence > after)

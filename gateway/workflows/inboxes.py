@@ -1,7 +1,7 @@
 """What agents have heard and not read yet. Pure.
 
-What is heard is read in one user message, a line for each utterance, since templates of some models refuse two user
-messages in a row. Where listeners take notes each utterance is a message of its own, which has its note.
+It is read in one user message, a line for each utterance, since some templates refuse two user messages in a row. Where
+listeners take notes each utterance is a message of its own.
 """
 
 from typing import Final, NamedTuple
@@ -16,9 +16,8 @@ MAX_UNREAD: Final = 1024 * 1024
 
 
 class Listening(NamedTuple):
-    """An agent reads `message` and says nothing, or notes something for itself.
-
-    `role` is "system" where the agent is introduced, which only a new agent needs.
+    """An agent reads `message` and says nothing, or notes something for itself. `role` "system" introduces a new
+    agent.
     """
 
     agent: str
@@ -28,8 +27,6 @@ class Listening(NamedTuple):
 
 
 class Inboxes:
-    """Unread lines by agent."""
-
     def __init__(self, definition: Definition) -> None:
         self._defaults = definition.defaults
         self._variables = definition.variables
@@ -37,7 +34,7 @@ class Inboxes:
         self._characters = dict.fromkeys(definition.agents, 0)
 
     def put(self, agent: str, line: str, phase: str) -> None:
-        """Add something to read, unless it is empty. Raise FailedPrecondition if it is too much with what is unread."""
+        """Raise FailedPrecondition if it is too much with what is unread."""
         if line:
             self._characters[agent] += len(line) + 1
             if self._characters[agent] > MAX_UNREAD:
@@ -48,10 +45,7 @@ class Inboxes:
             self._unread[agent].append(line)
 
     def tell(self, speaker: str, audience: Audience, text: str, phase: str) -> None:
-        """Put what was said in a phase to those who hear it, and that it was said to those who only see it.
-
-        Raise FailedPrecondition if that is too much to read.
-        """
+        """Put what was said to those who hear it, and that it was said to those who only see it. Raises as `put`."""
         named = {**self._variables, "speaker": speaker, "listeners": ", ".join(audience.listeners)}
         for field, agents, more in (("hears", audience.listeners, {"text": text}), ("notice", audience.bystanders, {})):
             for agent in agents:
@@ -60,7 +54,6 @@ class Inboxes:
                 self.put(agent, fill_within_bounds(getattr(self._defaults, field), values, what), phase)
 
     def waiting(self) -> list[str]:
-        """Return the agents that have something to read."""
         return [agent for agent, lines in self._unread.items() if lines]
 
     def read(self, agent: str) -> str:
@@ -79,5 +72,4 @@ class Inboxes:
 
 
 def takes_notes(phase: Phase, default: str) -> bool:
-    """Return whether listeners note what they hear in a phase."""
     return (phase.listening or default) == "notes"

@@ -13,9 +13,9 @@ from agentmem.process.logs import event
 from agentmem.words import short_name
 from gateway.edge import callers
 from gateway.edge.callers import Authenticator, Caller
-from gateway.metrics import GatewayMetrics
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import LoggedEvent
+from gateway.workflows.metrics import WorkflowMetrics
 from gateway.workflows.owners import Owner, Owners, RunKey, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
 from gateway.workflows.run import Run
@@ -38,7 +38,7 @@ class LiveRuns:
         records: Records,
         worker: PatientWorker,
         authenticator: Authenticator,
-        metrics: GatewayMetrics,
+        metrics: WorkflowMetrics,
         most: int,
         owners: Owners,
     ) -> None:
@@ -107,7 +107,7 @@ class LiveRuns:
 
         run = Run(stored, definition, self._worker, write, check, self._slots)
         self.by_key[stored.key] = run
-        self._metrics.workflows_running.inc()
+        self._metrics.running.inc()
         run.task = asyncio.create_task(_perform(who, run))
         run.task.add_done_callback(lambda _: self._ended(run))
         return run
@@ -117,8 +117,8 @@ class LiveRuns:
         del self.by_key[run.stored.key]
         run.log.close(interrupted())
         state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
-        self._metrics.workflows_running.dec()
-        self._metrics.workflows_ended.labels(short_name(State.DESCRIPTOR, state)).inc()
+        self._metrics.running.dec()
+        self._metrics.ended.labels(short_name(State.DESCRIPTOR, state)).inc()
 
     async def cancel(self, key: RunKey) -> None:
         """Cancel a run that goes on here, and wait for its end."""

@@ -1,15 +1,12 @@
 """Structured results, read from what agents said last in a phase. Pure.
 
-Results are JSON objects:
-
     vote     {"winner": option or null, "tally": {option: votes}, "votes": {agent: option or null}, "unanimous": bool}
     choice   {"choices": {agent: option or null}}
     number   {"numbers": {agent: number or null}, "mean": number or null}
     json     {"value": object or null}
     text     {"text": text or null}
 
-What cannot be a part of such an object, or would make it one that readers refuse, counts as not said: a number that is
-not finite, half a surrogate pair, arrays and objects nested too deep.
+What JSON readers refuse counts as not said: a number that is not finite, half a surrogate pair, deep nesting.
 """
 
 import json
@@ -27,7 +24,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?![\w])")
 
 
 def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, Any]:
-    """Return the result of a phase in which agents said `last` at last. Who said nothing has null."""
+    """`last` is what agents said last. Who said nothing has null."""
     match outcome:
         case Vote():
             return _vote(outcome, {name: option_in(last.get(name, ""), outcome) for name in asked(outcome, phase)})
@@ -36,7 +33,7 @@ def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, A
         case Number():
             numbers = {name: _number(last.get(name, "")) for name in asked(outcome, phase)}
             named = [number for number in numbers.values() if number is not None]
-            # Exact before it is rounded: no sum of finite numbers is too big for it.
+            # No sum of finite numbers is too big for it.
             return {"numbers": numbers, "mean": float(statistics.mean(named)) if named else None}
         case Json():
             return {"value": _object(last.get(outcome.agent, ""))}
@@ -45,7 +42,6 @@ def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, A
 
 
 def asked(outcome: Outcome, phase: Phase) -> Sequence[str]:
-    """Return whose words an outcome is read from."""
     match outcome:
         case Vote():
             named = outcome.voters
@@ -57,7 +53,7 @@ def asked(outcome: Outcome, phase: Phase) -> Sequence[str]:
 
 
 def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
-    """Return the JSON Schema that what an agent says in a phase is held to, as JSON; empty where it is free."""
+    """Return the JSON Schema of what an agent says in a phase; empty where it is free."""
     if outcome is None or agent not in asked(outcome, phase):
         return ""
     match outcome:
@@ -70,10 +66,9 @@ def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
 
 
 def option_in(text: str, outcome: Vote | Choice) -> str | None:
-    """Return the last of the options that a text names as words of their own, whatever their case; None for none.
+    """Return the last of the options that a text names as words of their own, whatever their case.
 
-    >>> option_in("Not defect: I COOPERATE.", Choice(kind="choice", options=["cooperate", "defect"]))
-    'cooperate'
+    >>> option_in("Not defect: I COOPERATE.", Choice(kind="choice", options=["cooperate", "defect"])) 'cooperate'
     """
     found = {
         match.end(): option
@@ -106,6 +101,6 @@ def _object(text: str) -> dict[str, Any] | None:
     try:
         value: dict[str, Any] = jsontext.parse("", text, dict)
         json.dumps(value, allow_nan=False)
-    except (InvalidArgument, ValueError):  # cut off by max_tokens, or by the end of the context; or it is not finite
+    except (InvalidArgument, ValueError):  # cut off by max_tokens or the context's end, or not finite
         return None
     return value if jsontext.shallow({"value": value}) else None

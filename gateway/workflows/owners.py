@@ -1,7 +1,7 @@
 """Who goes on with a run: in a cluster the gateway of one node, which the run's record names; else this gateway.
 
 A run is taken over by compare-and-set: who writes itself into the record, in the version that it has read, has the run;
-the other's next write is refused, and it stops. So what is believed of nodes may be wrong, and is only who tries.
+the other's next write is refused, and it stops.
 """
 
 from collections.abc import AsyncGenerator
@@ -21,11 +21,11 @@ _CANCEL_SECONDS: Final = 60.0
 _AGAIN_SECONDS: Final = 1.0
 
 RunKey = tuple[str, str]
-"""A run: namespace and id."""
+"""Namespace and id."""
 
 
 class Owner(NamedTuple):
-    """Who has a run: a node's gateway, for the caller of a key. Without a `node` nobody is known to have it."""
+    """A node's gateway, for the caller of a key. Without a `node` nobody is known to have the run."""
 
     node: str = ""
     epoch: int = 0
@@ -40,7 +40,6 @@ NOBODY: Final = Owner()
 
 
 def owner_in(summary: bytes) -> Owner:
-    """Return who has the run of a record's summary."""
     found = workflow_run_pb2.RunOwner.FromString(summary)
     return Owner(found.node, found.epoch, found.key_id)
 
@@ -81,9 +80,8 @@ class Nodes(Protocol):
 
 
 class Owners:
-    """Tells this gateway's runs from those of other nodes, and asks these. Event loop only.
-
-    On a single machine, without `nodes`, every run is this gateway's.
+    """Tells this gateway's runs from those of other nodes, and asks these. Event loop only. Without `nodes`, every run
+    is this gateway's.
     """
 
     def __init__(self, nodes: Nodes | None) -> None:
@@ -91,15 +89,13 @@ class Owners:
 
     @property
     def shared(self) -> bool:
-        """Whether other gateways may have runs."""
         return self._nodes is not None
 
     def own(self, key_id: str) -> Owner:
-        """Return this gateway as the owner of a run for a caller."""
         return NOBODY if self._nodes is None else Owner(self._nodes.name, self._nodes.epoch, key_id)
 
     def elsewhere(self, workflow: workflow_pb2.Workflow, owner: Owner) -> bool:
-        """Return whether a run, given what its record says, goes on at another node that is there."""
+        """Return whether a run goes on at another node that is there."""
         running = workflow.state == workflow_pb2.WorkflowState.WORKFLOW_STATE_RUNNING
         if self._nodes is None or not running or owner.node in ("", self._nodes.name):
             return False
@@ -108,9 +104,8 @@ class Owners:
     async def follow(
         self, owner: Owner, key_id: str, key: RunKey, after: int, *, watch: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield a run's events behind a sequence number from the gateway that has it. Raises AgentmemError.
-
-        With `watch` the run is not resumed there, where it does not go on any more.
+        """Yield a run's events after a sequence number from the gateway that has it. Raises AgentmemError. `watch` does
+        not resume it there.
         """
         stub = await self._stub(owner)
         request = workflow_pb2.RunWorkflowRequest(namespace=key[0], after_sequence=after)

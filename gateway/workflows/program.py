@@ -1,12 +1,10 @@
 """What happens next in a workflow, as a pure function of its definition and of what was said so far.
 
-A program gives steps. The turns of a step run at the same time; its listenings run meanwhile, and an agent's work is
-done in the order in which it is given here: listenings, then turns. What was said in the turns is what the next step is
-asked for with.
+The turns of a step run at the same time; its listenings run meanwhile; an agent's work is done in the order in which it
+is given here: listenings, then turns.
 
-An agent takes in what it heard as late as costs no time, so that what many said is one prompt: while the one before
-it speaks, or at the end of the phase; what is left it reads with its own prompt. Where listeners take notes, each
-utterance is noted at once.
+An agent takes in what it heard as late as costs no time, so that what many said is one prompt: while the one before it
+speaks, or at the end of the phase. Where listeners take notes, each utterance is noted at once.
 """
 
 from collections.abc import Generator, Mapping
@@ -20,7 +18,7 @@ from gateway.workflows.topology import Audience, Place, Speech, audience, distan
 
 
 class Turn(NamedTuple):
-    """An agent reads `message` and speaks. `json_schema` is what its answer is held to; empty: nothing."""
+    """An agent reads `message` and speaks, held to `json_schema` unless it is empty."""
 
     agent: str
     message: str
@@ -30,7 +28,7 @@ class Turn(NamedTuple):
 
 
 class PhaseEnd(NamedTuple):
-    """A phase that is over: its name, its outcome ({} where the definition asks for none), and its rounds."""
+    """A phase that is over: its name, its outcome ({} for none), and its rounds."""
 
     phase: str
     outcome: dict[str, Any]
@@ -38,11 +36,8 @@ class PhaseEnd(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is done next.
-
-    `place` is the index in `topology.schedule` of the turns; -1 before the first of them. A step without turns
-    introduces the agents (round 0), or is the last of its phase: they take in what is left. `ended` is the phase that
-    ended just before.
+    """`place` is the index in `topology.schedule` of the turns; -1 before the first of them. A step without turns
+    introduces the agents (round 0), or is the last of its phase. `ended` is the phase that ended just before.
     """
 
     place: int
@@ -65,7 +60,7 @@ class Program:
         self._begun = False
 
     def advance(self, said: Mapping[str, str]) -> Step | None:
-        """Return the next step, given what was said in the turns of the one before, by agent; None after the last.
+        """Return the next step, given what was said in the one before, by agent; None after the last.
 
         Raise FailedPrecondition if more was said than its readers may read.
         """
@@ -151,14 +146,13 @@ class Program:
         )
 
     def _filled(self, text: str, what: str, **named: str) -> str:
-        """Return a template with all that has a value by now, and `named`, which has one here only."""
+        """Return a template with all that has a value by now, and `named`."""
         return fill_within_bounds(text, self._values.at(**named), what)
 
 
 class _Values(dict[str, str]):
-    """What templates name: values by name, and `outcomes` by phase, whose fields are spelled when they are asked for.
-
-    What an outcome could have had is none: a JSON object may lack what its schema allows.
+    """Values by name, and `outcomes` by phase, spelled when they are asked for. A missing field of an outcome is
+    "none".
     """
 
     def __init__(self, values: Mapping[str, str], outcomes: dict[str, dict[str, Any]]) -> None:
@@ -178,7 +172,7 @@ class _Values(dict[str, str]):
 
 
 def _stops(phase: Phase, this_round: Mapping[str, list[str]], last: Mapping[str, str]) -> bool:
-    """Return whether a phase ends with the round in which this was said."""
+    """Return whether a phase ends with this round."""
     until = phase.until
     if until is None:
         return False

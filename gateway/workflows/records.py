@@ -1,7 +1,7 @@
-"""Runs as the store keeps them: read, written and erased over the channel to it, through a store's restart.
+"""Runs as the store keeps them: read, written and erased through a store's restart.
 
-A run is one record: what it was begun with, which never changes; its events, one row each, which are only appended; and
-a summary, which is replaced with each write and says how far the run is.
+A run is one record: what it was begun with, which never changes; its events, a row each, only appended; and a summary,
+replaced with each write.
 """
 
 import asyncio
@@ -37,8 +37,7 @@ _NO_EVENTS: Final = 2**63 - 1
 @dataclass
 class StoredRun:
     """A run and its record. `version` and `stored_events` say what the store has; `events` are those that were read.
-
-    `owner` is who goes on with it while it is running, known in a cluster.
+    `owner` goes on with it while it is running, in a cluster.
     """
 
     workflow: workflow_pb2.Workflow
@@ -51,11 +50,9 @@ class StoredRun:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and id."""
         return self.workflow.namespace, self.workflow.workflow_id
 
     def payload(self) -> bytes:
-        """Return what never changes."""
         return workflow_run_pb2.WorkflowRun(
             workflow=self.workflow, definition_yaml=self.definition_yaml, variables=self.variables
         ).SerializeToString()
@@ -64,10 +61,9 @@ class StoredRun:
 class Records:
     """The records of runs. Event loop only.
 
-    Where the store does not answer, or says that it cannot now, a call is made again for `patience` seconds, and raises
-    Unavailable then. A repeated call may have been done before: it is recognised by what it wanted to have, so what two
-    writers who may meet append must differ. Other errors are the store's: InvalidArgument for what is too large,
-    ResourceExhausted where there is no room, DataLoss for a damaged record.
+    Calls are made again for `patience` seconds where the store is unavailable. A repeated call may have been done
+    before: it is recognised by what it wanted, so what two writers append must differ. Other errors are the store's:
+    InvalidArgument for what is too large, ResourceExhausted, DataLoss for a damaged record.
     """
 
     def __init__(self, channel: grpc.aio.Channel, patience: float = PATIENCE_SECONDS) -> None:
@@ -77,21 +73,18 @@ class Records:
         self._patience = patience
 
     async def create(self, run: StoredRun) -> None:
-        """Make the record of a run without events. Raise AlreadyExists if there is another's."""
+        """Raise AlreadyExists if there is another's record."""
         try:
             await self._put(run, (), payload=run.payload())
         except errors.Aborted as error:
             raise errors.AlreadyExists(f"workflow {run.key[1]!r} exists already; choose another id") from error
 
     async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
-        """Append events to a run's record, and say how far the run is; fsynced.
-
-        Raise Aborted if the record is not in the run's version: another gateway goes on with it.
-        """
+        """Append events, and say how far the run is; fsynced. Raise Aborted if another gateway goes on with it."""
         await self._put(run, [event.SerializeToString() for event in events])
 
     async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
-        """Return a run with its events but the first `after` ones; None if there is no such run."""
+        """Return a run with its events after the first `after` ones; None if there is no such run."""
         answer = await self._get(namespace, workflow_id, after)
         if answer is None:
             return None
@@ -110,9 +103,8 @@ class Records:
     async def page(
         self, namespace: str, size: int, token: str = ""
     ) -> tuple[list[tuple[workflow_pb2.Workflow, Owner]], str]:
-        """Return at most `size` (1 to 1000) runs without agents, the newest first, each with who has it.
-
-        And the next page's token, or "".
+        """Return at most `size` (1 to 1000) runs without agents, the newest first, each with who has it, and the next
+        page's token, or "".
         """
         records, following = await self._page(namespace, size, token)
         return [_in_summary(record.summary) for record in records], following
@@ -142,11 +134,10 @@ class Records:
     async def follow(
         self, namespace: str, workflow_id: str, after: int, patience: float = PATIENCE_SECONDS
     ) -> AsyncGenerator[Event, None]:
-        """Yield all that is stored behind a sequence number of a run that goes on in another gateway, until it ends.
+        """Yield all that is stored after a sequence number of a run that goes on in another gateway, until it ends.
 
-        Text as it streams is sent only where the run is; AgentSpoke has all of it. Raise NotFound where the run is
-        deleted meanwhile, and Unavailable where the record has not changed for `patience` seconds: the same request
-        then goes on with the run, wherever it was.
+        Text as it streams is sent only where the run is. Raise NotFound where the run is deleted, and Unavailable where
+        the record has not changed for `patience` seconds.
         """
         version, changed = 0, time.monotonic()
         while True:
@@ -211,10 +202,10 @@ class _Call:
         self._rpc = rpc
         self._patience = patience
         self.is_repeated = False
-        """Whether the store may have done, before it answered, what it was asked for."""
+        """True if the store may have done, before it answered, what it was asked for."""
 
     async def answer(self, request: Any) -> Any:
-        """Return the answer. Raise AgentmemError; Unavailable when the patience is over."""
+        """Raise AgentmemError; Unavailable when the patience is over."""
 
         def wait(failure: retries.Failure) -> float | None:
             error = _error(failure)

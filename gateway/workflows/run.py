@@ -1,7 +1,4 @@
-"""A run: its program, executed and recorded.
-
-A run is resumed by executing it again: the task runner finds in the log what is not to be done again.
-"""
+"""A run: its program, executed and recorded. It is resumed by executing it again over its log."""
 
 import asyncio
 import json
@@ -27,8 +24,8 @@ log = logging.getLogger(__name__)
 class Run:
     """One run that goes on here. Event loop only; `execute` once.
 
-    `check` raises where the caller who began the run may not go on; it is asked before each step. `write` makes events
-    durable, and how far the run is. `slots` is as in TaskRunner.
+    `check` raises where the caller who began the run may not go on, before each step. `write` makes events durable.
+    `slots` is as in TaskRunner.
     """
 
     def __init__(
@@ -42,13 +39,11 @@ class Run:
     ) -> None:
         self.stored = stored
         self.workflow = stored.workflow
-        """How far it is."""
         self.log = EventLog(stored.events, len(stored.payload()), write)
         self.cancelled = False
         self.over = False
         """It has ended, and its record says so."""
         self.task: asyncio.Task[None]
-        """What executes it, set by who starts it."""
         self._definition = definition
         self._worker = worker
         self._check = check
@@ -58,9 +53,8 @@ class Run:
         self._ahead: asyncio.Task[None] | None = None
 
     async def execute(self) -> None:
-        """Go on to the end. Cancelled, leave the record as it is, to be resumed, unless `cancelled`.
-
-        Raise what writing the record raises; the run is then as the record has it.
+        """Go on to the end. Cancelled, leave the record to be resumed, unless `cancelled`. Raises what writing the
+        record raises.
         """
         try:
             await self._execute()
@@ -146,9 +140,8 @@ class Run:
             self.log.append(f"phase/{step.phase}/{step.round}", Event(phase_started=started))
 
     def _start(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
-        """Start what is to be done. The turns, by agent, are what the next step waits for; they set `talking`.
-
-        Tasks take an agent's lock in the order in which they are made.
+        """Start what is to be done. The turns, by agent, set `talking`. Tasks take an agent's lock in the order in
+        which they are made.
         """
         for listening in step.listenings:
             group.create_task(self._tasks.listen(step, listening))
@@ -165,11 +158,7 @@ class Run:
         self._ahead = group.create_task(self._prefetch(upcoming, soon, talking if step.turns else None))
 
     async def _prefetch(self, upcoming: dict[str, int | None], soon: list[str], talking: asyncio.Event | None) -> None:
-        """Hint whose turn is far, and prefetch those who speak next. Best effort.
-
-        Prefetching begins when an agent talks: before that it would delay whose turn it is. A run that only repeats
-        what its log has needs none of it.
-        """
+        """Hint whose turn is far, and prefetch those who speak next, when an agent talks. Best effort."""
         if not self._tasks.asked:
             return
         await self._worker.hint(upcoming, self._keys)
@@ -208,7 +197,6 @@ def agent_keys(
 
 
 def finished(workflow: workflow_pb2.Workflow) -> Event:
-    """Return the last event of a run."""
     return Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow))
 
 
@@ -222,6 +210,6 @@ def _outcome(ended: PhaseEnd) -> Event:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what failed first; the others were cancelled for it, or failed in the same moment."""
+    """Return what failed first; the others were cancelled for it."""
     each = errors.exceptions[0]
     return _first(each) if isinstance(each, BaseExceptionGroup) else each

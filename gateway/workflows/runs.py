@@ -18,13 +18,13 @@ from agentmem.process.logs import event
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
 from gateway.edge.callers import Authenticator, Caller
-from gateway.metrics import GatewayMetrics
 from gateway.worker import Worker
 from gateway.workflows.beginning import new_workflow, workflow_id_of
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.live import LiveRuns
+from gateway.workflows.metrics import WorkflowMetrics
 from gateway.workflows.owners import Nodes, Owner, Owners, RunKey, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun
 from gateway.workflows.run import Run, finished
@@ -49,7 +49,7 @@ class Runs:
         records: Records,
         worker: Worker,
         authenticator: Authenticator,
-        metrics: GatewayMetrics,
+        metrics: WorkflowMetrics,
         most: int,
         nodes: Nodes | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class Runs:
                 await self._go_on(who, definition, run)
             except errors.Aborted:
                 return False
-        self._metrics.workflows_taken_over.inc()
+        self._metrics.taken_over.inc()
         event(log, "workflow taken over", workflow_id=workflow_id, node=before.node, epoch=before.epoch)
         return True
 

@@ -1,4 +1,4 @@
-"""WorkflowService of the gateway's gRPC server, and of a node's door what other gateways ask about this one's runs."""
+"""WorkflowService of the gateway's gRPC server, and of a node's door for other gateways."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -27,9 +27,8 @@ _MOST_MISTAKES: Final = 1000
 
 
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
-    """Checks definitions; begins, shows, cancels and erases runs. `stall_limit` is as in GatewaySettings.
-
-    Also a `gateway.worker.Service`, for REST.
+    """Checks definitions; begins, shows, cancels and erases runs. Also a `gateway.worker.Service`, for REST.
+    `stall_limit` is as in GatewaySettings.
     """
 
     def __init__(self, runs: Runs, stall_limit: float) -> None:
@@ -121,8 +120,7 @@ def _checked(text: str, variables: Mapping[str, str]) -> workflow_pb2.CheckWorkf
 class NodeWorkflowServicer:
     """Answers the gateways of other nodes about runs that they believe to go on here; it asks no others in turn.
 
-    Its callers were authenticated where they came in: their namespace is in the request, and the id of their key in
-    the metadata.
+    The callers' namespace is in the request, and the id of their key in the metadata.
     """
 
     def __init__(self, runs: Runs, stall_limit: float) -> None:
@@ -148,7 +146,6 @@ class NodeWorkflowServicer:
     async def CancelWorkflow(
         self, request: workflow_pb2.CancelWorkflowRequest, context: "_Context"
     ) -> workflow_pb2.CancelWorkflowResponse:
-        """End a run."""
         workflow_id = check_text("workflow_id", request.workflow_id)
         who = _on_behalf(request.namespace, context)
         return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(who, workflow_id, at_owner=True))

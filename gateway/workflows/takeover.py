@@ -1,9 +1,8 @@
 """Upkeep of runs in a cluster: what nobody attends to is found in the ledger, and gone on with.
 
-A gateway's own runs are among that where it was started again. Runs of a node that is gone wait a moment: after a
-failover of the database all nodes are gone until each has been heard of. Then the gateways come one after the other, in
-an order that differs by run, so that the runs of a dead node spread; that one of them is faster than another is decided
-by the record's version, and by nothing here.
+Runs of a node that is gone wait a moment: after a failover of the database all nodes are gone until each is heard of.
+Then gateways come one after the other, in an order that differs by run, so that a dead node's runs spread; the record's
+version decides.
 """
 
 import asyncio
@@ -27,9 +26,8 @@ SURE_SECONDS: Final = 2.0
 TURN_SECONDS: Final = 3.0
 """How much later each further gateway in the order comes."""
 AGAIN_SECONDS: Final = 15.0
-"""When a run is tried again that could not be taken over: its key is not known here, too many run, or it ended anew."""
+"""When a run is tried again that could not be taken over."""
 _AT_ONCE: Final = 4
-"""Runs that are taken over at a time."""
 
 
 class Takeover:

@@ -1,7 +1,7 @@
 """The tasks of a run's agents, turns and listenings: each done once, an agent's in their order.
 
 An agent's n-th task has a key in the log and a request_id that follow from the run, the agent and n. What the log has
-is not done again, if it answers the same request; what was committed and is not in the log, the worker replays.
+is not done again, if it answers the same request; what was only committed, the worker replays.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _Call = Callable[[], Coroutine[Any, Any, Done]]
 
 
 class TaskRunner:
-    """Event loop only. `slots` bounds how many tasks the worker has at the same time, of all runs that share it."""
+    """Event loop only. `slots` bounds the tasks of all runs that the worker has at the same time."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class TaskRunner:
         self._versions: defaultdict[str, types_pb2.AgentVersion] = defaultdict(types_pb2.AgentVersion)
         self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.asked = False
-        """Something was asked for that the log did not have: from here on the run is not a repetition."""
+        """Something was asked for that the log did not have: the run is no repetition any more."""
 
     def last(self, agent: str) -> int:
         """Return the number of the agent's last task, from 1."""
@@ -79,7 +79,7 @@ class TaskRunner:
         return event.text
 
     async def listen(self, step: Step, listening: Listening) -> None:
-        """Do a listening, with or without a note. Raise AgentmemError."""
+        """Raise AgentmemError."""
         agent = listening.agent
 
         def listened(done: Done) -> Event:
@@ -106,7 +106,7 @@ class TaskRunner:
     async def _once(
         self, kind: str, agent: str, request: _Request, call: _Call, event: Callable[[Done], Event]
     ) -> Event:
-        """Return the event of a task that the log has, or else do the task and append its event."""
+        """Return the event of a task from the log, or else do the task and append its event."""
         key = f"{kind}/{self._done[agent]}"
         logged = self._log.find(key)
         if logged is not None:
@@ -118,7 +118,7 @@ class TaskRunner:
             made = logged.event
         else:
             self.asked = True
-            if agent in self._own:  # only the run speaks to it; and an expired one must not begin again from nothing
+            if agent in self._own:  # an expired agent of the run must not begin again from nothing
                 version = self._versions[agent]
                 request.if_version, request.if_revision = version.version, version.revision
             async with self._slots:
@@ -133,8 +133,8 @@ class TaskRunner:
         return made
 
     async def _done_once(self, agent: str, request: _Request, call: _Call) -> Done:
-        """Do a task. Who had the run before may commit it meanwhile: the second call then is answered with that. So may
-        others who speak to an agent that persists: the task then is done behind theirs.
+        """Do a task. Others may commit meanwhile: who had the run before, so that the second call is answered with
+        that, or others who speak to an agent that persists, so that it is done after theirs.
         """
         try:
             return await call()

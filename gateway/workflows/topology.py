@@ -1,10 +1,7 @@
 """Who speaks in a phase, when and to whom, and who hears it, as `definition.schema` says: functions of the phase. Pure.
 
-All functions take a phase as `load()` lets it through. Given another (checks.py asks them about phases that still have
-mistakes), they leave out whom the phase does not say: no center, or no partner, is an empty tuple.
-
-A schedule is flat: one entry for each step of each round of each phase, with those who speak in it at the same time, if
-nothing ends a phase early. Prefetches and turn hints are made of it.
+Of a phase with mistakes they leave out whom it does not name. A schedule is flat: one entry for each step of each round
+of each phase, if nothing ends a phase early.
 """
 
 from collections.abc import Sequence
@@ -22,12 +19,12 @@ class Audience(NamedTuple):
 
 
 def present(phase: Phase) -> tuple[str, ...]:
-    """Return all who are there: the agents, then those who only listen."""
+    """Return the agents, then those who only listen."""
     return (*phase.agents, *phase.listeners)
 
 
 def speakers(phase: Phase) -> tuple[str, ...]:
-    """Return who speaks in a round, in the order of `agents`: the center in broadcast, who has a partner in pairs."""
+    """Return who speaks in a round, in the order of `agents`."""
     match phase.topology:
         case "broadcast":
             return tuple(name for name in phase.agents if name == phase.center)
@@ -46,10 +43,8 @@ def pairs(phase: Phase) -> tuple[tuple[str, str], ...]:
 
 
 def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
-    """Return for whom each of the utterances is meant that `speaker` makes in one round, in their order.
-
-    That is one, save for a hub's center: it speaks to each of the others, one at a time, in the order of `agents`. One
-    who does not speak makes none.
+    """Return for whom each utterance is meant that `speaker` makes in one round: one, but for a hub's center, which
+    speaks to each of the others.
     """
     if speaker not in speakers(phase):
         return ()
@@ -70,7 +65,7 @@ def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
 
 
 def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audience:
-    """Return who hears what `speaker` says to `addressees`. The speaker is in neither part."""
+    """Return who hears what `speaker` says to `addressees`, without the speaker."""
     others = tuple(name for name in present(phase) if name != speaker)
     if phase.channel == "public":
         return Audience(others, ())
@@ -79,11 +74,8 @@ def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audienc
 
 
 def hear_all(phase: Phase, speaker: str) -> frozenset[str]:
-    """Return who surely hears all that `speaker` says in the phase, whatever is said and whenever it ends.
-
-    All rounds are alike, so those are the common listeners of one round's utterances. It is conservative for a hub's
-    center on a channel that is not public: with two or more others none of them counts, although the last of them
-    hears its last utterance. The speaker itself is left out.
+    """Return who surely hears all that `speaker` says in the phase, whenever it ends: the common listeners of one
+    round's utterances, without the speaker.
     """
     heard = [frozenset(audience(phase, speaker, meant).listeners) for meant in addressees(phase, speaker)]
     return frozenset.intersection(*heard) if heard else frozenset()
@@ -97,7 +89,7 @@ class Speech(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One step's place: the phase's index, the round from 1, the step of the round from 0; and who speaks in it."""
+    """The phase's index, the round from 1, the step of the round from 0; and who speaks in it."""
 
     phase: int
     round: int
@@ -126,7 +118,6 @@ def steps_of_round(phase: Phase) -> list[tuple[Speech, ...]]:
 
 
 def _speech(phase: Phase, agent: str) -> Speech:
-    """Return what an agent says that speaks once in a round."""
     return Speech(agent, addressees(phase, agent)[0])
 
 

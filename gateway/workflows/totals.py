@@ -7,7 +7,7 @@ from agentmem.words import cached_tokens
 
 
 class Totals:
-    """The sums over events, which are added in the order of the log."""
+    """Sums over events, added in the order of the log."""
 
     def __init__(self, events: Iterable[workflow_pb2.RunWorkflowResponse] = ()) -> None:
         self.sums = workflow_pb2.WorkflowTotals()

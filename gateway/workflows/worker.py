@@ -1,6 +1,5 @@
-"""A run's calls to the worker: turns, notes and listenings, tried again through an outage under the same request_id.
-
-The worker replays what it had committed before the answer was lost, so nothing is computed or remembered twice.
+"""A run's calls to the worker, tried again through an outage under the same request_id, so that nothing is computed or
+remembered twice.
 """
 
 import asyncio
@@ -23,9 +22,9 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _KEPT_FOR: Final = timedelta(days=7)
-"""Idle time after which an agent is deleted that a run left behind, because it was not resumed."""
+"""Idle time after which an agent is deleted that a run left."""
 _BEST_EFFORT_SECONDS: Final = 30.0
-"""How long a call may take that only makes a run faster, or cleans up."""
+"""Of a call that only makes a run faster, or cleans up."""
 
 Listener = Callable[[inference_pb2.GenerateResponse], None]
 """Called with the events of a turn as they come; where an attempt fails, again from the beginning."""
@@ -40,9 +39,8 @@ class Done(NamedTuple):
 
 
 class PatientWorker:
-    """Calls to the worker for runs. Event loop only.
-
-    `patience` is how many seconds an outage, or a lack of room, may last before a turn fails.
+    """Calls to the worker for runs. Event loop only. `patience` is how many seconds an outage, or a lack of room, may
+    last.
     """
 
     def __init__(self, worker: Worker, patience: float) -> None:
@@ -59,7 +57,7 @@ class PatientWorker:
         return Done("", response.started, response.finished)
 
     async def forget(self, keys: Iterable[types_pb2.AgentKey]) -> None:
-        """Delete agents that were a run's own. One that cannot be deleted now is deleted when it expires."""
+        """Delete agents that were a run's own; one that cannot be deleted now expires."""
         try:
             async with asyncio.timeout(_BEST_EFFORT_SECONDS):
                 for key in keys:
@@ -103,7 +101,7 @@ class PatientWorker:
         try:
             await self._worker.call(request, _BEST_EFFORT_SECONDS)
         except (FailedPrecondition, NotFound, ResourceExhausted, Unavailable):
-            pass  # the model is away, the agent has no memory yet, there is no room, or an outage: the turn will see
+            pass  # no model, memory or room, or an outage: the turn will see
         except AgentmemError as error:
             log.warning("looking ahead in a workflow failed: %s", error)
 
@@ -114,7 +112,7 @@ class PatientWorker:
 def generate_request(
     definition: Definition, task: Turn | Listening, key: types_pb2.AgentKey, request_id: str
 ) -> inference_pb2.GenerateRequest:
-    """Return the request in which an agent reads its message and speaks; or, for a listening, notes something."""
+    """Return the request in which an agent reads its message and speaks, or notes something."""
     agent, defaults = definition.agents[task.agent], definition.defaults
     request = inference_pb2.GenerateRequest(
         key=key,

@@ -1,8 +1,7 @@
 """Peak memory of computing besides weights and KV, measured on a GPU.
 
-The peak is in prefill, so it is measured once per model with the chunks that see the most keys, after KV of zeros.
-Estimates will not do: the memory that a GPU's backend holds differs from the need by a factor of ten, and
-extrapolations are as far off. A CPU would take minutes, and frees memory as it goes: `computing` estimates for it.
+The peak is in prefill: the chunks that see the most keys are measured once per model, after KV of zeros. Estimates are
+off by a factor of ten there. A CPU would take minutes, and frees memory as it goes: `computing` estimates for it.
 """
 
 from collections.abc import Callable
@@ -20,11 +19,11 @@ from inference_service.engine.scheduling import latest_chunks
 from inference_service.json_cache import JsonCache
 
 _KEYS_ON_GPU = 32_768
-"""Longest context measured, in tokens, to save allocating more KV; beyond it the peak is extrapolated per key."""
+"""Longest context measured, in tokens; beyond it the peak is extrapolated per key."""
 _WHAT = "largest chunks, weights dequantized or not"
-"""Part of the key: change it with the measurement, so that stale results are not used."""
+"""Part of the key: change it with the measurement."""
 _MARGIN = 1.1
-"""Factor on a measured peak, because allocations overlap in other ways while requests are served."""
+"""Factor on a measured peak: allocations overlap in other ways while requests are served."""
 
 Measure = Callable[[Any, Geometry, int], int]
 
@@ -39,7 +38,7 @@ class Activations:
         self._measure = measure or measured
 
     def of(self, fingerprint: str, network: Any, geometry: Geometry, context_length: int) -> int:
-        """Return the model's peak in bytes, anywhere in its context. Measures it if it is not remembered."""
+        """Return the model's peak in bytes, measured if it is not remembered."""
         known = self.remembered(fingerprint, context_length)
         if known is None:
             known = self._measure(network, geometry, context_length)
@@ -47,24 +46,21 @@ class Activations:
         return known
 
     def remembered(self, fingerprint: str, context_length: int) -> int | None:
-        """Return the remembered peak in bytes, or None. Any thread."""
+        """Any thread."""
         known = self._memory.get(_key(fingerprint, context_length))
         return known if isinstance(known, int) else None
 
 
 def measured(network: Any, geometry: Geometry, context_length: int) -> int:
-    """Measure the peak in bytes beyond weights and KV, anywhere in the context. Engine thread.
-
-    Takes seconds and memory for the context's KV, and compiles the kernels of prefill.
-    """
+    """Measure the peak in bytes beyond weights and KV. Engine thread; takes seconds and memory for the context's KV."""
     peak = _by_worst_chunks(network, geometry, context_length)
     mx.clear_cache()
     return peak
 
 
 def with_measured_states(cost: EstimatedCost, network: Any, geometry: Geometry) -> EstimatedCost:
-    """Return the cost with at least the bytes per token measured on a small chunk, if the model has recurrent layers,
-    whose shapes say little. Engine thread.
+    """Return the cost with at least the bytes per token of a small chunk, if the model has recurrent layers. Engine
+    thread.
     """
     if geometry.states is None:
         return cost
@@ -107,7 +103,6 @@ def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -
 
 
 def _filled(geometry: Geometry, tokens: int) -> SequenceCaches:
-    """Return caches that hold `tokens` tokens of zeros."""
     caches = geometry.new_caches()
     for group in geometry.groups if tokens else ():
         for layer in group.layers:

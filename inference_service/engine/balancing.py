@@ -1,18 +1,16 @@
 """Bases of K and V in which quantization costs attention least.
 
-Packing errs by a share of the whole row, whatever the basis, and rotation spreads that evenly. A score sees the error
-through its query. With K E packed in place of K, and Q E^-T in place of Q, scores stay, and the squared errors of all
-scores are in proportion to
+Packing errs by a share of the whole row, whatever the basis. A score sees the error through its query. With K E packed
+in place of K, and Q E^-T in place of Q, scores stay, and the squared errors of all scores are in proportion to
 
     sum over keys k and queries q of  weight (k P k^T) (q P^-1 q^T)        where P = E E^T
 
-For fixed weights its least value is at the P with P A P = B, the geometric mean of A^-1 and B, where A is the weighted
-second moment of the keys and B that of the queries. The weight is the softmax's slope p (1 - p) times the summand: so
-rare large errors, the tail of the divergence, count most. It follows P in a few rounds. For V the sum is over values
-and outputs, which are taken as they are: the weight is p^2, and B is 1.
+For fixed weights its least value is at the P with P A P = B, where A is the weighted second moment of the keys and B
+that of the queries. The weight is the softmax's slope p (1 - p) times the summand: rare large errors count most. It
+follows P in a few rounds. For V the weight is p^2, and B is 1.
 
-Of what 4 bits cost SmolLM2-135M (nats, code) half is left, of Gemma 3 270M a third. Scaling channels alone (as
-SmoothQuant does, Xiao et al. 2023), a diagonal P, leaves four fifths of it.
+Half of what 4 bits cost SmolLM2-135M (nats, code) is left, of Gemma 3 270M a third. Scaling channels alone
+(SmoothQuant, Xiao et al. 2023), a diagonal P, leaves four fifths.
 """
 
 from collections.abc import Iterable
@@ -28,8 +26,8 @@ Matrix = npt.NDArray[Any]
 
 _ROUNDS: Final = 4
 _RIDGE: Final = 1.0
-"""Share of the mean eigenvalue that each gets. A text of 1,024 tokens knows little of directions which few tokens have,
-and those are what facts are told by. SmolLM2's 4 bits are at 0.020 nats with 0.01, and at 0.016 with 1.
+"""Share of the mean eigenvalue that each gets: 1,024 tokens know little of rare directions, by which facts are told.
+SmolLM2's 4 bits are at 0.020 nats with 0.01, at 0.016 with 1.
 """
 
 
@@ -41,8 +39,8 @@ class Bases(NamedTuple):
 
 
 def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable[mx.array]) -> Bases:
-    """Return the bases for K [kv_heads, n, k_dim] and V [kv_heads, n, v_dim], less their means, and queries
-    [kv_heads, rows, k_dim], all float32; `weights` has each KV head's attention [rows, n]. Engine thread.
+    """Return the bases for K [kv_heads, n, k_dim] and V [kv_heads, n, v_dim], less their means, and queries [kv_heads,
+    rows, k_dim], all float32; `weights` has each KV head's attention [rows, n]. Engine thread.
     """
     found = [
         (_of_keys(k, q, p * (1 - p)), _of_values(v, p))
@@ -52,7 +50,7 @@ def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable
 
 
 def apart(a: Matrix, b: Matrix) -> float:
-    """Return the largest factor by which a squared length differs in two bases; infinite if one of them is none."""
+    """Return the largest factor by which a squared length differs in two bases; infinite if one is singular."""
     try:
         with one_blas_thread():
             between = np.linalg.solve(a, b)
@@ -107,7 +105,7 @@ def _mean(a: Matrix, b: Matrix) -> Matrix:
 
 
 def _root(p: Matrix) -> Matrix:
-    """Return E with E E^T = P: its axes, each times the root of its eigenvalue."""
+    """Return E with E E^T = P."""
     with one_blas_thread():
         lengths, axes = np.linalg.eigh(p)
     return np.asarray(axes * np.sqrt(lengths), dtype=np.float64)

@@ -1,8 +1,8 @@
 """Continuous batching: one pass for all running rows and short prompts, then a chunk of a long prompt, again and again.
 
-A row is a token with its own position, wherever its sequence's blocks lie, so turns join and leave without a copy. A
-short prompt rides along as rows of its own: it shares one read of the weights with decoding turns, and its first token
-comes with the pass. The next pass is launched before the tokens of the previous one are read.
+A row is a token with its own position, wherever its blocks lie: turns join and leave without a copy. A short prompt
+rides along as rows, and shares one read of the weights. The next pass is launched before the previous one's tokens are
+read.
 """
 
 import logging
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class _Flight(NamedTuple):
-    """A launched pass: its jobs in the order of its pieces, their next tokens [jobs], and the KV to put into blocks.
-    `began` is the start time of prompts in it.
+    """A launched pass: jobs in the order of its pieces, their next tokens [jobs], KV to put into blocks, start of its
+    prompts.
     """
 
     jobs: list[TurnJob]
@@ -48,15 +48,14 @@ def _has_first_tokens(flights: Sequence[_Flight]) -> bool:
 class BatchEngine(PromptEngine):
     """Runs the turns of one model. Engine thread only: `add`, then `step` while it returns True.
 
-    When a pass raises, each of its turns restarts from its initial KV in passes of its own; only turns that fail there
-    end.
+    When a pass raises, each of its turns restarts alone from its initial KV; only turns that fail there end.
     """
 
     tokenizer: Tokenizer
     speculative: bool = False
-    """Turns may compute several of their tokens in a step, where that pays."""
+    """Turns may compute several of their tokens in a step."""
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
-    """Called on the engine thread after each drafted step, with the numbers of drafted and accepted tokens."""
+    """Called after each drafted step, with the numbers of drafted and accepted tokens. Engine thread."""
     _speculation: Speculation = field(init=False)
     _running: list[TurnJob] = field(default_factory=list, init=False)
     _flights: list[_Flight] = field(default_factory=list, init=False)
@@ -66,11 +65,10 @@ class BatchEngine(PromptEngine):
 
     @property
     def running(self) -> int:
-        """Turns that generate."""
         return len(self._running)
 
     def close(self) -> None:
-        """Release the model. No turn may run or wait."""
+        """No turn may run or wait."""
         self.model = None
 
     def add(self, job: TurnJob) -> None:
@@ -80,9 +78,7 @@ class BatchEngine(PromptEngine):
             self._waiting.append(job)
 
     def step(self) -> bool:
-        """Launch one pass, compute a chunk of a long prompt or the part of it that time allows, and take the previous
-        pass's tokens.
-
+        """Launch one pass, compute a chunk of a long prompt or a part of it, and take the previous pass's tokens.
         Returns whether anything is left to do.
         """
         self._drop_cancelled()
@@ -105,15 +101,14 @@ class BatchEngine(PromptEngine):
             before, drafts = [], self._drafts()
         if drafts:
             guarded(partial(self._speculate, drafts), partial(self._failed, list(drafts)))
-            drafts = self._drafts()  # A plain step would delay the next draft, which yields its tokens, too.
+            drafts = self._drafts()  # A plain step would delay the next draft.
         for lane in [] if drafts else self._lanes(riders):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         plain = self._are_plain(before)
         self._take_all(before)
         self._speculation.ended(before[0].jobs if plain else ())
         if (job := self._next()) is not None:
-            # A first token does not wait for another prompt's chunk. A CPU computes them one after the other: a chunk's
-            # time would begin with the pass, which may take most of it.
+            # A first token does not wait for another prompt's chunk. A CPU computes them one after the other.
             if on_cpu() or _has_first_tokens(self._flights):
                 before, self._flights = self._flights, []
                 self._take_all(before)
@@ -135,9 +130,8 @@ class BatchEngine(PromptEngine):
             guarded(job.cancel, job.fail)
 
     def _speculating(self) -> list[TurnJob]:
-        """Return the running turns, if they may compute several tokens in a step. Recurrent states cannot be
-        trimmed, and turns that come in a moment would wait for such a step. Several tokens of several turns are rows,
-        as of prompts that ride.
+        """Return the running turns, if they may compute several tokens in a step: recurrent states cannot be trimmed,
+        and turns that come in a moment would wait.
         """
         together = len(self._running) == 1 or (self.model.rows_together and self.model.rides)
         if not (self.speculative and together and len(self._running) <= self._speculation.most_turns):
@@ -149,12 +143,12 @@ class BatchEngine(PromptEngine):
         return list(self._running)
 
     def _drafts(self) -> dict[TurnJob, list[int]]:
-        """Return the drafts of the running turns by the tokens taken so far; empty if none pays."""
+        """Return the drafts of the running turns; empty if none pays."""
         jobs = self._speculating()
         return dict(zip(jobs, self._speculation.drafts(jobs), strict=False)) if jobs else {}
 
     def _speculate(self, drafts: Mapping[TurnJob, list[int]]) -> None:
-        """Compute one step of turns whose tokens are all taken: each one's last token and its draft."""
+        """Compute one step of each turn's last token and its draft."""
         jobs = list(drafts)
         began, costs = time.perf_counter(), self._speculation.costs(jobs)
         pieces, ids = [], []
@@ -186,7 +180,7 @@ class BatchEngine(PromptEngine):
                 self._finish(job)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
-        """Return the jobs of each pass: one pass for all that may share it, one for each other job.
+        """Return the jobs of each pass: one for all that may share it, one for each other job.
 
         A turn that is over still needs the KV of its last token, unless that is pending.
         """
@@ -194,14 +188,14 @@ class BatchEngine(PromptEngine):
         stateful = self.store.geometry.states is not None
 
         def joins(job: TurnJob) -> bool:
-            """A recurrent state is made by its turn's first pass: before, it is no row beside others."""
+            """A recurrent state is made by its turn's first pass, alone."""
             return self.model.rows_together and not job.alone and not (stateful and not job.position)
 
         together = [job for job in jobs if joins(job)]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
     def _launch(self, jobs: list[TurnJob]) -> None:
-        """Launch a pass over each decoding job's last sampled token and the rest of each prompt."""
+        """Launch a pass over each decoding job's last token and the rest of each prompt."""
         pieces, ids = [], []
         for job in jobs:
             assert job.kv is not None
@@ -223,8 +217,8 @@ class BatchEngine(PromptEngine):
         self._flights.append(_Flight(jobs, tokens, written, [job.position for job in jobs], began))
 
     def _take_all(self, flights: Sequence[_Flight]) -> None:
-        """Take passes' tokens. They are told at once where one is a turn's first, where prompts come before the next
-        pass, and where no pass follows.
+        """Take passes' tokens. They are emitted at once where one is a turn's first, before a prompt's chunk, and at
+        the end.
         """
         soon = self.prompts > 0 or not self._flights or _has_first_tokens(flights)
         for flight in flights:
@@ -255,7 +249,6 @@ class BatchEngine(PromptEngine):
         self._failed([job for job in flight.jobs if job in self._running], error)
 
     def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
-        """Record that a pass computed the last of a prompt."""
         began, tokens = job.filled, end - job.filled
         together = len(flight.jobs) > 1
         self._name(job.computed(Chunk(flight.began, time.monotonic(), began, tokens, alone=not together)))
@@ -266,7 +259,6 @@ class BatchEngine(PromptEngine):
         job.fail(error)
 
     def _grows(self, riders: Sequence[TurnJob]) -> bool:
-        """Return whether arrays grow in the next pass."""
         if not self.store.by_arrays:
             return False
         pieces = [Piece(job.kv, 1) for job in self._running if job.kv is not None]
@@ -274,7 +266,7 @@ class BatchEngine(PromptEngine):
         return self.store.growth(pieces) > 0
 
     def _make_room(self, pieces: Sequence[Piece]) -> None:
-        """Without memory for the arrays that a pass grows, have their sequences go on without arrays."""
+        """Without memory for larger arrays, have their sequences go on without arrays."""
         grown = 0
         for piece in pieces if self.store.by_arrays else ():
             nbytes = self.store.growth([piece])
@@ -284,7 +276,7 @@ class BatchEngine(PromptEngine):
                 grown += nbytes
 
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
-        """Continue each turn of a failed pass alone. A turn that was alone already fails."""
+        """Continue each turn of a failed pass alone; a turn that was alone fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
         full = ran_out(error)
         error.__traceback__ = None  # Its frames hold arrays.

@@ -1,7 +1,7 @@
 """NumPy's linear algebra of small matrices, on one thread.
 
-Threads of its BLAS wait for each other longer than such matrices take: the eigenvectors of 128 x 128 cost 1 ms, and
-230 ms with two threads on two cores of which one is busy.
+Its BLAS's threads wait for each other: the eigenvectors of 128 x 128 cost 1 ms, and 230 with two threads and a busy
+core.
 """
 
 import threading
@@ -19,6 +19,6 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit NumPy's BLAS to one thread. It limits all of the process, so it is for moments; not to be nested."""
+    """Limit the process's BLAS to one thread, for moments; not to be nested."""
     with _LOCK, _THREADS.limit(limits=1, user_api="blas"):
         yield

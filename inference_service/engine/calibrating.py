@@ -1,4 +1,4 @@
-"""Measuring a model's calibration: means of K and V, and their bases. Engine thread only."""
+"""Measures a model's calibration: means of K and V, and their bases. Engine thread only."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,8 +18,9 @@ from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import BALANCED
 
 TOKENS: Final = 1024
-"""Means over 128 tokens leave a quarter more divergence than over 1,024, bases over 256 a third; means over more gain
-nothing (SmolLM2)."""
+"""Means over 128 tokens leave a quarter more divergence than over 1,024, bases over 256 a third; more gain nothing
+(SmolLM2).
+"""
 
 _FEWEST: Final = 128
 _SECONDS: Final = 60.0
@@ -30,8 +31,7 @@ _LARGEST: Final = float(np.finfo(np.float16).max)
 def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) -> Calibration:
     """Measure means and bases over one prefill of `token_ids` with unquantized KV. Engine thread.
 
-    Logits are never computed. Means that are not finite, or too large for float16, count as 0: such a channel is not
-    centred. Only the scheme `balanced` has bases.
+    Means that are not finite, or too large for float16, count as 0. Only the scheme `balanced` has bases.
     """
     caches: list[Any] = list(geometry.new_caches())
     kind = _MeasuringArrays if geometry.format.scheme != BALANCED else _Measuring
@@ -47,7 +47,7 @@ def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) ->
 def calibrate_in_time(
     network: Network, token_ids: Sequence[int], geometry: Geometry, seconds: float = _SECONDS
 ) -> Calibration:
-    """Calibrate; on a CPU, over as many tokens as it computes in `seconds`, judged by the time of the first ones."""
+    """Calibrate; on a CPU, over as many tokens as it computes in `seconds`, judged by the first ones."""
     if not on_cpu() or len(token_ids) <= _FEWEST:
         return calibrate(network, token_ids, geometry)
     began = work_clock()
@@ -61,7 +61,7 @@ def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 
 
 class _Measuring(KVCache):
-    """Takes a whole text in one update. Keeps what was measured of K, V and the queries over them."""
+    """Takes a whole text in one update."""
 
     def __init__(self, window: int) -> None:
         super().__init__(Pass([]), 0, KVCodec(), window)
@@ -71,12 +71,11 @@ class _Measuring(KVCache):
 
     @property
     def offset(self) -> int:
-        """Number of tokens."""
         return 0 if self._sides is None else int(self._sides[0].shape[2])
 
     @property
     def dtype(self) -> mx.Dtype:
-        """The dtype of K and V, to which some models return from attention in float32."""
+        """Some models return to it from attention in float32."""
         assert self._sides is not None
         return self._sides[1].dtype
 
@@ -86,7 +85,6 @@ class _Measuring(KVCache):
 
     @property
     def found(self) -> LayerCalibration:
-        """All that was measured, as it is kept."""
         k, v = (_half(np.array(side)) for side in self.means)
         found = LayerCalibration(k, v)
         return found.with_bases(*self._bases) if self._bases else found

@@ -1,7 +1,7 @@
 """Calibration: means of a model's own K and V, which its codecs subtract, and their bases. Measured once, then data.
 
-Kinds of device differ in the last bits of what they measure, and all KV depends on them. So it is kept in the data
-directory by the model's fingerprint, is part of KV's fingerprint, and travels with exports.
+Kinds of device differ in the last bits, and all KV depends on them: it is kept by the model's fingerprint, is part of
+KV's fingerprint, and travels with exports.
 """
 
 import hashlib
@@ -28,15 +28,13 @@ from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat
 log = logging.getLogger(__name__)
 
 _MOST_OFFERED: Final = 64
-"""Means that may wait for their models to be loaded."""
+"""Calibrations that wait for their models to be loaded."""
 _NEAR: Final = 0.02
-"""Tolerance, as a share of a layer's largest mean. SmolLM2's in bfloat16 and float32 are 0.006 apart."""
+"""Share of a layer's largest mean. SmolLM2's in bfloat16 and float32 are 0.006 apart."""
 _APART: Final = 2.0
 """Factor by which squared lengths may differ in two bases of one model."""
 MOST_PORTABLE: Final = 32 << 20
-"""Most bytes of a calibration that goes to other machines: Llama 3.1 8B's are 9 MB, Gemma 3 12B's 50. Without it, KV
-from another kind of device is computed again here; one kind measures the same everywhere.
-"""
+"""Llama 3.1 8B's has 9 MB, Gemma 3 12B's 50. Without it, KV from another kind of device is computed again here."""
 _PER_AXIS: Final = 127.0
 
 Half = npt.NDArray[np.float16]
@@ -44,9 +42,8 @@ Matrix = npt.NDArray[np.float64]
 
 
 class LayerCalibration(NamedTuple):
-    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width], and their bases (`balancing`): axes, int8
-    [kv_heads, width, width], in 127ths, and the lengths of those, float16 [kv_heads, width]. There are none where
-    nothing is known of the queries.
+    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width], and bases (`balancing`), if queries are
+    seen: axes, int8 [kv_heads, width, width], in 127ths, and their lengths, float16 [kv_heads, width].
     """
 
     k: Half
@@ -57,7 +54,7 @@ class LayerCalibration(NamedTuple):
     v_lengths: Half | None = None
 
     def with_bases(self, k: Matrix, v: Matrix) -> Self:
-        """Return it with bases, of which rounding to a 127th costs nothing: the cost is flat around the best."""
+        """Rounding axes to a 127th costs nothing: the cost is flat around the best."""
         lengths = [np.sqrt(np.square(side).sum(axis=1)) for side in (k, v)]
         axes = [np.rint(side / own[:, None] * _PER_AXIS) for side, own in zip((k, v), lengths, strict=True)]
         (k_axes, v_axes), (k_lengths, v_lengths) = axes, (own.astype(np.float16) for own in lengths)
@@ -78,11 +75,11 @@ class LayerCalibration(NamedTuple):
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """By field, without what is None."""
+        """By field, without those that are None."""
         return {name: side for name, side in self._asdict().items() if side is not None}
 
     def codec(self, format: KVFormat, dtype: mx.Dtype, kind: type[KVCodec]) -> KVCodec:
-        """Return the layer's codec. Engine thread."""
+        """Engine thread."""
         k, v = (mx.array(mean).astype(dtype) for mean in (self.k, self.v))
         if format.scheme != BALANCED or (bases := self.bases) is None:
             return kind(format, (k, v))
@@ -92,7 +89,7 @@ class LayerCalibration(NamedTuple):
 
 _OF_MEANS: Final = {"k", "v"}
 _TYPES: Final = {"": (np.dtype("f2"), 2), "axes": (np.dtype("i1"), 3), "lengths": (np.dtype("f2"), 2)}
-"""Type and dimensions of an array, by its name behind the side."""
+"""Type and dimensions of an array, by its name after the side."""
 
 
 class Calibration:
@@ -131,7 +128,7 @@ class Calibration:
         )
 
     def codecs(self, geometry: Geometry, kind: type[KVCodec] = KVCodec) -> list[KVCodec]:
-        """Return each layer's codec, of class `kind`. Engine thread."""
+        """Engine thread."""
         return [
             own.codec(format, geometry.dtype, kind) for format, own in zip(geometry.formats, self.layers, strict=True)
         ]
@@ -166,7 +163,7 @@ class Calibration:
 
     @property
     def portable(self) -> bytes:
-        """Safetensors for other machines; equal calibrations give equal bytes. Empty above `MOST_PORTABLE`."""
+        """Safetensors for other machines; empty above `MOST_PORTABLE`. Equal calibrations give equal bytes."""
         found = save(self.arrays)
         return found if len(found) <= MOST_PORTABLE else b""
 
@@ -181,7 +178,7 @@ class Calibration:
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Means and bases by name, "k.LAYER", "k_axes.LAYER" and so on, as in a file."""
+        """By name, "k.LAYER", "k_axes.LAYER" and so on."""
         return {f"{name}.{i}": side for i, own in enumerate(self.layers) for name, side in own.arrays.items()}
 
 
@@ -202,7 +199,7 @@ def _near_bases(a: tuple[Matrix, Matrix] | None, b: tuple[Matrix, Matrix] | None
 
 
 def _basis(basis: Matrix, group_size: int, dtype: mx.Dtype, *, keys: bool) -> Basis:
-    """Return what a layer's K or V are multiplied with: E, with ones for what fills groups, times R."""
+    """Return E R, with ones for what fills groups."""
     heads, width, _ = basis.shape
     filled = np.tile(np.eye(width + -width % group_size), (heads, 1, 1))
     filled[:, :width, :width] = basis
@@ -212,12 +209,12 @@ def _basis(basis: Matrix, group_size: int, dtype: mx.Dtype, *, keys: bool) -> Ba
 
 
 def new_caches(geometry: Geometry, calibration: Calibration | None) -> SequenceCaches:
-    """Return empty caches, one per layer, centred if there is a calibration. Engine thread."""
+    """Return empty caches, one per layer. Engine thread."""
     return geometry.new_caches(calibration.codecs(geometry) if calibration else ())
 
 
 class Calibrations:
-    """Calibrations in a directory, one safetensors file for each model fingerprint.
+    """Calibrations in a directory, a safetensors file for each model fingerprint.
 
     An unreadable one is measured again. Any thread, except `of`.
     """
@@ -227,15 +224,14 @@ class Calibrations:
         self._offered: dict[str, Calibration] = {}
 
     def offer(self, fingerprint: str, calibration: Calibration) -> None:
-        """Propose means from elsewhere for a model that was never measured here, so that KV from there fits here.
-
-        They are used only if they are near the measured ones: an offer cannot spoil the model for others.
+        """Propose a calibration from elsewhere, so that KV from there fits here. It is used only if it is near the
+        measured one.
         """
         if len(self._offered) < _MOST_OFFERED or fingerprint in self._offered:
             self._offered[fingerprint] = calibration
 
     def known(self, fingerprint: str, geometry: Geometry) -> Calibration | None:
-        """Return a model's stored means; None if there are none, or they do not fit the geometry."""
+        """None if there is none, or it does not fit the geometry."""
         path = self._path(fingerprint)
         try:
             found = Calibration.of_arrays(load_file(path))
@@ -248,9 +244,7 @@ class Calibrations:
 
     def of(self, fingerprint: str, geometry: Geometry, measure: Callable[[], Calibration]) -> Calibration | None:
         """Return a model's calibration, measured and stored if unknown; None if the scheme needs none or the model has
-        no attention.
-
-        Engine thread.
+        no attention. Engine thread.
         """
         if geometry.format.scheme == PLAIN or not geometry.groups:
             return None
@@ -264,7 +258,7 @@ class Calibrations:
         return known
 
     def keep(self, fingerprint: str, calibration: Calibration) -> None:
-        """Write a model's means atomically. A failure is only logged: the means are measured again later."""
+        """Write atomically. A failure is only logged: it is measured again later."""
         path = self._path(fingerprint)
         draft = path.with_suffix(".part")
         try:

@@ -1,8 +1,8 @@
 """The next tokens of a pass, chosen for all its rows together. Engine thread only.
 
-An operation on one row takes the engine as long as on all: biasing, filtering and sampling 32 rows one by one took
-twice as long as the model. So biases are added at once, and rows with equal filters are sampled at once, each with its
-own random key. Penalties, grammars and reported log-probabilities depend on a row's own tokens, and go row by row.
+An operation on one row takes as long as on all: choosing for 32 rows one by one took twice as long as the model. Biases
+are added at once, rows with equal filters sampled at once, each with its own random key. Penalties, grammars and
+reported log-probabilities go row by row.
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ def next_tokens(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
-    """Return logits [jobs, vocabulary] with each job's biases added, lazily."""
+    """Return logits [jobs, vocabulary] with each job's biases, lazily."""
     biases = [(row, job.sampler.biases) for row, job in enumerate(jobs) if len(job.sampler.biases.tokens)]
     if not biases:
         return logits
@@ -48,7 +48,7 @@ def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def penalized(logits: mx.array, job: TurnJob, history: mx.array) -> mx.array:
-    """Return logits [1, vocabulary] with a job's penalties after the tokens `history` [n], lazily."""
+    """Return logits [1, vocabulary] with a job's penalties after `history` [n], lazily."""
     for penalty in job.penalties:
         logits = penalty(history, logits)
     return logits
@@ -63,5 +63,4 @@ def _history(job: TurnJob) -> mx.array:
 
 
 def logprobs(logits: mx.array) -> mx.array:
-    """Return log-probabilities of logits [rows, vocabulary], lazily."""
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -5,21 +5,15 @@
     rotated     packed K = (K - mean of K) R        packed V = (V - mean of V) R        R = diag(signs) Hadamard
     balanced    packed K = (K - mean of K) E R      packed V = (V - mean of V) F R
 
-- **Centred.** A constant subtracted from all keys of a head shifts all scores of a query by the same number, which the
-  softmax ignores; only the logit of an attention sink has to be shifted, too. The mean of the values is added to the
-  output, since weights sum to 1; with a sink they sum to less, and the mean is multiplied by their sum. The means are
-  the model's own, measured once (`calibration`).
-- **Rotated.** R is orthogonal, so rotated queries have the same scores with rotated keys, and an output over rotated
-  values is rotated back, once per query. Rotation spreads an outlier channel over all, so that it sets no group's
-  scale alone (QuIP#, Tseng et al. 2024; QuaRot, Ashkboos et al. 2024).
-- **Balanced.** Queries are multiplied by the inverse of E, so scores stay, and outputs by that of F. E and F are
-  measured with the means (`balancing`): errors are large where the model does not look, and small where it does.
+- **Centred.** A constant subtracted from all keys of a head shifts all scores of a query alike, which the softmax
+  ignores; only the logit of a sink has to be shifted, too. The mean of V is added to the output, times the sum of the
+  weights.
+- **Rotated.** R is orthogonal: scores stay, and an output is rotated back once per query. It spreads outlier channels
+  (QuIP#, Tseng et al. 2024; QuaRot, Ashkboos et al. 2024).
+- **Balanced.** Queries are multiplied by the inverse of E, outputs by that of F. Both are measured (`balancing`):
+  errors are large where the model does not look.
 
-Packed K and V have the layout of `plain`, so kernels, pool and files are the same. Figures are in docs/concepts.
-
-MLX's operations move a group's scale until zero is a level, where the kernel for NVIDIA GPUs (encoding.cu) takes its
-range as it is. Lifting keys far from zero before, and lowering their biases after, keeps the range; that gains 4 %,
-which is within noise, for 4 µs a layer and step.
+Packed K and V have one layout, so kernels, pool and files are the same. Figures are in docs/concepts.
 """
 
 from typing import Final, NamedTuple, Self
@@ -44,12 +38,12 @@ from inference_service.engine.quantization import (
 from inference_service.engine.rotation import rotated, rotated_back
 
 _WIDEST: Final = 256
-"""Widest rows that kernels multiply with bases: beyond, what a thread block shares does not fit."""
+"""Widest rows that kernels multiply with bases: beyond, shared memory is too small."""
 
 
 class Basis(NamedTuple):
-    """The matrices of a layer's K or V, [kv_heads, width, width]; widths are whole groups. `back` and `across` are one
-    in memory.
+    """The matrices of a layer's K or V, [kv_heads, width, width]; widths are whole groups. `back` and `across` share
+    memory.
     """
 
     into: mx.array
@@ -61,8 +55,8 @@ class Basis(NamedTuple):
 
     @classmethod
     def of(cls, matrices: npt.NDArray[np.float64], dtype: mx.Dtype, *, keys: bool) -> Self:
-        """Return matrices, rounded to a dtype, with the inverses of what they are then, in rows as kernels read them:
-        `across` of keys, for queries, and `back` of values.
+        """Return matrices rounded to a dtype, with the inverses of these, in rows as kernels read them: `across` of
+        keys, for queries, and `back` of values.
         """
         into = mx.array(matrices.astype(np.float32)).astype(dtype)
         whole = np.array(into.astype(mx.float32), dtype=np.float64)
@@ -77,9 +71,8 @@ class Basis(NamedTuple):
 class KVCodec:
     """Packs and reads one layer's K and V. Engine thread only.
 
-    `means` of K and V are [kv_heads, width] in the compute dtype; without them, K and V are not centred. `bases` of K
-    and V are for `balanced`; without them it packs as `plain`. "The packed basis" is that of packed K and V, and of
-    queries and outputs over them; its widths are padded to whole groups.
+    `means` of K and V are [kv_heads, width] in the compute dtype. `bases` are for `balanced`; without them it packs as
+    `plain`. The "packed basis" is that of packed K and V, and of queries and outputs over them, padded to whole groups.
     """
 
     def __init__(
@@ -94,11 +87,11 @@ class KVCodec:
             None if mean is None or format.scheme == PLAIN else filled_up(mean, format.group_size)[:, None]
             for mean in means or (None, None)
         )
-        """Means subtracted from K and V, [kv_heads, 1, padded width]."""
+        """Subtracted from K and V, [kv_heads, 1, padded width]."""
         self.k_basis: Basis | None = None
         self.v_basis: Basis | None = None
         self.packed_means: tuple[mx.array, mx.array] | None = None
-        """Means in the packed basis, [kv_heads, 1, padded width], if there are bases."""
+        """In the packed basis, [kv_heads, 1, padded width], if there are bases."""
         if bases is not None:
             self.k_basis, self.v_basis = bases
         self._shifts = [
@@ -116,21 +109,18 @@ class KVCodec:
 
     @property
     def centred(self) -> bool:
-        """True if means are subtracted from K and V."""
         return self.k_mean is not None
 
     @property
     def kernel_means(self) -> tuple[mx.array, mx.array] | None:
-        """Means of K and V that kernels subtract and add, [kv_heads, 1, padded width]."""
+        """Means that kernels subtract and add, [kv_heads, 1, padded width]."""
         if self.k_basis is not None or self.k_mean is None or self.v_mean is None:
             return None
         return self.k_mean, self.v_mean
 
     @property
     def kernel_bases(self) -> tuple[Basis, Basis] | None:
-        """The bases of K and V if kernels for NVIDIA GPUs are to multiply with them, on tensor cores, and to subtract
-        and add the means themselves.
-        """
+        """The bases if kernels for NVIDIA GPUs are to multiply with them, and to subtract and add the means."""
         if not self.centred or self.k_basis is None or self.v_basis is None:
             return None
         bases = self.k_basis, self.v_basis
@@ -138,14 +128,14 @@ class KVCodec:
         return bases if fit else None
 
     def balanced(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Return K [rows, kv_heads, n, k_dim] and V as kernels get them: where there are bases, centred, in these."""
+        """Return K [rows, kv_heads, n, k_dim] and V as kernels get them: centred, in the bases, if there are any."""
         if self.k_basis is None or self.v_basis is None:
             return keys, values
         keys, values = (filled_up(x, self.format.group_size) for x in (keys, values))
         return _by_head(keys, self.k_basis.into, self._shifts[0]), _by_head(values, self.v_basis.into, self._shifts[1])
 
     def unbalanced(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Return what `balanced` was given, padded."""
+        """Invert `balanced`, padded."""
         if self.k_basis is None or self.v_basis is None:
             return keys, values
         return _by_head(keys, self.k_basis.back, self.k_mean), _by_head(values, self.v_basis.back, self.v_mean)
@@ -187,14 +177,13 @@ class KVCodec:
         return (k, v), (arrays[0], arrays[1])
 
     def release(self) -> None:
-        """Free means and bases. The codec must not be used afterwards."""
         self.k_mean = self.v_mean = self.k_basis = self.v_basis = self.packed_means = None
         self._shifts = [None, None]
         self._both = None
 
     def _as_one(self) -> tuple[mx.array, mx.array, mx.array, mx.array] | None:
-        """Return `into`, `back`, shifts and means of K's heads and then V's, if they are alike and MLX packs them: half
-        as many operations for a token. On a CPU they take a twentieth of a step of SmolLM2.
+        """Return `into`, `back`, shifts and means of K's heads and then V's, if MLX packs both alike: half as many
+        operations, a twentieth of a CPU's step of SmolLM2.
         """
         if not on_cpu() or self.format.k != self.format.v:
             return None
@@ -225,8 +214,8 @@ class KVCodec:
 
 
 def _by_head(x: mx.array, by: mx.array, plus: mx.array | None = None) -> mx.array:
-    """Multiply [rows, heads, n, width] by the matrix [kv_heads, width, width] of each head's KV head, plus a row
-    [kv_heads, 1, width].
+    """Multiply [rows, heads, n, width] by the matrix [kv_heads, width, width] of each head's KV head, plus [kv_heads,
+    1, width].
     """
     rows, heads, n, width = x.shape
     each = x.reshape(rows, len(by), heads // len(by) * n, width)

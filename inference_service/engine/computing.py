@@ -1,6 +1,6 @@
-"""Memory that computing takes besides weights and KV: of a chunk of a prompt, by its tokens and the keys they see.
+"""Memory that computing a prompt's chunk takes besides weights and KV. Pure.
 
-The same arithmetic decides which context fits a machine and how long chunks are, before a download and at load. Pure.
+The same arithmetic decides which context fits a machine and how long chunks are, before a download and at load.
 """
 
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from typing import Final, Protocol
 from inference_service.engine.scheduling import largest_chunk, latest_chunks
 
 LEAST_CHUNK: Final = 128
-"""Fewest tokens of a chunk that is cut for lack of memory."""
+"""Tokens of a chunk that is cut for lack of memory."""
 MARGIN: Final = 1.5
-"""Factor on an estimate, because memory is freed late and allocations overlap."""
+"""Factor on an estimate: memory is freed late and allocations overlap."""
 
 
 class Cost(Protocol):
@@ -21,19 +21,18 @@ class Cost(Protocol):
         """Return the bytes of a chunk of `tokens` tokens at `position`, without its KV."""
 
     def least(self, context_length: int) -> int:
-        """Return the fewest bytes with which a context of that length can be computed to its end."""
+        """Return the fewest bytes with which a context of that length can be computed."""
 
     def most(self, context_length: int) -> int:
-        """Return the bytes of the largest chunks, anywhere in the context."""
+        """Return the bytes of the largest chunks in the context."""
 
 
 @dataclass(frozen=True)
 class EstimatedCost:
-    """Estimates by the shapes of a network: per token its widest layer's values, per key one layer's K and V as arrays,
-    and per token-key pair the scores, where no fused kernel computes attention.
+    """Estimates by a network's shapes: per token its widest layer's values, per key one layer's K and V as arrays, and
+    per token-key pair the scores, without a fused kernel.
 
-    Layers with a sliding window see the window and a chunk's own keys at most. `fixed_bytes` are weights that a chunk
-    dequantizes, `step_bytes` those that a decode step of many rows does: the output layer.
+    `fixed_bytes` are weights that a chunk dequantizes, `step_bytes` those that a decode step of many rows does.
     """
 
     token_bytes: int

@@ -1,7 +1,6 @@
-"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on; `paged.write_kernels`
-packs the same way into blocks.
+"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on.
 
-MLX would need eight operations for each layer and step, so small that a decode step waits for their launches.
+MLX would need eight small operations for each layer and step.
 """
 
 import logging
@@ -25,7 +24,6 @@ from inference_service.engine.rotation import block, rotated
 log = logging.getLogger(__name__)
 
 _WARPS = 4
-"""Per block; each takes a row."""
 
 _ENCODE = """
   const int heads = keys_shape[1], n = keys_shape[2], at = blockIdx.x * {warps} + threadIdx.x / 32;
@@ -55,11 +53,10 @@ class _Encoder(NamedTuple):
 def encoded(
     keys: mx.array, values: mx.array, means: tuple[mx.array, mx.array] | None, by: KVFormat
 ) -> tuple[Quantized, Quantized] | None:
-    """Return K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] as a `KVCodec` packs them, rotated where the
-    format says so.
+    """Return K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] packed as by a `KVCodec`.
 
     Means are [kv_heads, 1, width], padded to whole groups. None if the kernel does not know the types or heads, or does
-    not work on this device; the same for all K and V of a layer.
+    not work here; the same for all K and V of a layer.
     """
     k_mean, v_mean = means or (None, None)
     encoder = _encoder_of(keys, values, k_mean, v_mean, by)
@@ -100,7 +97,7 @@ def _threads(keys: mx.array) -> dict[str, tuple[int, int, int]]:
 
 @lru_cache(maxsize=64)
 def _proven(types: tuple[mx.Dtype | None, ...], k_dim: int, v_dim: int, by: KVFormat) -> _Encoder | None:
-    """Return the kernel for K, V and means of these types if it compiles here and errs by rounding alone."""
+    """Return the kernel if it compiles here and errs by rounding alone."""
     dtype, centred = types[0], types[2] is not None
     if dtype not in CUDA_TYPES or set(types) - {dtype, None}:
         return None

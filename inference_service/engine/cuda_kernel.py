@@ -11,7 +11,6 @@ import mlx.core as mx
 from inference_service.engine.rotation import sign_words
 
 CUDA_TYPES: Final = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.float32: "float"}
-"""Types of K, V and queries."""
 
 
 @cache
@@ -30,11 +29,11 @@ def kernel(
     *,
     contiguous: bool = False,
 ) -> Any:
-    """Make a kernel of `source`, as `mx.fast.cuda_kernel` takes it, after some .cu files of this package.
+    """Make a kernel of `source` for `mx.fast.cuda_kernel`, after some .cu files.
 
-    `width` is that of the widest rows that it rotates, or 0. Inputs keep their strides; with `contiguous`, those whose
-    rows are not contiguous are copied. Compiler errors raise RuntimeError when a result is evaluated. MLX caches
-    compiled kernels by name, also on disk, so the name has a hash of the whole source.
+    `width` is that of the widest rows that it rotates, or 0. With `contiguous`, inputs whose rows are not contiguous
+    are copied. Compiler errors are RuntimeErrors at evaluation. MLX caches compiled kernels by name, also on disk: it
+    has a hash of the source.
     """
     header = _signs(width) + "".join(map(_device_code, files))
     digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
@@ -50,7 +49,7 @@ def kernel(
 
 @cache
 def _device_code(file: str) -> str:
-    """Return a file of this package without comments and indentation: MLX copies it at every call."""
+    """Return a file without comments and indentation: MLX copies it at every call."""
     lines = (Path(__file__).parent / file).read_text().splitlines()
     code = (line.partition("//")[0].strip() for line in lines)
     return "\n".join(line for line in code if line) + "\n"

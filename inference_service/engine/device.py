@@ -1,7 +1,7 @@
 """The device that MLX computes on: its name, its total and free memory, and the least KV worth restoring there.
 
-A GPU's figures are MLX's: on CUDA `free_memory`, which counts all processes (by NVML if installed), on Metal the
-recommended working set. A CPU's are the system's.
+On CUDA `free_memory` counts all processes; on Metal it is the recommended working set; a CPU's figures are the
+system's.
 """
 
 import importlib.metadata
@@ -23,7 +23,6 @@ _WORTH_UPLOADING = 128
 
 
 def on_cpu() -> bool:
-    """Return whether MLX computes on the CPU."""
     return mx.default_device().type == mx.DeviceType.cpu
 
 
@@ -35,7 +34,7 @@ def device_and_version() -> str:
 
 @cache
 def has_openblas() -> bool:
-    """Return whether this process has loaded an OpenBLAS besides NumPy's own. False if that cannot be looked up."""
+    """Return whether this process has loaded an OpenBLAS besides NumPy's own."""
     if not hasattr(psutil.Process, "memory_maps"):
         return False
     files = (Path(each.path) for each in psutil.Process().memory_maps())
@@ -50,24 +49,23 @@ def has_own_memory() -> bool:
 def worth_restoring() -> int:
     """Return the tokens of KV from which restoring is faster than computing.
 
-    From `agentmem bench break-even`: 16 to 64 for the demo model on two cores, and 16 to 128 for Llama 3.1 8B's
-    geometry on an H200, where files are copied to the GPU's memory. There the upper end is taken, because a few tokens
-    are computed as fast as copied. Metal was not measured; it copies nothing.
+    By `agentmem bench break-even`: 16 to 64 for the demo model on two cores, 16 to 128 for Llama 3.1 8B on an H200, of
+    which the upper end is taken. Metal was not measured.
     """
     return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
 
 
 def device_bytes() -> int:
-    """Return the bytes of the device's memory: a CUDA GPU's own, else the system's, or the limit of this process."""
+    """Return the bytes of a CUDA GPU's own memory, else the system's, or this process's limit."""
     if has_own_memory():
         return int(_fixed()["total_memory"])
     return host_memory.total_bytes()
 
 
 def free_bytes() -> int:
-    """Return the bytes of the device's memory that are free now. MLX's cache of freed buffers counts as taken.
+    """Return the bytes that are free now. MLX's cache of freed buffers counts as taken.
 
-    Any thread. Takes about 0.1 ms, on a busy GPU 1 ms: call it when memory is promised or taken, not in every step.
+    Any thread. Takes 0.1 ms, on a busy GPU 1 ms: not for every step.
     """
     if (working_set := _working_set()) is not None:
         return max(0, working_set - held_bytes())
@@ -77,27 +75,24 @@ def free_bytes() -> int:
 
 
 def held_bytes() -> int:
-    """Return the bytes that MLX has taken: arrays, and its cache of freed buffers."""
+    """Return the bytes of MLX's arrays, and of its cache of freed buffers."""
     return int(mx.get_active_memory()) + int(mx.get_cache_memory())
 
 
 def default_floor() -> int:
-    """Return the bytes that stay free by default, for other processes and for the backend itself."""
+    """Return the bytes that stay free by default, for other processes and the backend."""
     return int(device_bytes() * _FLOOR_SHARE)
 
 
 def share_bytes() -> int:
-    """Return the bytes that weights, activations and KV of all models may take together, whatever other processes have.
-
-    A share of the recommended working set (Metal), of the device's memory (CUDA), or of the system's (CPU).
-    """
+    """Return the bytes that weights, activations and KV of all models may take together."""
     if (working_set := _working_set()) is not None:
         return int(working_set * _METAL_SHARE)
     return int(device_bytes() * (_CUDA_SHARE if has_own_memory() else _SYSTEM_SHARE))
 
 
 def obtainable_bytes(floor: int | None = None) -> int:
-    """Return the bytes that MLX could have now: those it holds, and those free above the floor. May be negative."""
+    """Return the bytes that MLX holds, and those free above the floor. May be negative."""
     return held_bytes() + free_bytes() - (default_floor() if floor is None else floor)
 
 

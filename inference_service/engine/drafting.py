@@ -1,11 +1,9 @@
 """Drafts of a turn's next tokens, from earlier matches of its last ones. Pure.
 
-Agents repeat parts of their context: quotations, code with one change, JSON. Prompt-lookup decoding (Saxena, 2023)
-drafts from that without a second model: find the last tokens further up, and expect the tokens that followed there.
-
-The share of right guesses is tracked by length of match. Each generated token counts, drafted or not, so guesses not
-worth a draft cost a look-up, and no step of the model. Turns that decode together share a step: it has the number of
-drafted tokens that promises the most tokens for its time, the likeliest of all turns' guesses, or none.
+Agents repeat parts of their context. Prompt-lookup decoding (Saxena, 2023) finds the last tokens further up, and
+expects the tokens that followed there. The share of right guesses is tracked by length of match; each generated token
+counts, drafted or not. Turns that decode together share a step, with the number of drafted tokens that promises the
+most tokens for its time.
 """
 
 from collections import Counter
@@ -16,15 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 SIZES: Final = (1, 2, 3, 7, 15, 31, 63)
-"""Drafted tokens of a step. Few sizes, so that kernels and costs are soon known."""
+"""Drafted tokens of a step; few sizes, so that costs are soon known."""
 _LONGEST_DRAFT: Final = 31
-"""Tokens of one turn's draft."""
 _SHORTEST: Final = 3
-"""Fewest tokens of a match."""
 _LONGEST: Final = 64
-"""Most tokens compared: a longer match is no better evidence."""
+"""Tokens compared: a longer match is no better evidence."""
 _COMPARED: Final = 64
-"""Latest earlier matches that are compared."""
+"""Earlier matches that are compared, from the latest."""
 _PRIORS: Final = ((4, 0.3), (8, 0.5), (16, 0.7), (32, 0.85), (_LONGEST + 1, 0.95))
 """(exclusive bound of a match's tokens, share of right guesses until the turn has its own)."""
 _PRIOR_WEIGHT: Final = 4.0
@@ -32,7 +28,7 @@ _PRIOR_WEIGHT: Final = 4.0
 _DECAY: Final = 0.97
 """Factor on a guess's weight at each later guess of its kind."""
 _MARGIN: Final = 1.1
-"""Tokens that drafts have to promise for each token of a plain step, in its time."""
+"""Tokens that drafts have to promise for each of a plain step, in its time."""
 
 
 class Guess(NamedTuple):
@@ -43,9 +39,8 @@ class Guess(NamedTuple):
 
 
 def chosen(guesses: Sequence[Sequence[Guess]], cost: Callable[[int], float]) -> list[list[int]]:
-    """Return the draft of each turn, from its next guesses; empty if plain steps promise as many tokens.
-
-    `cost` returns the time of a step of so many drafted tokens, in plain steps of these turns.
+    """Return each turn's draft; empty if plain steps promise as many tokens. `cost` is the time of a step of so many
+    drafted tokens, in plain steps of these turns.
     """
     ranked = sorted(((guess.likely, turn) for turn, each in enumerate(guesses) for guess in each), reverse=True)
     best, size, promised = _MARGIN * len(guesses), 0, float(len(guesses))
@@ -62,26 +57,24 @@ def chosen(guesses: Sequence[Sequence[Guess]], cost: Callable[[int], float]) -> 
 class Drafter:
     """One turn's tokens, and guesses of the next ones. One thread at a time.
 
-    A search reads the whole array of tokens: an index of n-grams would take a hundred bytes for each token of each
-    turn, and as long to build as hundreds of searches take (0.1 ms among 128K tokens).
+    A search reads the whole array: 0.1 ms among 128K tokens, where an index takes a hundred bytes a token.
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        """`tokens` are the turn's so far, at least one."""
+        """`tokens`: at least one."""
         self._length = len(tokens)
         self._tokens: npt.NDArray[np.int32] = np.empty(self._length + 1024, np.int32)
         self._tokens[: self._length] = tokens
         self._guess = 0
         """Index of the next token's guess; 0 if there is none."""
         self._match = 0
-        """Tokens before the guess that equal the last ones, as far as compared."""
+        """Tokens before the guess that equal the last ones."""
         self._guessed = [_PRIOR_WEIGHT for _ in _PRIORS]
         self._right = [_PRIOR_WEIGHT * prior for _, prior in _PRIORS]
         self._look_up()
 
     @property
     def tokens(self) -> int:
-        """Number of known tokens."""
         return self._length
 
     def add(self, token: int) -> None:
@@ -99,7 +92,7 @@ class Drafter:
             self._look_up()
 
     def guesses(self, most: int, ends: Collection[int]) -> list[Guess]:
-        """Return guesses of the next tokens, at most `most` and none of `ends`."""
+        """Return at most `most` guesses, none of `ends`."""
         if not self._guess:
             return []
         found, likely = [], 1.0
@@ -113,7 +106,7 @@ class Drafter:
         return found
 
     def _look_up(self) -> None:
-        """Find the longest match of the last tokens further up; of equals the latest."""
+        """Find the longest match of the last tokens; of equals the latest."""
         end, tokens = self._length, self._tokens
         if end <= _SHORTEST:
             return

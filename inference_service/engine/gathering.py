@@ -1,20 +1,18 @@
-"""Turns that come at once share passes: on an idle device short prompts wait a moment for turns that are planned."""
+"""On an idle device short prompts wait a moment for turns that are planned, and share their pass."""
 
 import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 _SECONDS, _LOOK_SECONDS = 0.1, 0.002
-"""How long a turn is waited for, and the time between two looks."""
+"""The longest wait for a turn, and the time between two looks."""
 
 
 class Gathering:
     """Counts turns that are planned, and has prompts wait for them.
 
-    A pass that is launched at once has few prompts. All others wait for it, and they are planned more slowly, since
-    launching holds the interpreter's lock. Without waiting, the first of 8 agents that came at once had a pass to
-    itself, a fifth of the time of all prompts (SmolLM2 on two cores); with 32 agents of Llama 3.1 8B on an H100, first
-    passes took 60 of the 400 ms.
+    Without waiting, the first of 8 agents that came at once had a pass to itself, a fifth of the time of all prompts
+    (SmolLM2 on two cores); with 32 agents of Llama 3.1 8B on an H100, first passes took 60 of the 400 ms.
     """
 
     def __init__(self) -> None:
@@ -23,7 +21,7 @@ class Gathering:
 
     @property
     def expected(self) -> int:
-        """Number of turns that may be added in a moment: those that have been planned for 0.1 s at most. Any thread."""
+        """Turns planned in the last 0.1 s. Any thread."""
         earliest = time.monotonic() - _SECONDS
         return sum(since > earliest for since in list(self._since.values()))
 
@@ -37,7 +35,7 @@ class Gathering:
             self.came(turn)
 
     def came(self, turn: Hashable) -> None:
-        """Note that a turn was added. Event loop only."""
+        """Event loop only."""
         self._since.pop(turn, None)
 
     def waits(self, *, idle: bool) -> bool:

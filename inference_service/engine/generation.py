@@ -35,11 +35,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to generate. `max_tokens` is at least 1 and already bounded by the context.
+    """How to generate. `max_tokens` is at least 1 and bounded by the context.
 
-    With `call_syntax`, calls of `tools` are split from the text; with `reasoning`, the model's thinking before it.
-    `grammar` and `reasoning` are the turn's own, at their beginning; the engine thread owns them from then on. An
-    answer does not keep one of `transient_stops` at its end: see `Renderer.transient_stops`.
+    With `call_syntax`, calls of `tools` are split from the text; with `reasoning`, the model's thinking. `grammar` and
+    `reasoning` are the turn's own; the engine thread owns them. `transient_stops`: see `Renderer.transient_stops`.
     """
 
     max_tokens: int
@@ -56,11 +55,10 @@ class Decoding:
 
 @dataclass
 class Generated:
-    """The result of a turn. `token_ids` are the tokens kept: a stop string and all after it are cut off, and so is a
-    transient stop token.
+    """The result of a turn. `token_ids` are those kept, without a stop string and all after it.
 
-    `rest` became certain only at the end and is in no token event. `sampled` counts all tokens, including those cut
-    off, and `reasoning_tokens` those that hold nothing of the answer. Times are in seconds.
+    `rest` became certain only at the end and is in no token event. `sampled` counts all tokens, `reasoning_tokens`
+    those that hold nothing of the answer. Times are in seconds.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -75,9 +73,8 @@ class Generated:
 
 
 class Chunk(NamedTuple):
-    """A computed chunk of the prompt: its times by the monotonic clock, stops included, and its tokens.
-
-    `alone`: no other turn was in the pass, which would take part of the time.
+    """A computed chunk of the prompt: times by the monotonic clock, stops included, and tokens. `alone`: no other turn
+    was in the pass.
     """
 
     began: float
@@ -91,20 +88,15 @@ class Chunk(NamedTuple):
 class TurnJob:
     """One turn on the engine: prefill of `sequence`, then generation, if there is a `decoding`.
 
-    `begin` makes the KV to start from, of a prefix of the sequence; it is called on the engine thread when the turn
-    starts, and again if it restarts. `on_start` is called with the monotonic time of the start, the seconds it took,
-    and the tokens in that KV. `emit` gets every token, on the engine thread. Setting `cancelled` ends the turn within
-    one step: its future then raises Cancelled. Otherwise the future's result is the KV, which holds exactly the
-    sequence and the generated tokens, and the Generated. `said` has only the latter, as soon as the last token is
-    taken; its KV is there a step later.
+    `begin` makes the KV of a prefix to start from, also when the turn restarts; `reused` is its number of tokens.
+    `on_start` gets the monotonic time of the start, its seconds, and the tokens in that KV. `emit` gets every token.
+    All on the engine thread. Setting `cancelled` ends the turn within one step: its future raises Cancelled. Else the
+    result is the KV of exactly the sequence and the generated tokens, and the Generated; `said` has the latter a step
+    earlier.
 
-    `reused` is the number of tokens that `begin`'s KV will have; 0 once the turn is started.
-
-    `checkpoints` are positions in the sequence where prefill captures a checkpoint into `captured`; not those already
-    reached at the start, and not the sequence's end if decoding follows.
-
-    `blocks` are named while the prompt is computed. With `resumable`, the latest checkpoint of a long prompt is kept in
-    case the turn is cancelled; for models that need one.
+    At positions `checkpoints` prefill captures a checkpoint into `captured`; not at those reached at the start.
+    `blocks` are named while the prompt is computed. With `resumable`, the latest checkpoint of a long prompt is kept
+    for a cancelled turn.
     """
 
     sequence: Items[int]
@@ -120,13 +112,13 @@ class TurnJob:
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
     arrays: bool = True
-    """There is memory for its K and V as arrays, on devices that attend over these."""
+    """There is memory for its K and V as arrays."""
     store: Checkpoints = field(init=False)
     """Set by the engine."""
     future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     kv: Sequence | None = field(default=None, init=False)
-    """None before the turn is started, and again once its KV is dropped."""
+    """None before the start, and once its KV is dropped."""
     filled: int = field(default=0, init=False)
     """Tokens whose KV is computed: the rest of `kv` may be pending."""
     result: Generated = field(default_factory=Generated, init=False)
@@ -139,21 +131,18 @@ class TurnJob:
     over: bool = field(default=False, init=False)
     """The last token was taken."""
     alone: bool = field(default=False, init=False)
-    """A step with this turn failed: it runs apart, so that it cannot harm other turns."""
+    """A step with this turn failed: it runs apart."""
     cramped: bool = field(default=False, init=False)
     """An allocation failed: the turn restarted, in the smallest chunks."""
     started: float = field(default=0.0, init=False)
-    """When the KV was there and computing began."""
+    """When computing began."""
     chunks: list[Chunk] = field(default_factory=list, init=False)
-    """Computed chunks of the prompt."""
     chunk: PrefillChunk | None = field(default=None, init=False)
     """The chunk being computed, which the KV already counts."""
     token: mx.array | None = field(default=None, init=False)
-    """The last sampled token, uint32 [1], whose KV is not there yet."""
+    """The last sampled token, uint32 [1], without KV yet."""
     drafter: Drafter | None = field(default=None, init=False)
-    """Present once several of its tokens may be computed in a step."""
     prompted: bool = field(default=False, init=False)
-    """The prompt is computed."""
     penalties: list[Processor] = field(default_factory=list, init=False)
     _trace: tracing.Trace | None = field(default_factory=tracing.current, init=False)
 
@@ -166,28 +155,26 @@ class TurnJob:
 
     @property
     def history(self) -> list[int]:
-        """The sequence, and the tokens generated so far."""
         return [*self.sequence, *self.result.token_ids]
 
     @cached_property
     def prompt(self) -> mx.array:
-        """The sequence, uint32 [tokens]."""
+        """uint32 [tokens]."""
         return mx.array(list(self.sequence), dtype=mx.uint32)
 
     def between(self, start: int, end: int) -> list[int]:
-        """Return the history's tokens from `start` up to `end`, without copying the others."""
+        """Return the history from `start` up to `end`, without copying the rest."""
         generated = len(self.sequence)
         later = self.result.token_ids[max(0, start - generated) : max(0, end - generated)]
         return [*self.sequence[start:end], *later]
 
     @property
     def tokens(self) -> int:
-        """Length of the history."""
         return len(self.sequence) + len(self.result.token_ids)
 
     @property
     def position(self) -> int:
-        """Tokens that the KV has, pending ones included, or will have when the turn is started."""
+        """Tokens that the KV has, pending ones included, or will have at the start."""
         return self.kv.length if self.kv is not None else self.reused
 
     @property
@@ -197,7 +184,7 @@ class TurnJob:
 
     @property
     def next_block(self) -> bytes:
-        """Name of the full block of the prompt that is computed next, or now; empty if there is none."""
+        """Name of the prompt's full block that is computed next, or now; empty if there is none."""
         return self.blocks.at(self._computed)
 
     @property
@@ -205,13 +192,12 @@ class TurnJob:
         return self.chunk.position if self.chunk else self.position
 
     def found(self, begin: Callable[[], Sequence] | None, reused: int) -> None:
-        """Take the answer to `blocks.look`: KV of more tokens to start from, or None."""
+        """Take the answer to `blocks.look`: KV of more tokens, or None."""
         self.blocks.looking = False
         if begin is not None and not self.started:
             self.begin, self.reused = begin, reused
 
     def start(self) -> None:
-        """Make the initial KV, and call `on_start`."""
         began = time.monotonic()
         self.kv = self.begin()
         self.filled = self.kv.length
@@ -221,9 +207,8 @@ class TurnJob:
         self.on_start(began, self.started - began, self.position)
 
     def computed(self, chunk: Chunk) -> Items[bytes]:
-        """Record a computed chunk; capture a checkpoint if a later turn is to go on from here.
-
-        Full blocks are named. Returns the names of new ones.
+        """Record a chunk; name full blocks and return new names; capture a checkpoint where a later turn is to go
+        on.
         """
         assert self.kv is not None
         self.chunks.append(chunk)
@@ -242,7 +227,6 @@ class TurnJob:
         return self.blocks.keep(position, checkpoint if wanted else None)
 
     def _drop_latest(self) -> None:
-        """Make room for another checkpoint; one in `captured` stays."""
         if self.kv is not None and self.latest is not None and self.latest not in self.captured.values():
             self.store.drop(self.kv, self.latest)
         self.latest = None
@@ -254,11 +238,10 @@ class TurnJob:
 
     @property
     def in_order(self) -> bool:
-        """True if a token is sampled by itself, once the one before it is known."""
+        """True if a token is sampled once the one before it is known."""
         return self.sampler.by_rows or bool(self.penalties)
 
     def prefilled(self) -> None:
-        """Record that the prompt is computed."""
         self.prompted = True
         self.result.prefill_seconds = self.result.prefill_seconds or time.monotonic() - self.started
 
@@ -281,7 +264,7 @@ class TurnJob:
         self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, tokenizer: Tokenizer) -> None:
-        """Take a generated token. Raises the sampler's error for it."""
+        """Raises the sampler's error for the token."""
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
         self.sampler.check(len(result.token_ids))
@@ -318,7 +301,7 @@ class TurnJob:
         result.reason = self._reason()
         del result.token_ids[self._answer.tokens_before_stop() :]
         transient = self.decoding.transient_stops if self.decoding is not None and ended else ()
-        # A lone stop token stays: an answer has at least one token.
+        # An answer has at least one token.
         if len(result.token_ids) > 1 and result.token_ids[-1] in transient:
             result.token_ids.pop()
         result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
@@ -326,7 +309,6 @@ class TurnJob:
             self.said.set_result(result)
 
     def finish(self) -> None:
-        """Resolve the future."""
         result = self.result
         if not self.said.done():  # It generates nothing.
             self._conclude()
@@ -338,7 +320,6 @@ class TurnJob:
             self.future.set_result((self.kv, result))
 
     def _reason(self) -> "types_pb2.FinishReason.ValueType":
-        """Return why generation ended, once all held-back text is decided."""
         reason = self.result.reason
         if self._answer.matched is not None:
             reason = types_pb2.FINISH_REASON_STOP_STRING
@@ -352,7 +333,7 @@ class TurnJob:
             self.kv = None
 
     def fail(self, error: Exception) -> None:
-        """End the turn with an error. Its traceback goes to the log only, because it holds arrays."""
+        """End the turn with an error, without its traceback, which holds arrays."""
         self.chunk = self.token = None
         self.drop_kv()
         self.captured.clear()

@@ -19,23 +19,22 @@ SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", m
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
-"""A file's tensors by name: KV as [layers, kv_heads, tokens, width], and states; 16-bit floats as uint16."""
+"""KV [layers, kv_heads, tokens, width] of a file, and states, by tensor name; 16-bit floats as uint16."""
 
 TensorBytes = Mapping[str, bytes | memoryview]
-"""Bytes of a file's tensors by name, in C order."""
+"""In C order, by tensor name."""
 
 HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
-"""Host memory for a file's KV: by tensor name, an array [kv_heads, tokens, width] per layer."""
+"""For a file's KV: by tensor name, an array [kv_heads, tokens, width] per layer."""
 
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
-"""Safetensors dtype and shape of a file's tensors, by name."""
+"""Safetensors dtype and shape by tensor name."""
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers with KV of one shape, by their indices in the model. Widths of K and V may differ (MLA).
-
-    `window` is None for full attention.
+    """Layers with KV of one shape, by their indices. Widths of K and V may differ (MLA). `window` None is full
+    attention.
     """
 
     layers: tuple[int, ...]
@@ -46,27 +45,25 @@ class LayerGroup:
 
 
 class StateArray(NamedTuple):
-    """An array of a recurrent layer's state: its shape without the axis of rows, and its safetensors dtype."""
+    """An array of a recurrent layer's state: its shape without rows, and its safetensors dtype."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @property
     def nbytes(self) -> int:
-        """Bytes for one sequence."""
         return prod(self.shape) * int(MLX_DTYPE[self.dtype].size)
 
 
 @dataclass(frozen=True)
 class StateGroup:
-    """Recurrent layers, by the indices of their caches, and the arrays that each keeps for a sequence."""
+    """Recurrent layers, by the indices of their caches, and each one's arrays for a sequence."""
 
     layers: tuple[int, ...]
     arrays: tuple[tuple[StateArray, ...], ...]
 
     @property
     def shapes(self) -> TensorShapes:
-        """A file's tensors by name: the arrays of one sequence, without the axis of rows."""
         return {
             state_name(layer, i): (array.dtype, array.shape)
             for layer, arrays in zip(self.layers, self.arrays, strict=True)
@@ -75,19 +72,16 @@ class StateGroup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes for one sequence."""
         return sum(array.nbytes for arrays in self.arrays for array in arrays)
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """All layers of a model: with full attention, with a sliding window, and recurrent; and how KV is quantized. Layers
-    are indices of caches.
+    """All layers of a model, as indices of caches, and how KV is quantized.
 
-    `full` has no layers if the model is recurrent throughout. `also_full` is full-attention KV of other shapes, such as
-    an indexer's keys. `shows_arrays`: layers compute attention themselves, over K and V as arrays; see `paged.views`.
-    `latents`: K is the latent of multi-head latent attention, V the part of its keys with positions; see
-    `attention.latents`.
+    `full` is empty if the model is recurrent throughout. `also_full` is full-attention KV of other shapes, such as an
+    indexer's keys. `shows_arrays`: layers compute attention themselves; see `paged.views`. `latents`: K is the latent
+    of multi-head latent attention, V the part of its keys with positions.
     """
 
     heads: int
@@ -102,26 +96,23 @@ class Geometry:
 
     @property
     def layers(self) -> int:
-        """Number of layers with KV."""
         return len(self.kv_layers)
 
     @property
     def kv_layers(self) -> tuple[int, ...]:
-        """Layers with KV, in order."""
         return tuple(sorted(layer for group in self.groups for layer in group.layers))
 
     @property
     def groups(self) -> tuple[LayerGroup, ...]:
-        """The model's layer groups, full attention first."""
+        """Full attention first."""
         return self.full_groups if self.sliding is None else (*self.full_groups, self.sliding)
 
     @property
     def full_groups(self) -> tuple[LayerGroup, ...]:
-        """The groups with full attention, whose KV is in blocks."""
         return (self.full, *self.also_full) if self.full.layers else ()
 
     def new_caches(self, codecs: Sequence[KVCodec] = ()) -> SequenceCaches:
-        """Return empty caches of a sequence without a pool. Layers with KV get `codecs`; by default, none centres."""
+        """Return empty caches of a sequence without a pool; without `codecs`, none centres."""
         each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))
         caches: dict[int, SequenceKVCache | SequenceStates] = {
             layer: SequenceKVCache(layer, each[layer], group.window or 0)
@@ -134,32 +125,28 @@ class Geometry:
         return [caches[layer] for layer in sorted(caches)]
 
     def codecs(self) -> tuple[KVCodec, ...]:
-        """Return a codec for each layer with KV, without centring."""
         return tuple(map(KVCodec, self.formats))
 
     @property
     def formats(self) -> tuple[KVFormat, ...]:
-        """The format of each layer with KV, in order."""
         by_layer = {layer: self.format_of(group) for group in self.groups for layer in group.layers}
         return tuple(by_layer[layer] for layer in self.kv_layers)
 
     def format_of(self, group: LayerGroup) -> KVFormat:
-        """Return how a group's K and V are packed."""
         return self.format.of_windows if group.window else self.format
 
     def block_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a block file: all full-attention layers. Empty if the model is recurrent throughout."""
+        """Return the tensors of a block file; empty if the model is recurrent throughout."""
         return {name: shape for group in self.full_groups for name, shape in self.shapes(group, tokens).items()}
 
     def checkpoint_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a checkpoint file: all sliding and recurrent layers. Raises ValueError without any."""
+        """Return the tensors of a checkpoint file: sliding and recurrent layers. Raises ValueError without any."""
         if self.resumes_anywhere:
             raise ValueError("the model has only full attention, and no checkpoints")
         window = self.shapes(self.sliding, tokens) if self.sliding else {}
         return window | (self.states.shapes if self.states else {})
 
     def shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
-        """Return the six tensors of `tokens` tokens of a layer group, by name in a file."""
         shapes: TensorShapes = {}
         prefix, format = self.prefix(group), self.format_of(group)
         for name in TENSORS:
@@ -170,22 +157,22 @@ class Geometry:
         return shapes
 
     def prefix(self, group: LayerGroup) -> str:
-        """Return the prefix of a group's tensor names: "" for `full` and `sliding`, "1.", "2.", … for `also_full`."""
+        """ "" for `full` and `sliding`, "1.", "2.", … for `also_full`."""
         return f"{self.also_full.index(group) + 1}." if group in self.also_full else ""
 
     @property
     def dtype_name(self) -> str:
-        """The compute dtype without MLX's prefix: "bfloat16"."""
+        """Without MLX's prefix: "bfloat16"."""
         return str(self.dtype).removeprefix("mlx.core.")
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of quantized KV per token, full-attention layers."""
+        """Of quantized KV in full-attention layers."""
         return round(sum(map(self._token_bytes, self.full_groups)))
 
     @property
     def basis_bytes(self) -> int:
-        """Bytes of the matrices of K and V: for each head of a layer, two of each; 0 where the scheme has none."""
+        """Bytes of the matrices of K and V; 0 where the scheme has none."""
         if self.format.scheme != BALANCED:
             return 0
         numbers = sum(len(g.layers) * g.kv_heads * (g.k_dim**2 + g.v_dim**2) for g in self.groups)
@@ -193,17 +180,15 @@ class Geometry:
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """Bytes of a token's K and V in the widest full-attention layer, in the compute dtype."""
+        """Of a token's K and V in the widest full-attention layer, in the compute dtype."""
         return max(map(self._array_bytes, self.full_groups), default=0)
 
     def window_layer_bytes(self, new: int) -> int:
-        """Return the bytes of K and V that one sliding layer shows for `new` tokens, in the compute dtype: its window
-        with them, or all that it stores. 0 without such layers.
-        """
+        """Return the bytes of K and V that one sliding layer shows for `new` tokens, in the compute dtype."""
         return self._array_bytes(self.sliding) * (self.window + max(new, 2 * SLACK)) if self.sliding else 0
 
     def array_bytes(self, tokens: int) -> int:
-        """Return the bytes of a sequence of `tokens` tokens as arrays of all layers, in the compute dtype."""
+        """Return the bytes of a sequence as arrays of all layers, in the compute dtype."""
         found = 0
         for group in self.groups:
             held = min(tokens, group.window + 2 * SLACK) if group.window else tokens
@@ -212,7 +197,7 @@ class Geometry:
 
     @property
     def resumes_anywhere(self) -> bool:
-        """True if all layers have full attention, so that blocks alone are enough to go on."""
+        """True if blocks alone are enough to go on: all layers have full attention."""
         return self.sliding is None and self.states is None
 
     @property
@@ -227,36 +212,32 @@ class Geometry:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a sequence's recurrent states."""
         return self.states.nbytes if self.states else 0
 
     @property
     def block_tokens(self) -> int:
-        """Tokens in a block of full attention."""
         return BLOCK_TOKENS
 
     @property
     def piece_tokens(self) -> int:
-        """Tokens in a piece, the pool's unit of windows: a power of two; 0 without sliding layers."""
+        """Tokens in the pool's unit of windows, a power of two; 0 without sliding layers."""
         return min(BLOCK_TOKENS, 1 << self.window.bit_length() - 1) if self.window else 0
 
     @property
     def checkpoint_pieces(self) -> int:
-        """Pieces of a checkpoint: a window of window + 256 tokens, which may begin inside one, and one for states."""
+        """A window of window + 256 tokens, which may begin inside a piece, and one for states."""
         window = -(-(self.window + SLACK) // self.piece_tokens) + 1 if self.window else 0
         return window + int(self.states is not None)
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes of a piece of a window. Each counts a state, though only a checkpoint's first piece has one."""
+        """Each piece counts a state, though only a checkpoint's first has one."""
         return round(self._token_bytes(self.sliding) * self.piece_tokens) + self.state_bytes
 
     def _array_bytes(self, group: LayerGroup) -> int:
-        """Return the bytes of a token's K and V in one layer of a group, in the compute dtype."""
         return group.kv_heads * (group.k_dim + group.v_dim) * int(self.dtype.size)
 
     def _token_bytes(self, group: LayerGroup | None) -> float:
-        """Return the bytes of a token's quantized KV in all layers of a group."""
         if group is None:
             return 0.0
         format = self.format_of(group)
@@ -265,5 +246,4 @@ class Geometry:
 
 
 def state_name(layer: int, array: int) -> str:
-    """Return the tensor name of an array of a recurrent layer's state."""
     return f"state.{layer}.{array}"

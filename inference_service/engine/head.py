@@ -1,8 +1,7 @@
-"""Logits of few tokens: a model's product with its vocabulary is computed where a token is sampled.
+"""Logits of few tokens: a product with the vocabulary is computed where a token is sampled.
 
-mlx-lm's models multiply every token of a pass. A prompt is sampled after its last token alone. 4 prompts of 118 tokens
-in one pass, Gemma 3 270M, whose vocabulary has 262,144 tokens, on two cores: 4.7 s and at most 2.08 GB with logits of
-all, 3.5 s and 1.58 GB so; 8 of 59 tokens, SmolLM2 with 49,152: 4.1 and 3.9 s.
+mlx-lm's models multiply every token of a pass. 4 prompts of 118 tokens in one pass of Gemma 3 270M, on two cores: 4.7 s
+and 2.08 GB with logits of all, 3.5 s and 1.58 GB so.
 """
 
 from collections.abc import Iterator
@@ -17,8 +16,7 @@ import mlx.nn as nn
 class Head:
     """The layers of a model that multiply by its vocabulary: those named `lm_head`, and embeddings as linear layers.
 
-    Engine thread only. It changes layers in place, after products were chosen for their types. An adapter is narrowed
-    before the layer that it wraps, which then gets few tokens already.
+    Engine thread only. It changes layers in place, after products were chosen for their types.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,10 +1,8 @@
-"""Memory checks before the engine takes memory, and recovery from a failed allocation.
+"""Checks of free memory before the engine takes some, and recovery from a failed allocation.
 
-On CUDA a failed allocation is an exception, and one turn restarts. On a CPU, MLX 0.32 does not check allocations, and
-crashes; on Metal a command without memory ends the process. So the needs of restored KV, a chunk, and a pass with the
-prompts that ride are compared with free memory first. If too little is free, memory is released: MLX's freed buffers,
-then what the pool can spare. Then turns go on without arrays of K and V, chunks shrink, fewer prompts ride, and at last
-one turn fails.
+On CUDA a failed allocation is an exception, and one turn restarts. On a CPU MLX crashes; on Metal the process ends. So
+needs are compared with free memory first. If too little is free, MLX's freed buffers go, then what the pool can spare;
+then turns go on without arrays, chunks shrink, fewer prompts ride, and at last one turn fails.
 """
 
 import re
@@ -22,7 +20,7 @@ from inference_service.engine.device import free_bytes
 _MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|insufficient memory", re.IGNORECASE)
 """In errors of CUDA and its allocators, MLX, cuBLAS, cuDNN and Metal."""
 _UNSEEN = 64
-"""Chunks of so few tokens are not checked: they take less than the floor of free memory."""
+"""Chunks of so few tokens are not checked."""
 
 
 def ran_out(error: BaseException) -> bool:
@@ -34,9 +32,8 @@ def ran_out(error: BaseException) -> bool:
 class Headroom:
     """Checks free memory before one model takes it. Engine thread only.
 
-    `limit_bytes` is the most that computing may take, anywhere in the context; with 0, unknown, chunks are not checked.
-    `relieve` makes the pool give back so many bytes, if it can. `free` returns the device's free bytes. `cost` is that
-    of chunks; without it the largest take the limit.
+    `limit_bytes` is the most that computing may take; 0 is unknown, and chunks are not checked. `relieve` makes the
+    pool give back so many bytes, if it can. `cost` is that of chunks; without it the largest take the limit.
     """
 
     limit_bytes: int = 0
@@ -59,19 +56,14 @@ class Headroom:
         return nbytes <= self.free()
 
     def chunk(self, position: int, tokens: int) -> int:
-        """Return how many of a chunk's tokens at `position` fit in memory: all, or halved until they do.
-
-        Raises ResourceExhausted if the smallest chunk does not fit.
-        """
+        """Return how many of a chunk's tokens fit in memory, halved until they do. Raises ResourceExhausted."""
         if found := self.most(position, tokens, LEAST_CHUNK):
             return found
         least = min(tokens, LEAST_CHUNK)
         raise self.refusal(f"{least} tokens of the prompt", self.needed(position, least))
 
     def most(self, position: int, tokens: int, least: int) -> int:
-        """Return how many tokens at `position` or before fit in memory at once: all, or halved until they do; 0 if even
-        `least` do not. The pool may have enough for fewer.
-        """
+        """Return how many tokens fit in memory at once, halved until they do; 0 if even `least` do not."""
 
         def fit(tokens: int) -> bool:
             return (tokens <= LEAST_CHUNK or self.within_limit(position, tokens)) and self.fits(position, tokens)
@@ -81,11 +73,10 @@ class Headroom:
         return tokens if tokens > least or fit(tokens) else 0
 
     def within_limit(self, position: int, tokens: int) -> bool:
-        """Return whether a chunk takes no more than computing may."""
         return not self.limit_bytes or self.needed(position, tokens) <= self.limit_bytes
 
     def fits(self, position: int, tokens: int) -> bool:
-        """Return whether memory for a chunk of `tokens` at `position` is free, or can be made free."""
+        """Return whether memory for a chunk is free, or can be made free."""
         return not self.limit_bytes or tokens <= _UNSEEN or self.make(self.needed(position, tokens))
 
     def recover(self) -> None:
@@ -98,19 +89,17 @@ class Headroom:
         return self.refusal("the request", self.limit_bytes) if ran_out(error) else error
 
     def refusal(self, what: str, needed: int) -> ResourceExhausted:
-        """Return the error of a turn for which there is no memory."""
         return ResourceExhausted(
             f"the device's memory is taken: {what} needed about {byte_size(needed)} at once, and "
             f"{byte_size(self.free())} are free; end other processes on the device, or try again"
         )
 
     def needed(self, position: int, tokens: int) -> int:
-        """Return the bytes that a chunk of `tokens` at `position` takes besides its KV."""
         return (self.cost or MeasuredCost(self.limit_bytes)).of(tokens, position)
 
 
 def _let_go() -> None:
-    """Give MLX's freed buffers back to the device; CUDA does so once all running kernels have ended."""
+    """CUDA gives MLX's freed buffers back once all running kernels have ended."""
     mx.clear_cache()
     with suppress(RuntimeError):  # It raises the same failure again.
         mx.synchronize()

@@ -1,7 +1,6 @@
-"""The host's memory now: how much this process may have, and how much it can still take.
+"""The host's memory: how much this process may have, and can still take.
 
-The tightest limit counts: the system's available memory, and the limits of the process's cgroup and its parents, which
-containers have. A look-up takes about 0.1 ms.
+The tightest limit counts: the system's, the cgroup's, or one of its parents'. A look-up takes about 0.1 ms.
 """
 
 from collections.abc import Iterator
@@ -16,14 +15,14 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class Limit(NamedTuple):
-    """A limit on memory, and how much of it is in use, in bytes."""
+    """In bytes."""
 
     limit_bytes: int
     used_bytes: int
 
 
 def total_bytes() -> int:
-    """Return the bytes that this process may take at most: the system's memory, or the tightest limit."""
+    """Return the system's memory, or the tightest limit."""
     return min([psutil.virtual_memory().total, *(each.limit_bytes for each in limits())])
 
 
@@ -34,10 +33,7 @@ def available_bytes() -> int:
 
 
 def limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
-    """Yield the limits of this process's cgroup, of version 2, and of its parents.
-
-    Cached files count as free, as in the system's own figure: they go before anything is refused.
-    """
+    """Yield the limits of this process's cgroup, of version 2, and of its parents. Cached files count as free."""
     lines = own.read_text(encoding="utf-8").splitlines() if own.exists() else ()
     for inner in (root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
         for place in (each for each in (inner, *inner.parents) if each.is_relative_to(root)):
@@ -47,7 +43,7 @@ def limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
 
 
 def _cached_files(place: Path) -> int:
-    """Return the bytes of a cgroup's cached files; 0 if unknown, so that its limit still counts."""
+    """0 if unknown, so that the limit still counts."""
     statistics = place / "memory.stat"
     lines = statistics.read_text(encoding="ascii").splitlines() if statistics.exists() else ()
     return sum(int(value) for name, value in map(str.split, lines) if name in ("inactive_file", "active_file"))

@@ -1,6 +1,4 @@
-"""Rows times the matrices of KV heads, as a kernel for NVIDIA GPUs: MLX's product of so many small matrices takes the
-processor longer than the GPU.
-"""
+"""Rows times the matrices of KV heads, as a kernel for NVIDIA GPUs: MLX's product takes the processor longer."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -42,7 +40,9 @@ def tiles(width: int, rows: int) -> int:
 
 
 def times_matrices(rows: mx.array, matrices: mx.array) -> mx.array:
-    """Return rows [n, heads, tokens, width], each times the matrix [kv_heads, width, width] of its KV head; 16 bits."""
+    """Return rows [n, heads, tokens, width] times the matrix [kv_heads, width, width] of each one's KV head; 16
+    bits.
+    """
     count, heads, n, width = rows.shape
     each = count * heads // len(matrices) * n
     per_block = tiles(width, each)

@@ -1,12 +1,9 @@
-"""The parts of mlx-lm used beyond its public interface, in one place.
+"""The parts of mlx-lm used beyond its public interface; test_mlx_lm_adapter.py names the versions and checks each:
 
-tests/inference_service/engine/test_mlx_lm_adapter.py names the versions and checks each part, so that an upgrade which
-changes one fails there. The parts:
-
-tokenizer_utils   the module's name `AutoTokenizer`, by which `load` makes tokenizers
-load_model        its parameter `get_model_classes`, whose default finds the classes of a config
-utils             `hf_repo_to_path`, a complete model in the hub's local cache, and `DEFAULT_ALLOW_PATTERNS`
-models.*          the name `scaled_dot_product_attention`, through which a model's module attends
+tokenizer_utils the module's name `AutoTokenizer`, by which `load` makes tokenizers load_model its parameter
+`get_model_classes`, whose default finds the classes of a config utils `hf_repo_to_path`, a complete model in the hub's
+local cache, and `DEFAULT_ALLOW_PATTERNS` models.* the name `scaled_dot_product_attention`, through which a model's
+module attends
 """
 
 import inspect
@@ -34,17 +31,15 @@ ATTENTION_NAME: Final = "scaled_dot_product_attention"
 
 
 def model_classes(config: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the classes of a model and of its arguments, by its config.json. Raises mlx-lm's errors."""
+    """Raises mlx-lm's errors."""
     found: tuple[Any, Any] = inspect.signature(load_model).parameters["get_model_classes"].default(config)
     return found
 
 
 def load_tokenizer(directory: Path, eos_token_ids: Any) -> TokenizerWrapper:
-    """Return mlx-lm's tokenizer over tokenizer.json as it is, which the model was trained with, parsed once.
+    """Return mlx-lm's tokenizer over tokenizer.json as it is, parsed once.
 
-    For some model types transformers 5 replaces that file's rules with its own: it takes a Qwen 2's digits one by one,
-    though the file may have "417" as one token. It also builds these from vocabularies that it reads again, besides
-    parsing the file, which took twice as long for Gemma 3.
+    For some model types transformers 5 replaces that file's rules with its own: it takes a Qwen 2's digits one by one.
     """
     return _load_tokenizer(directory, eos_token_ids=eos_token_ids)
 
@@ -71,8 +66,8 @@ class _AutoTokenizer:
 
     @staticmethod
     def from_pretrained(directory: Path, **arguments: Any) -> Any:
-        """Return a tokenizer of tokenizer.json if there is one, of a tiktoken.model with known code, or else
-        transformers' own. A repository's code is never run. Raises FileNotFoundError for Mistral's tekken.json alone.
+        """Return a tokenizer of tokenizer.json if there is one, of a known tiktoken.model, or else transformers' own. A
+        repository's code is never run. Raises FileNotFoundError for Mistral's tekken.json alone.
         """
         files = Path(directory)
         if (files / "tokenizer.json").exists():

@@ -1,8 +1,4 @@
-"""A model called with one flat list of caches, however mlx-lm's model groups them.
-
-A layer of Falcon-H1 attends and has a recurrent state: mlx-lm gives it a `CacheList` of two. Code that makes and reads
-caches need not know that.
-"""
+"""A model called with one flat list of caches; mlx-lm groups some, as a `CacheList` of Falcon-H1's."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -32,18 +28,14 @@ class Network:
         self.narrows = True
         """Logits may be computed of few tokens; False once such a pass has failed."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
-        """The call, without a reference to this object: with one, a trace would be a cycle that keeps weights until it
-        is collected.
-        """
+        """The call, without a reference to this object, which would be a cycle with a trace."""
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Return logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
         return self.computed(tokens, cache)
 
     def at(self, wanted: mx.array, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """As the call, with the logits of the `wanted` tokens alone; of all, for models whose head is unknown or was
-        given up.
-        """
+        """As the call, with the logits of the `wanted` tokens alone, if the model's head is known."""
         if not self.narrows:
             return self.computed(tokens, cache)
         with self._head.of(wanted, tokens.size):
@@ -54,12 +46,11 @@ class Network:
         return Head(self.model)
 
     def own_caches(self) -> list[Any]:
-        """Return the unquantized caches that mlx-lm makes for the model, for `over_own`."""
+        """Return mlx-lm's unquantized caches, for `over_own`."""
         caches: list[Any] = make_prompt_cache(self.model)
         return caches
 
     def over_own(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Call the model over `own_caches`."""
         logits: mx.array = self.model(tokens, cache=cache)
         return logits
 
@@ -78,7 +69,7 @@ def _computed(
 
 
 def _layout_of(caches: Sequence[Any]) -> tuple[int | None, ...]:
-    """Return the size of each CacheList in a model's own list of caches, None for others."""
+    """Return the size of each CacheList, None for other caches."""
     return tuple(len(cache.caches) if type(cache) is CacheList else None for cache in caches)
 
 

@@ -1,4 +1,4 @@
-"""Pauses in long work on the engine's thread: proofs and measurements of a load wait for turns."""
+"""Long work on the engine's thread, as a load's proofs, pauses for turns."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ def pause_for(others: Callable[[], None]) -> None:
 
 
 def let_others_run() -> None:
-    """Pause. Raises Unavailable if the thread is to end."""
+    """Raises Unavailable if the thread is to end."""
     began = time.monotonic()
     _others.run()
     _others.seconds += time.monotonic() - began
@@ -37,7 +37,7 @@ def work_clock() -> float:
 
 
 def compute(parts: Iterable[Any]) -> None:
-    """Compute lazy arrays, with a pause after each part, such as a layer: `compute(cache.state …)`."""
+    """Compute lazy arrays, with a pause after each part."""
     for part in parts:
         mx.eval(part)
         let_others_run()

@@ -1,7 +1,5 @@
-"""A chunk of a prompt that can stop between two layers and go on later. Engine thread.
-
-So a new request waits for some layers of another turn's chunk, not for all. A stopped chunk holds one layer's output,
-[tokens, hidden], besides its caches.
+"""A chunk of a prompt that can stop between two layers and go on later, so that a new request waits for some layers
+only. Engine thread. A stopped chunk holds one layer's output besides its caches.
 """
 
 import os
@@ -17,17 +15,17 @@ from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 
 _SECONDS = 0.025
-"""Computing time between checks for a stop: with less, a fast backend would idle for more than a percent."""
+"""Computing time between checks for a stop; with less a fast backend would idle."""
 
 _THREAD_CLOCK = 6
-"""Linux's clock of a thread's processor time. The inverted thread ID is in the bits above it."""
+"""Linux's clock of a thread's processor time; the inverted thread ID is in the bits above."""
 
 
 class PrefillChunk:
     """`tokens` tokens of a prompt from `position` on, computed layer by layer. Engine thread only.
 
-    `tokens_per_second` is the speed of chunks so far (0: unknown), which sets the layers computed at once. `last` is
-    computed with the last layer; nothing beyond that layer's KV is.
+    `tokens_per_second` is the speed so far (0: unknown), which sets the layers computed at once. `last` is computed
+    with the last layer; nothing beyond that layer's KV is.
     """
 
     def __init__(
@@ -56,9 +54,8 @@ class PrefillChunk:
 def _seconds_of(arrays: Sequence[Any]) -> float:
     """Compute the arrays; return the seconds as if no other process needed the processor.
 
-    On a CPU that is the processor time of the busiest thread: the others, all MLX's or the BLAS's, share its work or
-    wait for it. By the clock two busy processes on two cores made a prompt take seven times as long, and its chunks the
-    smallest, each of which dequantizes the whole context again.
+    On a CPU that is the processor time of the busiest thread: by the clock, two other busy processes on two cores made
+    a prompt take seven times as long, and its chunks the smallest.
     """
     before, started = _processor_seconds() if on_cpu() else {}, time.monotonic()
     mx.eval(arrays)
@@ -68,7 +65,7 @@ def _seconds_of(arrays: Sequence[Any]) -> float:
 
 
 def _processor_seconds() -> dict[str, float]:
-    """Return the seconds that each thread of this process has used; on systems other than Linux, all together."""
+    """Return each thread's seconds; on systems other than Linux, all together."""
     if sys.platform != "linux":
         return {"": time.process_time()}
     found: dict[str, float] = {}
@@ -80,10 +77,7 @@ def _processor_seconds() -> dict[str, float]:
 
 
 def next_stop(geometry: Geometry, position: int, checkpoints: Iterable[int], end: int) -> int:
-    """Return where the next chunk must end at the latest: the first checkpoint after `position`, or `end`.
-
-    A model of full attention alone has nothing to capture, so its chunks are not cut.
-    """
+    """Return where the next chunk must end at the latest: the first checkpoint after `position`, or `end`."""
     if geometry.resumes_anywhere:
         return end
     return min((at for at in checkpoints if position < at < end), default=end)

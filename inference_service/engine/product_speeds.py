@@ -1,5 +1,5 @@
-"""Choice of the way that computes products with quantized weights: timed once, kept on disk, and compared with the
-product as given at each load. Uses the network's own layers, once their weights are loaded.
+"""Chooses how products with quantized weights are computed: timed once, kept on disk, and compared with the product as
+given at each load, over the network's own layers.
 """
 
 import logging
@@ -34,19 +34,15 @@ from inference_service.json_cache import JsonCache
 log = logging.getLogger(__name__)
 
 _MOST_ERROR: Final = 0.02
-"""Relative to the largest output. Rounding in 16 bits is below 0.01; a swapped row or a missing group of weights is 0.1
-or more."""
+"""Relative to the largest output. Rounding in 16 bits is below 0.01, a swapped row 0.1 or more."""
 _LEAST_GAIN: Final = 0.1
-"""Fraction of the time as given."""
 _BYTES: Final = 256 << 20
-"""Bytes of weights read in one measurement, if the model has as many: more than a GPU's cache holds."""
+"""Bytes of weights read in one measurement: more than a GPU's cache holds."""
 _FEWEST, _MOST = 2, 32
-"""Products in one measurement."""
 _MOST_SKINNY: Final = 128
-"""Rows up to which the skinny kernel is about as fast as dequantized weights or faster (H100, 4096 to 14336: 64 rows
-134 and 171 µs, 128 204 and 180, 192 284 and 183; 14336 to 4096: 114 and 185, 185 and 211, 248 and 240)."""
+"""Up to so many rows the skinny kernel is about as fast as dequantized weights or faster (H100)."""
 _LONG: Final = 0.5
-"""Seconds of a product above which its figures also stand for larger numbers of rows."""
+"""Seconds of a product above which its figures also stand for more rows."""
 
 STEP, CHUNK = "step", "chunk"
 
@@ -58,11 +54,7 @@ class Case(NamedTuple):
     rows: int
 
     def ways(self, shape: Shape) -> list[str]:
-        """Return the ways worth a trial.
-
-        With the skinny kernel, MLX's kernels for packed matrices are left out: they are far slower, and each takes a
-        minute to compile on a new machine.
-        """
+        """With the skinny kernel, MLX's kernels are left out: far slower, and each takes a minute to compile."""
         if self.kind == CHUNK:
             return [GIVEN, DEQUANTIZED]
         if shape.skinny:
@@ -74,12 +66,10 @@ class Case(NamedTuple):
 
 
 def cases(shape: Shape) -> list[Case]:
-    """Return the cases to measure. A CPU computes row by row whatever the shape, so only chunks are measured there.
+    """Return the cases to measure: chunks alone on a CPU, decode steps alone on a GPU.
 
-    On a GPU chunks are not: MLX's kernels for a packed matrix of more than 32 rows take a minute each to compile on a
-    new machine, and were never much faster (H100, Llama 3.1 8B, 64 rows: 115 to 118 µs given, 69 to 100 dequantized, or
-    within a tenth; 256 rows: 319 to 2,330 given, 235 to 1,681). So weights are dequantized from the first number of
-    rows that would need such a kernel, or that the skinny kernel does not do.
+    There MLX's kernels for a packed matrix of more than 32 rows take a minute each to compile on a new machine, and
+    were never much faster than dequantized weights (H100, Llama 3.1 8B).
     """
     if on_cpu():
         return [Case(CHUNK, rows) for rows in CHUNK_ROWS]
@@ -87,9 +77,7 @@ def cases(shape: Shape) -> list[Case]:
 
 
 def _chunk_on_gpu(shape: Shape) -> Case:
-    """Return the fewest rows of a chunk, or of an expert, for which a GPU dequantizes weights without the skinny
-    kernel.
-    """
+    """Return the fewest rows of a chunk, or of an expert, for which a GPU dequantizes without the skinny kernel."""
     return Case(CHUNK, CHUNK_ROWS[0] if shape.experts else STEP_ROWS[-1] + 1)
 
 
@@ -99,9 +87,8 @@ Measure = Callable[[Shape, Sequence[Any], Sequence[Case]], Figures]
 
 
 class ProductSpeeds:
-    """Figures by device, MLX version and shape, kept in one JSON file. Engine thread only.
-
-    Unreadable figures are measured again; a file that cannot be written is ignored.
+    """Figures by device, MLX version and shape, in one JSON file. Engine thread only. Unreadable ones are measured
+    again.
     """
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
@@ -121,9 +108,9 @@ class ProductSpeeds:
 
 
 def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[PathReport]:
-    """Make each quantized layer of a model compute by the fastest way for its rows, if that is right.
+    """Make each quantized layer compute by the fastest way for its rows, if that is right.
 
-    `dtype` is that of activations. Returns a report for each way in use, with where; none if all is computed as given.
+    `dtype` is that of activations. Returns a report for each way in use; none if all is computed as given.
     """
     taken: dict[str, tuple[list[float], list[str]]] = {}
     for shape, layers in quantized_layers(model, dtype).items():
@@ -156,11 +143,7 @@ def fastest(seconds: Mapping[str, float]) -> str:
 
 
 def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[Case, str], dict[str, float]]:
-    """Return the wanted ways, GIVEN where one is wrong or fails (which is logged), and each way's largest relative
-    error.
-
-    A chunk's way is compared once, with one row (per expert), which compiles nothing that a decode step does not need.
-    """
+    """Return the wanted ways, GIVEN where one is wrong or fails (logged), and each way's largest relative error."""
     chosen: dict[Case, str] = {}
     errors: dict[str, float] = {}
     for case, way in wanted.items():
@@ -189,11 +172,7 @@ def _error(found: mx.array, wanted: mx.array) -> float:
 
 
 def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
-    """Measure each case by each of its ways, over as many layers as matter.
-
-    If a product takes long, as of large weights on a CPU, its figures stand for more rows of its kind. A way that fails
-    has infinite seconds.
-    """
+    """Measure each case by each of its ways, over as many layers as matter. A way that fails has infinite seconds."""
     count = 1 if on_cpu() else max(_FEWEST, min(_MOST, _BYTES // layers[0].weight.nbytes))
     those = list(islice(cycle(layers), count))
     figures: dict[str, dict[str, float]] = {}
@@ -213,7 +192,7 @@ def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Fig
 
 
 def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]], *, warm_up: bool) -> float:
-    """Return the shortest of a few passes over the products, with `warm_up` after one that compiles GPU kernels."""
+    """Return the shortest of a few passes over the products, with `warm_up` after one that compiles."""
     times: list[float] = []
     try:
         if warm_up:
@@ -230,7 +209,7 @@ def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, .
 
 
 def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]]) -> mx.array:
-    """Chain products so that each waits for the one before, as in a model: else a GPU computes several at once."""
+    """Chain products so that each waits for the one before, as in a model."""
     last = computed(layers[0], way, *inputs[0])
     for layer, (x, *indices) in zip(layers[1:], inputs[1:], strict=True):
         last = computed(layer, way, x + last[..., :1], *indices)
@@ -247,7 +226,6 @@ def _inputs(shape: Shape, case: Case, seed: int) -> tuple[mx.array, ...]:
 
 
 def _gain(figures: Figures, way: str, those: Sequence[Case]) -> str:
-    """Describe where a way is used, with the times measured for the most rows."""
     where = f"by {those[0].kind}s of {', '.join(f'{case.rows}' for case in those)} rows"
     if not (seconds := figures.get(str(those[-1]))):
         return where

@@ -1,43 +1,27 @@
 """Products with quantized weights: the seam between a network's linear layers and MLX's kernels.
 
-Decoding gives rows as x [rows, 1, K], for which MLX's CUDA backend reads the weights once per row. It reads them once
-for a matrix [rows, K], but only from 8 rows on, with a kernel that leaves most of the GPU idle where K is long, and
-takes a minute to compile on a new machine. So a few rows have a kernel of our own (`skinny`); for weights that it does
-not support, rows are flattened, or padded to 8.
+MLX's CUDA backend reads the weights once per row of a decode step, and for a matrix once, but with a kernel that leaves
+most of the GPU idle where K is long. So a few rows have a kernel of our own (`skinny`); for weights that it does not
+support, rows are flattened, or padded to 8.
 
-    K to N, 4 bits    rows    given  flattened   padded   skinny    (µs, an H100)
-    4096 to 4096         8       92                           34
-                        32      264                           35
-    4096 to 14336        8      240         50                55
-                        32      869         78                73
-    14336 to 4096        8      258        300                54
-                        32      841        300                63
-    2048 to 3072         2       16         24       24           (another NVIDIA GPU)
-                         4       23         33       19
+    K to N, 4 bits    rows    given  flattened   skinny    (µs, an H100)
+    4096 to 14336        8      240                  55
+                        32      869         78       73
+    14336 to 4096        8      258        300       54
 
-With the kernel, 32 agents of Llama 3.1 8B at 2,048 tokens decoded 10 times as many tokens/s as mlx-lm in the same run
-(2,507 and 250, `engine-llama-3.1-8b-2k-gpu`), without it 4.8 times as many (1,237 and 260, in an earlier run).
+With it, 32 agents of Llama 3.1 8B at 2,048 tokens decoded 10 times as many tokens/s as mlx-lm in the same run, without
+it 4.8 times as many (`engine-llama-3.1-8b-2k-gpu`).
 
-A prompt chunk has so many rows that the weights are dequantized as a whole, for one product, and multiplied by the
-backend's BLAS: far faster than MLX's kernels for packed weights, most of all on a CPU. The same holds for the experts
-of MoE layers, whose rows come sorted by expert: packed weights are read once per row, dequantized ones multiplied group
-by group.
+For a chunk's many rows the weights are dequantized as a whole and multiplied by the backend's BLAS. The same holds for
+the experts of MoE layers, whose rows come sorted by expert.
 
     2048 to 8192, 4 bits, rows     16      64     256       (ms, two cores with OpenBLAS, float32)
     given                         236    1004    4146
     dequantized                   122     135     192
-    32 experts, 1024 to 768, rows of each    2     8    32
-    given                                   44   176   724
-    dequantized                            213   274   172
 
-On an H100 a prompt of 2,048 tokens took Llama 3.1 8B 0.095 s this way, and mlx-lm 0.248 in the same run. Weights come
-out of their packed form by a kernel of ours there (`dequantizing`).
-`product_speeds` finds out which way is fast and right; on Metal, which flattens by itself, nothing is chosen.
-
-Layers are changed in place, MLX's classes never: another model over the same weights is unaffected.
-
-Not changed are unquantized layers; the per-head matrices of multi-head latent attention (`QuantizedMultiLinear`); and
-the experts of a decode step, because each row has its own, and which rows share one is unknown when the graph is built.
+`product_speeds` finds out which way is fast and right; on Metal nothing is chosen. Layers are changed in place, MLX's
+classes never. Unchanged are unquantized layers, `QuantizedMultiLinear`, and the experts of a decode step, since which
+rows share one is unknown when the graph is built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +43,7 @@ SKINNY: Final = "skinny"
 STEP_ROWS: Final = (2, 4, 8, 16, 32)
 """Rows of a decode step to measure; each stands for all numbers up to the next."""
 CHUNK_ROWS: Final = (16, 64, 256)
-"""As STEP_ROWS, for a prompt chunk; for MoE layers, the average rows per expert."""
+"""As STEP_ROWS, for a chunk; for MoE layers, the average rows per expert."""
 _MATRIX: Final = 8
 """Rows from which MLX treats the input as a matrix."""
 
@@ -68,12 +52,11 @@ Product = Callable[[mx.array], mx.array]
 
 
 def flattened(product: Product, x: mx.array) -> mx.array:
-    """Multiply the rows of x [..., 1, K] as one matrix."""
     return product(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
 def padded(product: Product, x: mx.array) -> mx.array:
-    """As `flattened`, with at least 8 rows: they are repeated in one copy, where zeros would take a fill and a copy."""
+    """As `flattened`, with at least 8 rows, repeated in one copy."""
     rows = x.reshape(-1, x.shape[-1])
     count, width = rows.shape
     repeated = mx.broadcast_to(rows[None], (-(-_MATRIX // count), count, width)).reshape(-1, width)
@@ -92,14 +75,11 @@ class ProductChoice:
     """The way of computing products of one shape, by number of rows."""
 
     def __init__(self, steps: Mapping[int, str], chunks: Mapping[int, str]) -> None:
-        """Take the ways by rows of a decode step, and of a chunk. Each stands for all numbers up to the next; fewer
-        rows are computed as given.
-        """
+        """Take the ways by rows of a decode step, and of a chunk, each for all numbers up to the next."""
         self.steps = dict(steps)
         self.chunks = dict(chunks)
 
     def step(self, rows: int) -> str:
-        """Return the way for a decode step of so many rows."""
         return _at(self.steps, rows)
 
     def chunk(self, rows: int) -> str:
@@ -144,9 +124,9 @@ _OURS: Final = {nn.QuantizedLinear: _Linear, nn.QuantizedEmbedding: _Embedding, 
 
 
 def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None) -> mx.array:
-    """Return the product of a layer's weights with x […, K] by `way`, whatever was chosen for the layer.
+    """Return the product with x […, K] by `way`, whatever was chosen for the layer.
 
-    For experts, x is [rows, 1, K] and `indices` [rows] the expert of each row, sorted; only by GIVEN or DEQUANTIZED.
+    For experts, x is [rows, 1, K] and `indices` [rows] the sorted expert of each row; only by GIVEN or DEQUANTIZED.
     """
     if way == SKINNY:
         return _skinny(layer, x)
@@ -161,9 +141,7 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
 
 
 def _skinny(layer: Any, x: mx.array) -> mx.array:
-    """Multiply by the skinny kernel, or as given if it does not support the dtypes of x and the scales. The shape for
-    which it was chosen ensures the rest.
-    """
+    """Multiply by the skinny kernel, or as given if it does not support the dtypes."""
     if layer.scales.dtype != x.dtype or x.dtype not in dequantizing.DTYPES:
         return computed(layer, GIVEN, x)
     rows = x if x.ndim == 3 else x.reshape(1, -1, x.shape[-1])
@@ -189,7 +167,7 @@ def _dequantized(layer: Any, x: mx.array, indices: mx.array | None) -> mx.array:
 
 
 class Shape(NamedTuple):
-    """All that a product's speed depends on: K, N, the quantization, the dtype of x, and the number of experts or 0."""
+    """All that a product's speed depends on: K, N, quantization, the dtype of x, and the number of experts or 0."""
 
     inputs: int
     outputs: int
@@ -201,19 +179,16 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, layer: Any, dtype: mx.Dtype) -> Self:
-        """Return the shape of a quantized layer."""
         *experts, outputs, groups = layer.scales.shape
         how = layer.mode, layer.bits, layer.group_size
         return cls(groups * layer.group_size, outputs, *how, dtype, *experts)
 
     @property
     def skinny(self) -> bool:
-        """True if the skinny kernel supports such products."""
         return not self.experts and skinny.known(self.inputs, self.mode, self.bits, self.group_size, self.dtype)
 
     @property
     def dequantized_bytes(self) -> int:
-        """Bytes of the dequantized weights."""
         return self.inputs * self.outputs * max(1, self.experts) * self.dtype.size
 
     def __str__(self) -> str:
@@ -221,10 +196,8 @@ class Shape(NamedTuple):
 
 
 def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]]:
-    """Return all layers of a model that can have a choice, by shape in order, those inside LoRA layers too.
-
-    `dtype` is that of their input. An embedding counts as the output layer that it may be. Layers with a scale of the
-    whole matrix have no choice.
+    """Return all layers of a model that can have a choice, by shape in order, those inside LoRA layers too. `dtype` is
+    that of their input. An embedding counts as an output layer.
     """
     found: dict[Shape, list[Any]] = {}
     known = set()
@@ -243,12 +216,12 @@ def install(layers: Sequence[Any], choice: ProductChoice) -> None:
             for part in {"weight", "scales", "biases"} & set(layer):  # Kernels ignore strides.
                 layer[part] = mx.contiguous(layer[part])
         layer.products = choice
-        # Not a new object: models, and wrappers of layers, refer to this one.
+        # Not a new object: wrappers of layers refer to this one.
         layer.__class__ = _OURS.get(type(layer), type(layer))
 
 
 def dequantized_bytes(model: nn.Module, dtype: mx.Dtype) -> int:
-    """Return the bytes of the largest weights that prompt chunks dequantize, of two layers because they may overlap."""
+    """Return the bytes of the largest weights that chunks dequantize, of two layers because they may overlap."""
     shapes = quantized_layers(model, dtype).items()
     return 2 * max((shape.dequantized_bytes for shape, [layer, *_] in shapes if _dequantizes(layer)), default=0)
 

@@ -1,6 +1,5 @@
-"""Full blocks of a prompt, named by their chain hash while the prompt is computed. Engine thread.
-
-So turns that begin with the same tokens find them at once, and a cancelled turn leaves what it has computed.
+"""Full blocks of a prompt, named by their chain hash while the prompt is computed, so that others find them at once.
+Engine thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +22,7 @@ class Kept:
 class PromptBlocks:
     """The full blocks of one turn's prompt; none by default.
 
-    `names` are those of all full blocks of the prompt. `kept` is called with computed blocks, `look` to have the pool
-    searched again; both on the engine thread.
+    `kept` is called with computed blocks, `look` to have the pool searched again; both on the engine thread.
     """
 
     names: Sequence[bytes] = ()
@@ -36,16 +34,15 @@ class PromptBlocks:
     _done: int = 0
 
     def begin(self, reused: int) -> None:
-        """Note that so many of the prompt's tokens are reused."""
         self._done = max(self._done, reused // BLOCK_TOKENS)
 
     def at(self, position: int) -> bytes:
-        """Return the name of the full block that contains the token at `position`; empty if none does."""
+        """Return the name of the full block of the token at `position`; empty if there is none."""
         index = position // BLOCK_TOKENS
         return self.names[index] if index < len(self.names) else b""
 
     def look_for(self, name: bytes) -> bool:
-        """Have the pool searched again, unless it was for this block last time; return whether an answer will come."""
+        """Have the pool searched again, unless it was for this block; return whether an answer will come."""
         if name == self._looked_for:
             return False
         self._looked_for, self.looking = name, True
@@ -53,10 +50,7 @@ class PromptBlocks:
         return True
 
     def keep(self, tokens: int, checkpoint: Checkpoint | None = None) -> Sequence[bytes]:
-        """Note that the full blocks of the first `tokens` tokens are computed; return the names of new ones.
-
-        `checkpoint`, if any, is at `tokens`.
-        """
+        """Note that the full blocks of the first `tokens` tokens are computed; return new names."""
         first, end = self._done, min(tokens // BLOCK_TOKENS, len(self.names))
         if first >= end:
             return ()

@@ -1,4 +1,4 @@
-"""Prompt half of the batch engine; `batching` is the half that decodes.
+"""Prompt half of the batch engine; `batching` decodes.
 
 A long prompt is computed in chunks, one sequence at a time, the one with the least left first. A short prompt, or the
 rest of a long one, rides along in a decoding pass.
@@ -41,17 +41,13 @@ _NAMES: Final = 4096
 _RIDES, _RIDES_ON_CPU = 256, 128
 """Most tokens of one prompt that ride along."""
 _ROWS, _ROWS_ON_CPU = 768, 512
-"""Most tokens of all prompts that ride along in one pass.
+"""Most tokens of all prompts that ride along in one pass: more make fewer passes, fewer shorter gaps.
 
-More make fewer passes of arriving turns, fewer make shorter gaps. 32 agents at work, Llama 3.1 8B on an H100, in one
-run of an early `agentmem bench work`: first tokens (p95) 441 to 499 ms with 512, 362 to 375 with 768, 372 to 409 with
-1,024. 8 agents with 57 new tokens each at once, SmolLM2 on two cores, the engine alone: the last first token came after
-6.6 to 7.7 s with prompts in chunks, after 5.6 to 6.1 with 64 rows, 4.4 with 128, 3.7 with 512.
+32 agents of Llama 3.1 8B at work on an H100: first tokens (p95) after 441 to 499 ms with 512, 362 to 375 with 768, 372
+to 409 with 1,024. 8 agents of SmolLM2 at once on two cores: 4.4 s with 128, 3.7 with 512.
 """
 _PASS_SECONDS_ON_CPU, _PASS_SECONDS_ALONE, _FEWEST_ROWS = 2.0, 4.0, 64
-"""Longest time of such a pass on a CPU, while streams wait for it and while none does, and rows that it may have at any
-speed.
-"""
+"""Seconds of such a pass on a CPU, while streams wait for it and while none does, and rows that it has at any speed."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -59,8 +55,7 @@ class PromptEngine(ABC):
     """Computes the prompts of waiting turns. Engine thread only.
 
     An error ends only the turn whose prompt raised it. After a failed allocation a prompt is begun again once.
-
-    `others_decode` returns whether turns of other models generate, which wait for this one's chunks too.
+    `others_decode` returns whether turns of other models generate.
     """
 
     model: Any
@@ -69,11 +64,10 @@ class PromptEngine(ABC):
     asked: Callable[[], bool] = lambda: False
     """Returns whether work waits for the engine thread: then a chunk stops between two layers."""
     flush: Callable[..., object] = lambda soon: None  # noqa: ARG005
-    """Called when all tokens of the computed passes have been emitted; `soon` says that they cannot wait for more."""
+    """Called when all tokens of computed passes are emitted; `soon`: they cannot wait for more."""
     stepped: Callable[[str], object] = lambda _: None
-    """Called on the engine thread for each prompt chunk ("prefill") and each pass ("decode")."""
+    """Called for each prompt chunk ("prefill") and each pass ("decode"). Engine thread."""
     headroom: Headroom = field(default_factory=Headroom)
-    """Checks the device's free memory before KV is restored, before a chunk, and before a pass."""
     gathering: Gathering = field(default_factory=Gathering, init=False)
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
@@ -84,11 +78,11 @@ class PromptEngine(ABC):
     """True once a chunk has taken memory that is worth giving back."""
     _tokens_per_second: float = field(default=0.0, init=False)
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
-    """Names of the latest blocks of prompts that were put into the pool; some have left it since."""
+    """Names of the latest blocks of prompts that were put into the pool."""
 
     @property
     def prompts(self) -> int:
-        """Number of turns with pending prompts, of those that are planned, too. Any thread."""
+        """Turns with pending prompts, and planned ones. Any thread."""
         return len(self._waiting) + self.gathering.expected
 
     @property
@@ -106,9 +100,8 @@ class PromptEngine(ABC):
             guarded(job.cancel, job.fail)
 
     def _riders(self) -> list[TurnJob]:
-        """Start and return the turns whose prompts, or the rest of them, ride in the next pass.
-
-        The shortest come first, with aging. A turn for which the pass has no rows left rides in a later one.
+        """Start and return the turns whose prompts, or the rest of them, ride in the next pass; the shortest first,
+        with aging.
         """
         ready, found = self._ready, []
         waiting, names = [job for job in ready if self._rides(job)], Counter(job.next_block for job in ready)
@@ -129,9 +122,7 @@ class PromptEngine(ABC):
         return found
 
     def _room(self, waiting: Sequence[TurnJob]) -> int:
-        """Return how many tokens of these prompts may ride in the next pass. Without memory for all of the first, it is
-        computed in chunks.
-        """
+        """Return how many tokens of these prompts may ride in the next pass."""
         if not waiting:
             return 0
         rows = min(self._rows, sum(job.remaining for job in waiting))
@@ -141,7 +132,7 @@ class PromptEngine(ABC):
 
     @property
     def _rows(self) -> int:
-        """Most tokens of prompts in one pass, by time."""
+        """Return the most tokens of prompts in one pass, by time."""
         if not on_cpu():
             return _ROWS
         seconds = _PASS_SECONDS_ON_CPU if self._others_wait() else _PASS_SECONDS_ALONE
@@ -154,9 +145,8 @@ class PromptEngine(ABC):
     def _rides(self, job: TurnJob) -> bool:
         """Return whether the rest of a prompt is computed as rows of a pass, not in chunks.
 
-        At most one token rides if memory was short; without `model.rides`; if layers are recurrent, because those take
-        a sequence's tokens in order; or if they compute attention by themselves, over arrays that are made for each
-        row. A prompt with a checkpoint to make before its end does not ride.
+        At most one token rides if memory was short, without `model.rides`, and if layers are recurrent or compute
+        attention by themselves. A prompt with a checkpoint before its end does not ride.
         """
         if job.decoding is None or job.chunk is not None:
             return False
@@ -166,7 +156,7 @@ class PromptEngine(ABC):
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob, pending_bytes: int = 0) -> None:
-        """Start a turn: without arrays, if there is no memory for those of what it reuses beside `pending_bytes`."""
+        """Start a turn: without arrays, if there is no memory for them beside `pending_bytes`."""
         nbytes = self.store.start_bytes(job.reused) if job.arrays else 0
         room = not nbytes or self.headroom.make(pending_bytes + nbytes)
         job.start()
@@ -174,7 +164,6 @@ class PromptEngine(ABC):
             self.store.forgo_arrays(job.kv)
 
     def _advance(self, job: TurnJob) -> None:
-        """Compute one chunk of a prompt, or continue the active one."""
         if job.chunk is None:  # Aging counts chunks: stops are many when many requests arrive.
             for other in self._waiting:
                 other.waited_steps = 0 if other is job else other.waited_steps + 1
@@ -182,14 +171,14 @@ class PromptEngine(ABC):
 
     @property
     def _ready(self) -> list[TurnJob]:
-        """Waiting turns, without those whose pool search is pending."""
+        """Return waiting turns, without those whose pool search is pending."""
         return [job for job in self._waiting if not job.blocks.looking]
 
     def _next(self) -> TurnJob | None:
         """Return the turn whose prompt is next; None if there is none, or it first searches the pool for more.
 
-        If another is about to compute the block that a prompt would begin with, that one goes first, which costs no
-        time: each block is computed once and found by all.
+        If another is about to compute the block that a prompt begins with, that one goes first: each block is computed
+        once.
         """
         names = Counter(job.next_block for job in self._ready)
         ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job, names)]
@@ -211,9 +200,7 @@ class PromptEngine(ABC):
         return names[name] > 1 or (name in self._kept and job.blocks.look_for(name))
 
     def _fail(self, job: TurnJob, error: Exception) -> None:
-        """End a turn by its prompt's error. After a failed allocation, begin it again once instead, in the smallest
-        chunks.
-        """
+        """End a turn by its prompt's error; after a failed allocation, begin it again once, in the smallest chunks."""
         self._written.pop(job, None)
         if ran_out(error) and job in self._waiting and not job.cramped:
             log.warning("no memory for a chunk of a prompt, which is begun again: %s", error)
@@ -277,7 +264,7 @@ class PromptEngine(ABC):
         end = next_stop(self.store.geometry, position, stops, min(end, last))
         ids, of = job.between(position, end), Pass([Piece(job.kv, end - position)], rows=False)
         caches = self.store.caches(of)
-        self.model(mx.array([ids]), caches)  # Lazy: what follows the last layer's KV is never computed.
+        self.model(mx.array([ids]), caches)  # Lazy: nothing after the last layer's KV is computed.
         self._written[job] = written = self.store.taken(of, caches)
         return PrefillChunk(caches, written.state, position, end - position, speed)
 

@@ -1,18 +1,13 @@
 """Effect of quantized KV on a model's output, measured once per model, up a ladder of bits to the fewest that are good.
 
-A config does not show what its model tolerates. So the same text is run with unquantized and with quantized KV, and the
-mean KL divergence of the next-token distributions says how far they are apart.
+The same text is run with unquantized and with quantized KV; the mean KL divergence of next-token distributions says how
+far they are apart. Over nine formats of SmolLM2-135M and ten of Gemma 3 270M it is 0.8 to 1.6 times that over six kinds
+of text, and their logarithms correlate with 0.998 and 0.996 (`agentmem bench quality`). The sample states facts and
+asks for them: over prose and code alone, a model that forgot facts was at 0.011.
 
-Its predictions were tested on two real language models (`agentmem bench quality`): over nine formats of SmolLM2-135M
-and ten of Gemma 3 270M, the divergence on this sample is 0.8 to 1.6 times that over six other kinds of text (0.5 with
-Gemma's 8 bits). The logarithms of both correlate with 0.998 and 0.996, and their ranks are the same. The sample states
-facts and asks for them: over prose and code alone, a model that forgot facts was at 0.011.
-
-The limits are between what costs SmolLM2 1.4 % of perplexity (0.019 on the sample) and Gemma 3.6 % (0.024). Before K
-and V were balanced, SmolLM2's recall in chats fell by 2 points in 100 at 0.046 and 0.058, which is within noise, by 5
-to 9 at 0.092 to 0.1, and by 18 at 0.17. Other models may be more certain: the demo model, whose keys have a bias that
-plain 4 bits cannot pack, recalls all at 0.08, 95 % at 0.10 and 29 % at 1.2 (`agentmem bench key-outliers`). Of long
-contexts so few tokens say little.
+The limits are between what costs SmolLM2 1.4 % of perplexity (0.019 on the sample) and Gemma 3.6 % (0.024). SmolLM2's
+recall in chats fell by 2 points in 100 at 0.046 and 0.058, by 5 to 9 at 0.1, by 18 at 0.17. Of long contexts so few
+tokens say little.
 """
 
 import math
@@ -35,19 +30,17 @@ from inference_service.engine.quantization import KVFormat
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS, MOST_TAIL_NATS = 0.02, 0.25
-"""Largest divergence at which bits are good: mean, and what one token of a hundred exceeds."""
+"""Largest good divergence: mean, and 99th percentile."""
 _TAIL: Final = 0.99
 
 LADDER: Final = ("4", "5/4", "6/4", "6", "8")
-"""Bits that can be recommended, the fewest first. K's grow first, because nearly all error of 4 bits is in K. From 6 on
-it is not: 8/4, as many bytes as 6, leaves four times its divergence (SmolLM2)."""
+"""Bits that can be recommended, the fewest first. K's grow first, because nearly all error of 4 bits is in K."""
 
 WINDOWS_LADDER: Final = ("4", "4w6", "5/4w6", "6/4w6", "6", "8")
-"""`LADDER` for models with sliding windows: those do not grow with the context, so their bits are the cheapest."""
+"""For models with sliding windows: those do not grow with the context, so their bits are cheapest."""
 
 TOKENS: Final = 1024
-"""Length of the sample; each format costs a prefill of it. Over a quarter of it, single tokens decide whether the mean
-of a format is above 0.02 nats, and three tokens are above the 99th percentile."""
+"""Length of the sample. Over a quarter of it, single tokens decide."""
 
 _MARGIN: Final = 4
 _CHUNK = 128
@@ -57,8 +50,8 @@ _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 
 
 class Divergence(NamedTuple):
-    """KL divergence of next-token distributions, unquantized against quantized, in nats. Infinite if the logits with
-    quantized KV are NaN or infinite.
+    """KL divergence of next-token distributions, unquantized against quantized, in nats; infinite if logits are not
+    finite.
     """
 
     mean: float
@@ -69,7 +62,7 @@ class Divergence(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """True if both are small enough; NaN never is."""
+        """NaN is never good."""
         return self.mean + self.margin <= MOST_NATS and self.tail <= MOST_TAIL_NATS
 
 
@@ -78,10 +71,10 @@ _UNKNOWN: Final = Divergence(math.inf, math.inf)
 
 @dataclass(frozen=True)
 class Quality:
-    """Divergences measured over `tokens` positions, and the advice that follows.
+    """Divergences over `tokens` positions, and the advice that follows.
 
-    `divergences` are by bits as text, the fewest first; empty if the unquantized logits are NaN or infinite: then
-    nothing can be compared. `rungs` are the ladder's.
+    `divergences` are by bits, the fewest first; empty if the unquantized logits are not finite. `rungs` are the
+    ladder's.
     """
 
     tokens: int
@@ -90,20 +83,19 @@ class Quality:
 
     @property
     def recommended(self) -> str:
-        """The first rung of the ladder that is good; empty if none is."""
+        """The first good rung of the ladder; empty if none is."""
         return next((bits for bits in self.rungs if self.is_good(bits)), "")
 
     def is_good(self, bits: str) -> bool:
-        """Return whether these bits were measured and are good."""
         return self.divergences.get(bits, _UNKNOWN).good
 
     def answers(self, bits: str) -> bool:
-        """Return whether all was measured that `measure` would by today's limit, for a model with KV of these bits."""
+        """Return whether all was measured that `measure` would, for a model with KV of these bits."""
         behind = self.rungs.index(self.recommended) + 1 if self.recommended else len(self.rungs)
         return not self.divergences or self.divergences.keys() >= {bits, *self.rungs[:behind]}
 
     def verdict(self, bits: str) -> str:
-        """Return a line for the log with finding and advice, for a model whose KV has these bits."""
+        """Return a line for the log with finding and advice."""
         if not self.divergences:
             return "the model's logits are NaN or infinite even without quantized KV; try another dtype"
         found = ", ".join(f"{kl.mean:.2g} with {each} bits" for each, kl in self.divergences.items())
@@ -126,7 +118,6 @@ class Divergences(NamedTuple):
 
 
 def ladder(geometry: Geometry) -> Sequence[str]:
-    """Return the bits that can be recommended for a model, the fewest first."""
     return WINDOWS_LADDER if geometry.sliding and geometry.full_groups else LADDER
 
 
@@ -138,14 +129,11 @@ def measure(
     calibration: Calibration | None = None,
     seconds: float = _SECONDS,
 ) -> Quality:
-    """Run the first `tokens` tokens of the sample without and with quantized KV. Engine thread.
+    """Run the first `tokens` tokens of the sample without and with quantized KV, up the ladder to the first good bits.
+    Engine thread.
 
-    Takes two prefills, or three if the model's own bits are not the ladder's first, and two for each further rung, up
-    to the first that is good. Fewer than 128 tokens say little: over the first 64 the unchanged demo model would fail.
-    A CPU stops once a call of the ladder has taken `seconds`; what it read no further has a `margin`.
-
-    `model` has the attention backend installed; only the bits of its `geometry` vary. Logits are held for 128 tokens at
-    a time. Only the backend's count of calls and MLX's peak change.
+    Each format takes a prefill. A CPU stops once a call has taken `seconds`; the rest becomes `margin`. `model` has the
+    attention backend installed; only the bits of its `geometry` vary. Logits are held for 128 tokens at a time.
     """
     token_ids, rungs = sample(tokenizer, tokens), ladder(geometry)
     found: dict[str, Divergence] = {}
@@ -172,25 +160,19 @@ def measure(
 
 
 def _size(bits: str) -> tuple[int, int, int]:
-    """Return the sort key of bits by size; those of windows decide between equals, then K's."""
+    """Return the sort key: those of windows decide between equals, then K's."""
     parsed = KVBits.parse(bits)
     return parsed.k + parsed.v, sum(parsed.of_windows), parsed.k
 
 
 def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
-    """Return the first `tokens` tokens of the sample, after the tokenizer's prefix; fewer if it is shorter.
-
-    The sample states facts and asks for them, which needs distinct keys; code, other scripts and figures are in
-    between, so that a few hundred tokens have something of each.
-    """
+    """Return the first `tokens` tokens of the sample, after the tokenizer's prefix; fewer if it is shorter."""
     text = _SAMPLE.read_text(encoding="utf-8")
     return [*tokenizer.prefix_ids, *tokenizer.encode(text, parse_special=False)][:tokens]
 
 
 def other_text(tokenizer: Tokenizer, tokens: int) -> list[int]:
-    """Return the last `tokens` tokens of the sample, after the tokenizer's prefix, for calibration: what is measured on
-    the first ones does not know them.
-    """
+    """Return the last `tokens` tokens of the sample, for calibration: the check is of the first ones."""
     prefix, text = tokenizer.prefix_ids, _SAMPLE.read_text(encoding="utf-8")
     return [*prefix, *tokenizer.encode(text, parse_special=False)[len(prefix) - tokens :]]
 
@@ -204,8 +186,7 @@ def divergences(
     seconds: float = math.inf,
     most: int | None = None,
 ) -> Divergences:
-    """Return the divergence of each format over the first `most` positions, by default all. Without `calibration`, K
-    and V are not centred.
+    """Return the divergence of each format over the first `most` positions, by default all.
 
     A CPU stops after the 128 tokens in which it comes to `seconds`. Engine thread.
     """
@@ -228,9 +209,8 @@ def divergences(
 
 
 def _over(rows: npt.NDArray[np.float32], whole: bool) -> Divergence:
-    """Return what tokens' divergences say; `whole` if they are of all tokens of the sample.
-
-    Over the first 128 to 640 tokens, Gemma 3 270M's 4 bits are at 0.013 to 0.020 nats, and over all 1,024 at 0.024.
+    """`whole`: the rows are all tokens of the sample. Over its first 128 to 640, Gemma 3 270M's 4 bits are at 0.013 to
+    0.020 nats, and over all 1,024 at 0.024.
     """
     if not np.isfinite(rows).all():
         return _UNKNOWN
@@ -239,17 +219,16 @@ def _over(rows: npt.NDArray[np.float32], whole: bool) -> Divergence:
 
 
 def kl_divergences(p: mx.array, q: mx.array) -> npt.NDArray[np.float32]:
-    """Return KL(softmax(p) || softmax(q)) in nats of each row, of logits [rows, vocabulary]; in float32, 32 rows at a
-    time.
+    """Return KL(softmax(p) || softmax(q)) in nats of each row of logits [rows, vocabulary], in float32.
 
-    Infinite if a row of `q` is no distribution (NaN or infinite logits) or excludes a token that `p` does not. `p` is
-    finite except for tokens that it excludes (-inf).
+    Infinite if a row of `q` is no distribution or excludes a token that `p` does not. `p` is finite except for tokens
+    that it excludes (-inf).
     """
     found = []
     for start in range(0, p.shape[0], _ROWS):
         rows = (each[start : start + _ROWS].astype(mx.float32) for each in (p, q))
         log_p, log_q = (each - mx.logsumexp(each, axis=-1, keepdims=True) for each in rows)
-        # A token that p excludes counts nothing, whatever q says; but NaN, which equals nothing, stays.
+        # NaN, which equals nothing, stays.
         terms = mx.where(log_p == -mx.inf, 0.0, mx.exp(log_p) * (log_p - log_q))
         piece = np.array(terms.sum(axis=-1))
         found.append(np.where(np.isnan(piece), np.inf, np.maximum(piece, 0.0)))  # rounding can make equal rows negative

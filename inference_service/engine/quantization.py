@@ -1,8 +1,7 @@
-"""Quantization of K and V by MLX's affine scheme. Kernels in `paged` compute with it; `paged.arena`
-and `agentmem.kv.blockfile` store its weights, scales and biases.
+"""Quantization of K and V by MLX's affine scheme.
 
 A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits. K and V
-have bits of their own: nearly all error of 4 bits comes from K, through the softmax.
+have bits of their own: nearly all error of 4 bits comes from K.
 """
 
 from dataclasses import dataclass, replace
@@ -24,16 +23,14 @@ MOST_BITS: Final = BITS[-1]
 
 
 class Quantization(NamedTuple):
-    """How one tensor is packed: bits per element, and elements per group."""
-
     bits: int
     group_size: int
 
 
 @dataclass(frozen=True)
 class KVFormat:
-    """How K and V are packed: bits per element of each, elements per group, and the transform before (`codec`). Layers
-    with a sliding window may have bits of their own.
+    """How K and V are packed: bits of each, elements per group, and the transform before. Layers with a sliding window
+    may have bits of their own.
     """
 
     k_bits: int = 4
@@ -44,17 +41,14 @@ class KVFormat:
 
     @property
     def bits(self) -> KVBits:
-        """Bits of K and V."""
         return KVBits(self.k_bits, self.v_bits, self.windows)
 
     @property
     def k(self) -> Quantization:
-        """Packing of K."""
         return Quantization(self.k_bits, self.group_size)
 
     @property
     def v(self) -> Quantization:
-        """Packing of V."""
         return Quantization(self.v_bits, self.group_size)
 
     @property
@@ -64,7 +58,7 @@ class KVFormat:
         return replace(self, k_bits=k, v_bits=v, windows=None)
 
     def with_bits(self, bits: str) -> Self:
-        """Return this format with other bits, as `KVBits` are written. Raises ValueError."""
+        """`bits` as `KVBits` are written. Raises ValueError."""
         k, v, windows = KVBits.parse(bits)
         return replace(self, k_bits=k, v_bits=v, windows=windows)
 
@@ -73,7 +67,6 @@ class KVFormat:
 
 
 FOUR_BITS: Final = KVFormat()
-"""The default format."""
 
 
 class Quantized(NamedTuple):
@@ -88,18 +81,17 @@ class Quantized(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the three arrays."""
         return sum(int(part.nbytes) for part in self)
 
     @property
     def dtype(self) -> mx.Dtype:
-        """Dtype of the original tensor: Phi-2 and StableLM return to it from attention in float32."""
+        """Phi-2 and StableLM return to it from attention in float32."""
         return self.scales.dtype
 
 
 def quantize(x: mx.array, by: Quantization) -> Quantized:
-    """Quantize [..., width], whole groups, along the last axis. Codes are MLX's; but of 8 bits, whose error that is
-    lost in, scales and biases are those of least squared error for the codes.
+    """Quantize [..., width], whole groups. Codes are MLX's; below 8 bits scales and biases have the least squared
+    error.
 
     That takes a quarter of SmolLM2's divergence with 4 bits, and two thirds of the largest ones.
     """
@@ -136,19 +128,19 @@ def _bias(scale: mx.array, scales: mx.array, biases: mx.array, mean: mx.array, m
 
 
 def filled_up(x: mx.array, group_size: int) -> mx.array:
-    """Pad [..., width] with zeros to whole groups: 80 elements to 96, in groups of 32.
+    """Pad [..., width] with zeros to whole groups.
 
-    Zeros in keys add nothing to a score; those in values are cut off the output of attention.
+    Zeros in keys add nothing to a score; those in values are cut off the output.
     """
     missing = -x.shape[-1] % group_size
     return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def dequantize(x: Quantized, by: Quantization) -> mx.array:
-    """Return the values [..., width] that attention sees, in the dtype of the scales.
+    """Return the values [..., width], in the dtype of the scales.
 
-    On a CPU MLX takes five operations, which take as long for the token of a step as packing and rotating it several
-    times. One takes an eighth of that, and two thirds of 30 layers of 256 tokens; its values are the same to the bit.
+    MLX's five operations on a CPU take eight times as long for one token as this one; the values are the same to the
+    bit.
     """
     if not on_cpu() or 32 % by.bits:
         return mx.dequantize(*x, group_size=by.group_size, bits=by.bits)
@@ -176,5 +168,5 @@ def last_axes(width: int, by: Quantization) -> dict[str, int]:
 
 
 def bytes_per_element(dtype: mx.Dtype, by: Quantization) -> float:
-    """Return the bytes of an element with its share of scale and bias, which have the compute dtype."""
+    """With a share of scale and bias."""
     return by.bits / 8 + 2 * dtype.size / by.group_size

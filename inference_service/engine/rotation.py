@@ -1,7 +1,4 @@
-"""Rotation R = diag(signs) Hadamard of the scheme `rotated`; see `codec`.
-
-rotation.cu is its version for NVIDIA GPUs.
-"""
+"""Rotation R = diag(signs) Hadamard; see `codec`. rotation.cu is its version for NVIDIA GPUs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,7 +15,7 @@ _SIGNS: Final = b"agentmem.rotated"
 
 
 def rotated(x: mx.array, mean: mx.array | None = None, scale: float = 1.0) -> mx.array:
-    """Return [..., width], less a mean, times R and `scale`: signs, then a Hadamard transform of each block."""
+    """Return [..., width], less a mean, times R and `scale`."""
     signs = _signs(x.shape[-1], x.dtype)
     return _transformed(x * signs if mean is None else _centred(x, mean, signs), scale)
 
@@ -30,7 +27,7 @@ def rotated_back(x: mx.array, mean: mx.array | None = None) -> mx.array:
 
 
 def block_width(width: int) -> int:
-    """Return how many elements are mixed: the largest power of two that divides the width, so 64 of MLA's 576."""
+    """Return how many elements are mixed: the largest power of two that divides the width."""
     return width & -width
 
 
@@ -40,7 +37,7 @@ def block(width: int, by: KVFormat) -> int:
 
 
 def signs(width: int) -> Sequence[int]:
-    """Return the signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
+    """Return 1 or -1 by bits of SHAKE-256. KV in files depends on them, so they never change."""
     bits = int.from_bytes(hashlib.shake_256(_SIGNS).digest(-(-width // 8)), "little")
     return [1 - 2 * (bits >> at & 1) for at in range(width)]
 
@@ -54,7 +51,7 @@ def matrix(width: int) -> npt.NDArray[np.float64]:
 
 
 def sign_words(width: int) -> str:
-    """Return a C initializer of the signs of a row: a bit for each, set where it is -1; a zero for width 0."""
+    """Return a C initializer: a bit for each sign, set where it is -1; a zero for width 0."""
     found = signs(width)
     words = [sum((sign < 0) << bit for bit, sign in enumerate(found[at : at + 32])) for at in range(0, width, 32)]
     return f"{{{', '.join(f'{word}u' for word in words or [0])}}}"
@@ -65,7 +62,6 @@ def _signs(width: int, dtype: mx.Dtype) -> mx.array:
     return mx.array(list(signs(width)), dtype=dtype)
 
 
-# One operation each: at a decode step an operation costs its launch.
 @partial(mx.compile, shapeless=True)
 def _centred(x: mx.array, mean: mx.array, signs: mx.array) -> mx.array:
     return (x - mean) * signs

@@ -1,11 +1,8 @@
 """Sampling of a turn's next token: biases, penalties, filters, grammars, and random keys. Engine thread.
 
-Filters and penalties are mlx-lm's. A random key is made of the request's own seed and of how many tokens it has drawn,
-so that a seeded request gives the same tokens whatever else runs.
-
-A grammar's mask is applied in the sampler, not by a logits processor, so that log-probabilities stay the model's. A
-grammar needs the last token on the host, while the batch leaves it on the device until a step later: a constrained
-sampler waits for it, with the model's next step already under way.
+Filters and penalties are mlx-lm's. A random key is made of the request's seed and how many tokens it has drawn, so that
+a seeded request repeats whatever else runs. A grammar's mask is applied in the sampler, so that log-probabilities stay
+the model's; it waits for the last token, with the model's next step already under way.
 """
 
 import secrets
@@ -28,11 +25,11 @@ Processor = Callable[[mx.array, mx.array], mx.array]
 _WHOLE_HISTORY = 1 << 30
 _WORD = (1 << 64) - 1
 _BLOCK = 128
-"""Tokens whose maximum is taken at once: the fastest of 32 to 512, for 128K and 262K tokens."""
+"""Tokens whose maximum is taken at once."""
 
 
 class Filters(NamedTuple):
-    """How a token is drawn from log-probabilities. A temperature of 0 takes the most likely."""
+    """A temperature of 0 takes the most likely token."""
 
     temperature: float
     top_p: float
@@ -50,8 +47,8 @@ class Biases(NamedTuple):
 class TokenSampler:
     """Samples one turn's tokens: log-probabilities [1, vocabulary] to ids [1], lazily.
 
-    With `top_logprobs`, the step that samples a token computes its log-probability and those of so many most likely
-    tokens, before filters and grammar; `next_logprobs` returns them when the token is on the host.
+    With `top_logprobs`, a step computes the log-probabilities of its token and of so many likely ones, before filters
+    and grammar; `next_logprobs` returns them when the token is on the host.
     """
 
     def __init__(self, sampling: Sampling, top_logprobs: int | None = None) -> None:
@@ -66,7 +63,7 @@ class TokenSampler:
 
     @property
     def by_rows(self) -> bool:
-        """True if the row is sampled by itself: it reports log-probabilities, or a grammar needs its last token."""
+        """True if the row is sampled by itself."""
         return self._top_logprobs is not None
 
     @property
@@ -80,16 +77,16 @@ class TokenSampler:
         self._drawn = len(token_ids)
 
     def next_key(self) -> int:
-        """Return the random key of the next token, 64 bits."""
+        """64 bits."""
         self._drawn += 1
         return mixed(self._seed + self._drawn)
 
     def return_keys(self, count: int) -> None:
-        """Take back the last keys: their tokens are thrown away, and will be drawn again."""
+        """Take back the last keys: their tokens will be drawn again."""
         self._drawn -= count
 
     def check(self, index: int) -> None:
-        """Raise the error that made the sampled token of this index, from 0, meaningless. There is none here."""
+        """Raise the error that made the sampled token of this index meaningless. There is none here."""
 
     def next_logprobs(self) -> tuple[float | None, tuple[tuple[int, float], ...]]:
         """Return the log-probability of the next sampled token, in step order, and the most likely tokens'."""
@@ -105,7 +102,7 @@ class TokenSampler:
         if self._top_logprobs is not None:
             own = logprobs[0, token[0]].astype(mx.float32)
             computed = (own, *(likeliest(logprobs[0], self._top_logprobs) if self._top_logprobs else ()))
-            # With this step, before the next one's work, so that reading them does not wait.
+            # With this step, so that reading them does not wait for the next.
             mx.async_eval(token, *computed)  # type: ignore[no-untyped-call]
             self._computed.append(computed)
         return token
@@ -115,10 +112,7 @@ class TokenSampler:
 
 
 def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.array:
-    """Draw a token from each row of log-probabilities [rows, vocabulary], by a random key each; ids [rows], lazily.
-
-    A row's token does not depend on the other rows.
-    """
+    """Draw a token from each row of log-probabilities [rows, vocabulary], by its random key; ids [rows], lazily."""
     if filters.temperature == 0:
         return mx.argmax(logprobs, axis=-1)
     logprobs = logprobs.astype(mx.float32)
@@ -131,12 +125,12 @@ def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.arr
         logprobs = apply_top_k(logprobs, filters.top_k)
     words = mx.array(np.array([divmod(key, 1 << 32) for key in keys], np.uint32))
     noise = mx.vmap(lambda key: mx.random.gumbel((vocabulary,), key=key))(words)
-    # From the maximum down, so that a tiny temperature leaves the most likely token instead of nothing.
+    # From the maximum down, so that a tiny temperature leaves the most likely token.
     return mx.argmax((logprobs - logprobs.max(axis=-1, keepdims=True)) / filters.temperature + noise, axis=-1)
 
 
 def mixed(number: int) -> int:
-    """Return 64 bits that look random: the output of SplitMix64 (Steele, Lea and Flood, 2014) for this state."""
+    """Return 64 bits that look random: the output of SplitMix64 (Steele, Lea and Flood, 2014)."""
     number = (number * 0x9E3779B97F4A7C15) & _WORD
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -144,11 +138,7 @@ def mixed(number: int) -> int:
 
 
 def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
-    """Return the processors that change logits by the tokens before.
-
-    The repetition penalty counts the whole history; presence and frequency count only generated tokens, which begin at
-    `prompt_tokens`.
-    """
+    """The repetition penalty counts the whole history; presence and frequency count tokens from `prompt_tokens` on."""
     penalty = sampling.repetition_penalty
     whole = make_logits_processors(
         repetition_penalty=penalty if penalty != 1.0 else None,
@@ -164,11 +154,11 @@ def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
 
 
 def likeliest(logprobs: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Return the `count` most likely tokens of log-probabilities [vocabulary], most likely first, lazily: ids, int32
-    [count], and log-probabilities, float32 [count].
+    """Return the `count` most likely tokens of [vocabulary], lazily: ids, int32 [count], and log-probabilities,
+    float32.
 
-    Of equals the lowest id comes first, as in a stable sort of the vocabulary. That takes 12 ms for 128K tokens on a
-    CPU, and this 0.3: the first `count` lie in the `count` blocks with the largest maxima.
+    Of equals the lowest id comes first. A stable sort takes 12 ms for 128K tokens on a CPU, this 0.3: the first `count`
+    lie in the blocks with the largest maxima.
     """
     vocabulary = logprobs.shape[-1]
     blocks = mx.pad(logprobs, (0, -vocabulary % _BLOCK), constant_values=-mx.inf).reshape(-1, _BLOCK)
@@ -185,8 +175,7 @@ _LEAST = -1e30
 class ConstrainedSampler(TokenSampler):
     """Samples tokens that a grammar allows, and end-of-sequence where it is complete. Engine thread.
 
-    A step that raises costs every row of its batch, so the grammar never makes it raise: `check` reports a turn whose
-    grammar cannot continue, and tokens sampled for it afterwards mean nothing.
+    A step that raises would cost every row: `check` reports a turn whose grammar cannot continue.
     """
 
     def __init__(self, sampling: Sampling, grammar: Grammar, top_logprobs: int | None = None) -> None:
@@ -218,14 +207,11 @@ class ConstrainedSampler(TokenSampler):
             return super()._choose(logprobs)
         # A token that a bias made impossible is still possible where nothing else is.
         held = mx.where(allowed, mx.maximum(logprobs.astype(mx.float32), _LEAST), -mx.inf)
-        # Renormalized, because filters count probability mass.
         self._last = super()._choose(held - mx.logsumexp(held, axis=-1, keepdims=True))
         return self._last
 
     def _allowed(self) -> mx.array | None:
-        """Return the mask [vocabulary] of allowed tokens; None if the turn is over or failed, and its token thrown
-        away.
-        """
+        """Return the mask [vocabulary] of allowed tokens; None if the turn is over or failed."""
         if self._failure is not None or self._grammar.ended:
             return None
         try:

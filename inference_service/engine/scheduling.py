@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 AGING_TOKENS = 64
-"""Tokens less to do for each step of waiting, so that a long prompt is not passed over for ever."""
+"""Tokens less to do for each step of waiting."""
 
 
 class Waiting(NamedTuple):
@@ -15,12 +15,11 @@ class Waiting(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Place among waiting prompts, the least first: tokens left, with aging."""
         return self.remaining_tokens - AGING_TOKENS * self.waited_steps
 
 
 def next_prompt(waiting: Sequence[Waiting]) -> int:
-    """Return the index of the prompt with the least left to do, with aging; the first of equals. There must be one."""
+    """Return the index of the prompt with the least left to do, with aging; the first of equals."""
     return min(range(len(waiting)), key=lambda i: waiting[i].rank)
 
 
@@ -30,13 +29,13 @@ _ROUND = 256
 SMALLEST_CHUNK = _ROUND
 
 SECONDS_WHILE_OTHERS_DECODE = 0.25
-"""Seconds of a chunk. A stream waits for it, and for prompts that ride in its own pass (`prompts`)."""
+"""Of a chunk, for which streams wait, and for prompts that ride in their pass."""
 SECONDS_ALONE = 0.5
-"""Seconds of a chunk when no stream can stall; a new request waits for a layer of it, a share of this."""
+"""Of a chunk when no stream can stall; a new request waits for a layer of it."""
 SECONDS_OF_A_LAYER = 0.05
-"""Seconds per layer that a chunk may also take. So models of many layers and experts, which each chunk reads, have long
-ones: DeepSeek-V2-Lite on an H200 took 1.08 times as long as mlx-lm for a prompt of 2,048 tokens in chunks of 768, and
-1.015 times in chunks of 2,048."""
+"""That a chunk may also take, per layer: DeepSeek-V2-Lite on an H200 took 1.08 times as long as mlx-lm for 2,048 tokens
+in chunks of 768, 1.015 times in one.
+"""
 
 
 def latest_chunks(context_length: int) -> list[tuple[int, int]]:
@@ -46,20 +45,16 @@ def latest_chunks(context_length: int) -> list[tuple[int, int]]:
 
 
 def largest_chunk(position: int) -> int:
-    """Return the most tokens of a prefill chunk at `position` by memory: 2048 below position 8K, 1024 below 20K, 512
-    beyond.
+    """Return the most tokens of a chunk by memory: 2048 below position 8K, 1024 below 20K, 512 beyond.
 
-    The paper's table begins with 4096 below 2K; on an H100 that chunk took twice the memory (12.3 GB over an 8B Llama's
-    weights, instead of 6.6) and no less time.
+    The paper's 4096 below 2K took twice the memory on an H100, and no less time.
     """
     return next((size for below, size in _STEPS if position < below), SMALLEST_STEP)
 
 
 def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = SECONDS_WHILE_OTHERS_DECODE) -> int:
-    """Return the tokens of the next prefill chunk at `position`.
-
-    Bounded by memory, and by what `tokens_per_second` (0 if unknown) does in `max_seconds`, in steps of 256 and at
-    least 256.
+    """Return the tokens of the next chunk at `position`, by memory, and by what `tokens_per_second` (0 if unknown) does
+    in `max_seconds`, in steps of 256 and at least 256.
     """
     by_memory = largest_chunk(position)
     if tokens_per_second <= 0:

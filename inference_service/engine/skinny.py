@@ -1,9 +1,7 @@
 """Products of a few rows with quantized weights: a kernel for NVIDIA GPUs from sm_80 on.
 
-Such a "skinny" product is bound by reading the weights. MLX's kernels for packed matrices give each block a tile of the
-outputs and all of K, so a long K with few outputs leaves most multiprocessors idle: 14336 to 4096 takes 300 µs on an
-H100 with 8 rows as with 32, where memory would allow 10. This one divides K between the warps of a block, and takes
-about 40 (54 to 63 measured with an addition that takes 14).
+MLX's kernels give each block a tile of the outputs and all of K: 14336 to 4096 takes 300 µs on an H100, where memory
+would allow 10. This one divides K between the warps of a block, and takes about 40.
 """
 
 from functools import lru_cache
@@ -18,9 +16,9 @@ _THREADS: Final = 256
 _TILE: Final = 16
 """Outputs of a tile; a block has one or two."""
 _WIDE: Final = 8192
-"""Outputs from which blocks of two tiles are enough for all multiprocessors of a large GPU."""
+"""Outputs from which blocks of two tiles fill a large GPU."""
 _MOST_EIGHTS: Final = 4
-"""Groups of 8 rows in a block: more rows take several, which read the weights again."""
+"""Groups of 8 rows in a block; several blocks read the weights again."""
 _FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "skinny.cu")
 
 _MULTIPLY = """
@@ -30,18 +28,17 @@ _MULTIPLY = """
 
 
 def known(inputs: int, mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
-    """Return whether the kernel runs on this device and supports such weights, and x of this dtype."""
+    """Return whether the kernel supports such weights on this device, and x of this dtype."""
     of_lane = 128 // bits
     return dequantizing.known(mode, bits, group_size, dtype) and not inputs % of_lane and not group_size % of_lane
 
 
 def multiply(x: mx.array, words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:
-    """Multiply x [n, tokens, K] by weights packed as uint32 [N, K * bits / 32], with scales and biases
-    [N, K / group_size] of the dtype of x; return [n, tokens, N].
+    """Multiply x [n, tokens, K] by weights packed as uint32 [N, K * bits / 32], with scales and biases [N, K /
+    group_size] of the dtype of x; return [n, tokens, N].
 
-    A model's x goes in as it is: a step of 8 rows takes the processor as long as the GPU, by the number of operations.
-    Raises ValueError for what the kernel does not support. Errors of the compiler and the driver are raised as
-    RuntimeError when the result is evaluated.
+    Raises ValueError for what it does not support; the compiler's and the driver's errors are RuntimeErrors at
+    evaluation.
     """
     *shape, inputs = x.shape
     if not known(inputs, "affine", bits, group_size, x.dtype) or scales.dtype != x.dtype:

@@ -1,17 +1,13 @@
-"""Several tokens of a turn in one step, where its next tokens are guessed from those it has, and where that pays.
+"""Several tokens of a turn in one step, where drafts of its next tokens pay.
 
-A decode step reads all weights for one token of each turn, and takes little longer for a few more. So drafts
-(`engine.drafting`) are computed with the last tokens, and kept as far as they equal what is sampled from the pass's
-logits: greedy tokens one by one, sampled ones in distribution. These logits are rounded differently from those of a
-token alone, so a near tie may fall otherwise; a request with a seed, which asks for the same answer again, is not
-drafted for.
+A decode step takes little longer for a few more tokens. Drafts are computed with the last tokens, and kept as far as
+they equal what is sampled from the pass's logits: greedy tokens one by one, sampled ones in distribution. Logits are
+rounded differently from those of a token alone, so a request with a seed is not drafted for.
 
-The cost of several tokens varies, so it is measured by the steps themselves. SmolLM2-135M in float32 on two cores, in
-steps of one token:
+Costs are measured by the steps themselves. SmolLM2-135M in float32 on two cores, in steps of one token:
 
     tokens of context       2 tokens        4        8       16       32
     60                          1.25     1.42     1.52     1.82     2.63
-    1,000                       1.30     1.62     1.81     2.35     3.47
     3,500                       1.30     1.56     2.24     3.09     4.75
 """
 
@@ -32,21 +28,19 @@ from inference_service.text.tokenizer import Tokenizer
 
 _MOST_TURNS: Final = 4
 _MOST_TURNS_ON_CPU: Final = 8
-"""Turns that decode together and are drafted for; more share the reading of the weights well enough. Eight that quote
-were 1.7 times as fast on two cores. On a GPU a drafted step is not launched ahead, which costs more the more share it.
-"""
+"""Turns that decode together and are drafted for; more share the reading of the weights well enough."""
 _KEPT: Final = 7
 """Times kept for each number of drafted tokens."""
 _TRUSTED: Final = 3
 """Times from which their median is used."""
 _FORGOTTEN: Final = 8192
-"""Plain steps after which all others are measured again: a draft that did not pay may pay now."""
+"""Plain steps after which all others are measured again."""
 _BEHIND: Final = 64
 """Tokens that a drafter has missed from which a new one is cheaper."""
 
 
 class StepCosts:
-    """Costs of steps with drafted tokens, in plain steps of the same turns. Engine thread only."""
+    """In plain steps of the same turns. Engine thread only."""
 
     def __init__(self) -> None:
         self._plain: deque[float] = deque(maxlen=_KEPT)
@@ -54,7 +48,7 @@ class StepCosts:
         self._steps = 0
 
     def took(self, drafted: int, seconds: float) -> None:
-        """Record the time of a step. The first one of each number of drafted tokens is ignored: it may compile."""
+        """Record the time of a step, but the first of each number of drafted tokens: it may compile."""
         if not drafted:
             self._plain.append(seconds)
             self._steps += 1
@@ -66,7 +60,7 @@ class StepCosts:
             times.append(seconds / median(self._plain))
 
     def of(self, drafted: int) -> float:
-        """Return the cost of a step with so many drafted tokens; until it is known, 1 and 1/16 for each token."""
+        """Return the cost of a step with so many drafted tokens; until it is known, 1 and 1/16 for each."""
         times = self._drafted.get(drafted, ())
         return max(1.0, median(times)) if len(times) >= _TRUSTED else 1 + (drafted + 1) / 16
 
@@ -75,25 +69,24 @@ class Speculation:
     """The drafts of one model's turns, and the costs of its steps. Engine thread only."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """No draft has a token that ends an answer of the tokenizer's model."""
+        """No draft has a token that ends an answer."""
         self.most_turns = _MOST_TURNS_ON_CPU if on_cpu() else _MOST_TURNS
         self._tokenizer = tokenizer
         self._costs: defaultdict[tuple[int, int], StepCosts] = defaultdict(StepCosts)
-        """By number of turns, and tokens of context in powers of 4: attention's share of a step grows with it."""
+        """By number of turns, and tokens of context in powers of 4."""
         self._since, self._turns = 0.0, 0
         """End of the last step, and its turns if it was a plain one."""
 
     def costs(self, jobs: Sequence[TurnJob]) -> StepCosts:
-        """Return the costs of steps of these turns together."""
         return self._costs[len(jobs), sum(job.tokens for job in jobs).bit_length() // 2]
 
     def drafts(self, jobs: Sequence[TurnJob]) -> list[list[int]]:
-        """Return each turn's draft by the tokens taken so far; empty if plain steps promise as many tokens."""
+        """Return each turn's draft; empty if plain steps promise as many tokens."""
         guesses = [self._guesses(job) for job in jobs]
         return chosen(guesses, self.costs(jobs).of) if any(guesses) else []
 
     def _guesses(self, job: TurnJob) -> list[Guess]:
-        """A turn with a seed has none: tokens per step, and so rounding, depend on measured times."""
+        """None with a seed: rounding depends on measured times."""
         assert job.decoding is not None
         if job.decoding.sampling.seed is not None:
             return []
@@ -105,9 +98,8 @@ class Speculation:
         return job.drafter.guesses(min(left, SLACK - 1), self._tokenizer.eos_ids)
 
     def ended(self, jobs: Sequence[TurnJob]) -> None:
-        """Record the end of a step that launched one pass and took the one before; `jobs` are those of the latter, none
-        if anything else was computed. It is timed if it follows another: a CPU computes a pass while launching it, a
-        GPU before it is taken.
+        """Record the end of a step that launched one pass and took the one before, of `jobs`; none if anything else was
+        computed. It is timed if it follows another.
         """
         now = time.perf_counter()
         if jobs and self._turns == len(jobs):
@@ -118,10 +110,8 @@ class Speculation:
 def sampled_along(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the tokens of each turn that plain steps would have sampled: the right prefix of its draft, and one more.
 
-    `logits` [tokens, vocabulary] are those after each turn's last token and each of its draft. A token is sampled as
-    its step would, by the turn's own sampler and with penalties for the tokens before, and counts if all before it
-    equal the draft. Given the logits that is exact: greedy tokens are those of plain steps, and sampled ones have their
-    distribution.
+    `logits` [tokens, vocabulary] are those after each turn's last token and each of its draft. Tokens are sampled by
+    the turn's own sampler, with penalties for the tokens before.
     """
     owners = [job for job, draft in zip(jobs, drafts, strict=True) for _ in range(1 + len(draft))]
     free = [row for row, job in enumerate(owners) if not job.in_order]

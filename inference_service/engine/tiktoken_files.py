@@ -1,7 +1,5 @@
-"""Tokenizers that are a tiktoken.model and code, where the code's behaviour is known.
-
-A repository's code is never run. What it adds to the file, a pattern that splits text and names of special tokens, is
-in a table here by the name of its class.
+"""Tokenizers that are a tiktoken.model and code of known behaviour; a repository's code is never run. The pattern that
+splits text and the special tokens are in a table by the name of its class.
 """
 
 import base64
@@ -21,8 +19,8 @@ _BESIDE: Final = ("chat_template.jinja", "special_tokens_map.json")
 
 
 class Known(NamedTuple):
-    """Behaviour of a tokenizer's code: the pattern that splits text, and how many special tokens follow the file's ids.
-    Special tokens without a name in the configuration are called `<|reserved_token_ID|>`.
+    """The pattern that splits text, and how many special tokens follow the file's ids; those without a name are called
+    `<|reserved_token_ID|>`.
     """
 
     pattern: str
@@ -48,9 +46,7 @@ _KNOWN: Final[Mapping[str, Known]] = {"TikTokenTokenizer": Known(_KIMI_PATTERN, 
 
 
 def convert(directory: Path, target: Path) -> None:
-    """Write a tokenizer's files to another directory as transformers reads them: tokenizer.json and the files with it.
-    Raises ValueError, as `load`.
-    """
+    """Write tokenizer.json and the files with it to another directory. Raises ValueError, as `load`."""
     load(directory).save(str(target / "tokenizer.json"))
     config = {name: value for name, value in _config(directory).items() if name not in ("auto_map", "tokenizer_class")}
     (target / _CONFIG).write_text(json.dumps(config), encoding="utf-8")
@@ -60,8 +56,8 @@ def convert(directory: Path, target: Path) -> None:
 
 
 def load(directory: Path) -> tokenizers.Tokenizer:
-    """Make the tokenizer; a second for a large vocabulary. Raises ValueError if its code is unknown or its files are
-    damaged or inconsistent.
+    """Raises ValueError if the code is unknown or files are damaged or inconsistent. Takes a second for a large
+    vocabulary.
     """
     config = _config(directory)
     if (kind := str(config.get("tokenizer_class"))) not in _KNOWN:

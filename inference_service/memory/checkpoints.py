@@ -1,15 +1,13 @@
-"""Which checkpoints may exist that a prompt can resume with, and which of those found to take. Pure.
+"""Which checkpoints a prompt may resume with, and which of those found to take. Pure.
 
-A checkpoint is what layers without full attention have at one position. Recurrent layers' states stand for exactly the
-tokens before it, so a model that has some resumes at a checkpoint's very position. Of sliding layers it is a window:
-the last tokens before it, the window's width W of them and up to 256 more, so that it can be trimmed a little. Where
-that is used (r is where to resume, behind the tokens that the sequence shares with what the window was computed from):
+A checkpoint is what layers without full attention have at one position. Recurrent states stand for exactly the tokens
+before it. A window has the last W tokens before it and up to 256 more, so that it can be trimmed a little (r is where
+to resume):
 
     0 … start … r - W … r … position        good if start <= max(0, r - W): a query at r may see W tokens before it
 
-Checkpoints are saved at the end of a shared system prompt, on the way of a long prompt (`spacing`), before a generation
-prompt and at the end of a turn. Their names depend on the tokens before them alone, so a guess where nothing was saved
-costs a look-up, and one that is found is right.
+Checkpoints are saved at the end of a shared system prompt, along a long prompt (`spacing`), before a generation prompt
+and at the end of a turn. Their names depend on the tokens before them alone: a wrong guess costs a look-up.
 """
 
 from bisect import bisect_right
@@ -29,13 +27,13 @@ _NEAREST_TURNS = 64
 """At the ends of how many turns to look where no sequence says which."""
 _LONGEST_PROMPT = 64
 _PROMPT_BEGINNING = 2
-"""Tokens that show where a generation prompt begins: what starts a message, and whose. History may differ behind."""
+"""Tokens that show where a generation prompt begins; history may differ after them."""
 
 
 class CheckpointCandidate(NamedTuple):
     """A checkpoint that would serve: its position, name and parent, and how many tokens the sequence shares with it.
 
-    `usable_tokens` may be less than `position`: then its window has to be trimmed, if it can be.
+    With `usable_tokens` below `position` its window has to be trimmed.
     """
 
     position: int
@@ -44,12 +42,12 @@ class CheckpointCandidate(NamedTuple):
     usable_tokens: int
 
     def header(self, fingerprint: str, namespace: str, tokens: int) -> BlockHeader:
-        """Return what the header of its file must say if `tokens` tokens are stored."""
+        """Return what its file's header must say if `tokens` tokens are stored."""
         first = self.position - tokens
         return BlockHeader(fingerprint, namespace, self.name, self.parent, first, tokens, window=True)
 
     def block(self, fingerprint: str, namespace: str) -> BlockHeader:
-        """Return the header of the block that ends there, full or not; it has the same name."""
+        """Return the header of the block that ends there; it has the same name."""
         first = (self.position - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         return BlockHeader(fingerprint, namespace, self.name, self.parent, first, self.position - first)
 
@@ -66,13 +64,10 @@ def checkpoint_candidates(
 ) -> tuple[CheckpointCandidate, ...]:
     """Return checkpoints to look for, each once, for a `sequence` whose first `keep_tokens` tokens are the ledger's.
 
-    They are at the plan's own `checkpoints`, at all multiples of STEP, at ends of the ledger's turns, before the last
-    tokens of their prompts, and where generation prompts begin, in the sequence and in the ledger. Such a prompt is
-    what follows the last checkpoint, if that is short. Of turns and generation prompts it is the nearest, and those
-    that `kept_positions` may have kept. What lies behind `keep_tokens` in the ledger is named by the ledger's tokens
-    and can serve only if it is trimmed; so there is none where all are good `exact`ly at their positions. There it is
-    also where the opening ends, and at the next end of a block: one at STEP would be at such an end, and no later one
-    reaches back so far.
+    They are at the plan's `checkpoints`, at multiples of STEP, at ends of the ledger's turns, before the last tokens of
+    their prompts, and where generation prompts begin: of turns and such prompts the nearest, and those that
+    `kept_positions` may have kept. Those after `keep_tokens` are named by the ledger's tokens and serve only trimmed,
+    so there is none with `exact`; there it is also where the opening ends, and at the next end of a block.
     """
     limit = min(keep_tokens, len(sequence) - 1)
     generation_prompt = sequence[checkpoints[-1] :] if checkpoints else ()
@@ -109,10 +104,8 @@ def candidates_at(
 
 
 def likely_positions(ledger: Ledger) -> set[int]:
-    """Return where an agent with this ledger may have checkpoints, for who has no prompt that would say so.
-
-    At ends of turns, and before their answers, where a generation prompt of unknown length begins; where the system
-    prompt ends, and at ends of blocks.
+    """Return where an agent with this ledger may have checkpoints, without a prompt: at ends of turns and before their
+    answers, where the system prompt ends, and at ends of blocks.
     """
     ends = [turn.end_token for turn in ledger.turns]
     answers = [turn.end_token - turn.generated_tokens for turn in ledger.turns[:1] + ledger.turns[-_NEAREST:]]
@@ -125,8 +118,7 @@ def likely_positions(ledger: Ledger) -> set[int]:
 def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:
     """Return where to keep checkpoints of a prompt of so many tokens: at its own, or else before its last token.
 
-    And at the last end of a block before the first of these: what follows is another's own, and so is the block that
-    it lies in, so others can go on only from there.
+    And at the last end of a block before the first of these: others can go on only from there.
     """
     exact = tuple(checkpoints) or (tokens - 1,)
     shared = exact[0] // BLOCK_TOKENS * BLOCK_TOKENS
@@ -134,10 +126,10 @@ def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...
 
 
 def captures_by_worth(checkpoints: Sequence[int], tokens: int, distance: int) -> tuple[int, ...]:
-    """Return all positions at which prefill of a prompt is to keep checkpoints: what can be left out best is last.
+    """Return all positions at which prefill is to keep checkpoints, the least needed last.
 
-    First the prompt's own, the last before the others, since the agent's next turn needs that one; then those on its
-    way, those of larger distances first. None where `distance` is 0: the model resumes anywhere.
+    First the prompt's own, the last before the others; then those on its way, of larger distances first. None where
+    `distance` is 0: the model resumes anywhere.
     """
     if not distance:
         return ()
@@ -149,7 +141,7 @@ def captures_by_worth(checkpoints: Sequence[int], tokens: int, distance: int) ->
 def checkpoint_headers(
     fingerprint: str, namespace: str, token_ids: TokenIds, stored: Mapping[int, int]
 ) -> list[BlockHeader]:
-    """Return the headers of checkpoints of a sequence: `stored` says how many tokens each has, by position."""
+    """Return headers of a sequence's checkpoints; `stored` says how many tokens each has, by position."""
     candidates = candidates_at(fingerprint, namespace, token_ids, stored)
     return [each.header(fingerprint, namespace, stored[each.position]) for each in candidates]
 
@@ -167,8 +159,7 @@ def stored_tokens(candidates: Iterable[CheckpointCandidate], files: Mapping[byte
 def resume_position(position: int, stored_tokens: int, window: int, limit: int, *, exact: bool = False) -> int:
     """Return where to resume, at most at `limit`, with so many tokens stored up to `position`; 0 if nowhere.
 
-    The rule is that of `Sequence.trim`: all that a query there may see must be stored. With recurrent states it is good
-    `exact`ly there.
+    The rule is that of `Sequence.trim`; with recurrent states it is good `exact`ly there.
     """
     if exact and position > limit:
         return 0
@@ -187,7 +178,7 @@ def choose_checkpoint(
 ) -> tuple[CheckpointCandidate, int] | None:
     """Return the candidate that resumes furthest and where, of those whose stored tokens are known; else None.
 
-    `block_tokens` is how many tokens of the sequence the full-attention layers have blocks for.
+    `block_tokens` is how many tokens the full-attention layers have blocks for.
     """
     best = None
     for candidate in candidates:
@@ -215,6 +206,5 @@ def _up_to(limit: int, positions: Sequence[int]) -> list[int]:
 
 
 def _beyond(limit: int, positions: Sequence[int]) -> Sequence[int]:
-    """Return, of increasing positions, the nearest beyond `limit`."""
     after = bisect_right(positions, limit)
     return positions[after : after + _NEAREST]

@@ -21,10 +21,9 @@ class Matched(NamedTuple):
 
 
 class MatchLimits(NamedTuple):
-    """From how many tokens on a common beginning is worth keeping, and how long a memory may be continued as it is.
-
-    That is with all that the template would leave out; `most_tokens` of None is any length. The paper's further limit,
-    80 % of the ledger, is left out: a stripped reasoning block makes a good 10K prefix "77 %".
+    """From how many tokens on a common beginning is worth keeping, and how long a memory may be continued as it is
+    (None: any length). The paper's 80 % of the ledger is left out: a stripped reasoning block makes a good 10K prefix
+    "77 %".
     """
 
     min_tokens: int = 16
@@ -32,7 +31,7 @@ class MatchLimits(NamedTuple):
 
 
 def match_text(ledger: Ledger, ledger_specials: Sequence[Span], prompt: Rendered, min_tokens: int) -> Matched:
-    """Compare text and special tokens: the spelling of a special token as ordinary text is not the special token."""
+    """Compare text and special tokens: the spelling of one as ordinary text is not the special token."""
     common = common_length(ledger.text, prompt.text)
     common = min(common, _first_difference(ledger_specials, prompt.specials, common))
     whole = common == len(ledger.text), common == len(prompt.text)
@@ -40,7 +39,6 @@ def match_text(ledger: Ledger, ledger_specials: Sequence[Span], prompt: Rendered
 
 
 def match_tokens(ledger: Ledger, token_ids: TokenIds, min_tokens: int) -> Matched:
-    """Compare tokens, for prompts that come as tokens."""
     common = common_length(ledger.token_ids, token_ids)
     return _matched(len(ledger), common, common == len(ledger), common == len(token_ids), min_tokens)
 

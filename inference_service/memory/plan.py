@@ -18,20 +18,18 @@ from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
 _BOUNDARY_WINDOW = 2048
-"""Bytes to look back at first. No multiple of 3, nor is its double: where digits are grouped by three and a run of them
-is longer than the window, no boundary that only the window's beginning makes is where the cut is."""
+"""Bytes to look back at first. No multiple of 3, nor is its double, for tokenizers that group digits by three."""
 _BOUNDARY_LOOKAHEAD = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A prompt [tokens], which begins with `keep_tokens` tokens of the ledger; at least one token is new.
-    `keep_tokens` may be less than the match says: tokens at a cut are given back where whole tokenization splits
-    elsewhere, and the last token is always run again. Planning raises InvalidArgument for a prompt that has no tokens.
+    """A prompt [tokens], which begins with `keep_tokens` tokens of the ledger; at least one token is new. They may be
+    fewer than the match: whole tokenization may split elsewhere at a cut, and the last token is always run again.
+    Planning raises InvalidArgument for a prompt without tokens.
 
-    `checkpoints` are numbers of tokens after which a later prompt may leave this one: increasing, neither 0 nor all.
-
-    `trim` says what of the ledger was dropped for the prompt to fit the context.
+    `checkpoints` are numbers of tokens after which a later prompt may leave this one, increasing. `trim` says what of
+    the ledger was dropped for the context.
     """
 
     kind: Kind
@@ -43,7 +41,6 @@ class Plan:
 
     @property
     def new_ids(self) -> Uint32:
-        """The tokens behind those of the ledger."""
         return self.sequence[self.keep_tokens :]
 
 
@@ -60,14 +57,12 @@ class Planner:
         return self.limits.most_tokens is None or len(plan.sequence) <= self.limits.most_tokens
 
     def for_tokens(self, ledger: Ledger, token_ids: TokenIds) -> Plan:
-        """Plan a prompt that came as tokens."""
         matched = match_tokens(ledger, token_ids, self.limits.min_tokens)
         return _plan(matched, matched.keep_tokens, token_ids)
 
     def for_append(self, ledger: Ledger, addition: Rendered, kept: int | None = None) -> Plan:
-        """Plan the ledger and what follows it: EXTEND by construction, and no token of the ledger is given back.
-
-        `kept` is how many bytes of the ledger stay, the end of a token; PARTIAL if it isn't all of them.
+        """Plan the ledger and what follows it: EXTEND by construction. `kept` is how many bytes of the ledger stay, the
+        end of a token; PARTIAL if it isn't all of them.
         """
         keep = len(ledger) if kept is None else ledger.tokens_within(kept)
         kind, reason = types_pb2.MATCH_EXTEND, types_pb2.MISS_REASON_UNSPECIFIED
@@ -124,8 +119,7 @@ class Planner:
             new = self.renderer.encode(prompt, start, continues=self._continues(ledger, keep))
         pieces = self.tokenizer.pieces(new)
         if ledger.text[: ledger.text_end(keep)] + b"".join(pieces) != prompt.text:
-            # A tokenizer that rewrites text (normalizes, adds a space): only its own whole tokenization can be trusted,
-            # and positions in the text say nothing of positions in that.
+            # A tokenizer that rewrites text: only its own whole tokenization can be trusted.
             return self.for_tokens(ledger, self.renderer.encode(prompt))
         sequence = _joined(ledger.token_ids[:keep], new)
         new_ends = ledger.text_end(keep) + np.cumsum([*map(len, pieces)], dtype=np.int64)
@@ -137,12 +131,11 @@ class Planner:
         return _plan(matched, keep, sequence, checkpoints)
 
     def specials(self, ledger: Ledger) -> list[Span]:
-        """Return where the ledger's special tokens are in its text."""
         special = np.flatnonzero(np.isin(ledger.token_ids, [*self.tokenizer.special_ids]))
         return [Span(ledger.text_end(i), ledger.text_end(i + 1)) for i in special.tolist()]
 
     def _continues(self, ledger: Ledger, keep: int) -> bool:
-        """Return whether text behind `keep` tokens of the ledger goes on without a space of the tokenizer's own."""
+        """Return whether text after `keep` tokens of the ledger goes on without a space of the tokenizer's own."""
         after_special = bool(keep) and int(ledger.token_ids[keep - 1]) in self.tokenizer.special_ids
         return bool(keep) and not (self.tokenizer.space_after_special and after_special)
 
@@ -154,7 +147,7 @@ class Planner:
         while keep:
             cut = ledger.text_end(keep)
             boundary = min(self._boundary(prompt, cut, window), self._boundary(remembered, cut, window))
-            window *= 2  # In a long run, step by step would take a time that is quadratic in its length.
+            window *= 2  # In a long run, step by step would be quadratic.
             if boundary == cut:
                 return keep
             while keep and ledger.text_end(keep) > boundary:
@@ -190,7 +183,7 @@ def _joined(kept: Uint32, new: Sequence[int]) -> Uint32:
 
 
 def _back_to_character(ledger: Ledger, keep: int, text: bytes) -> int:
-    """Return fewer tokens, so that the cut is not inside a character of `text`."""
+    """Return fewer tokens, so that the cut is not inside a character."""
     while keep and inside_character(text, ledger.text_end(keep)):
         keep -= 1
     return keep

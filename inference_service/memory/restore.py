@@ -12,12 +12,11 @@ from agentmem.kv.ledger import TokenIds, ordered, shared_tokens, unordered
 from inference_service.memory.checkpoints import CheckpointCandidate, choose_checkpoint
 
 LEAST_SHARED = 64
-"""Tokens that a block must add, where it is found by what it begins with: fewer are computed about as fast, and what
-all prompts of a template begin with is no reason to look."""
+"""Tokens that a block must add, where it is found by what it begins with: fewer are computed about as fast."""
 
 
 class Candidate(NamedTuple):
-    """A block that would serve: what its header must say, and how many of its tokens the sequence shares."""
+    """A block that would serve: its header, and how many of its tokens the sequence shares."""
 
     header: BlockHeader
     usable_tokens: int
@@ -26,8 +25,8 @@ class Candidate(NamedTuple):
 class Place(NamedTuple):
     """Where a run of blocks ends before the sequence does: another's block there may begin as the sequence goes on.
 
-    `block` is its index. `token_ids` are the sequence's own behind the full block `parent`, `ordered`; of them `taken`
-    are found already.
+    `block` is its index. `token_ids` are the sequence's after the full block `parent`, `ordered`; `taken` of them are
+    found.
     """
 
     block: int
@@ -40,8 +39,8 @@ class Place(NamedTuple):
 class Lookup:
     """The KV that would serve a sequence: candidates by block index, the best first, and `checkpoints`.
 
-    `limit` is how many tokens can be reused at most, `keep_tokens` how many are the ledger's; `own` are the names of
-    the sequence's own full blocks.
+    `limit` is how many tokens can be reused, `keep_tokens` how many are the ledger's; `own` are the names of the
+    sequence's full blocks. `incompatible`: the agent's own KV is of another model.
     """
 
     candidates: tuple[tuple[Candidate, ...], ...] = ()
@@ -50,9 +49,9 @@ class Lookup:
     keep_tokens: int = 0
     checkpoints: tuple[CheckpointCandidate, ...] = ()
     sequence: TokenIds = field(default=(), compare=False)
+    incompatible: bool = False
 
     def hashes(self) -> list[bytes]:
-        """Return the names of blocks to look for."""
         return list({c.header.chain_hash for row in self.candidates for c in row})
 
     def choose(self, found: Collection[bytes]) -> list[Candidate]:
@@ -68,7 +67,7 @@ class Lookup:
         return chosen
 
     def end(self, found: Collection[bytes]) -> Place | None:
-        """Return where the longest run ends, of those blocks that exist; None if a block could add next to nothing."""
+        """Return where the longest run ends; None if a block could add next to nothing."""
         chosen = self.choose(found)
         taken = chosen[-1].usable_tokens % BLOCK_TOKENS if chosen else 0
         index = len(chosen) - (taken > 0)
@@ -81,7 +80,7 @@ class Lookup:
     def with_block(
         self, fingerprint: str, namespace: str, place: Place, name: bytes, token_ids: bytes
     ) -> "Lookup | None":
-        """Return this lookup with a block that has other tokens from some point on, usable up to the first of these.
+        """Return this lookup with a block that has other tokens from some point on, usable up to there.
 
         `token_ids` are the block's, `ordered`; None where they do not give its name, or add next to nothing.
         """
@@ -98,7 +97,7 @@ class Lookup:
         return replace(self, candidates=(*self.candidates[: place.block], row, *self.candidates[place.block + 1 :]))
 
     def with_checkpoints(self, names: Iterable[bytes]) -> "Lookup":
-        """Return this lookup with checkpoints at the ends of full blocks of the sequence: those of these names."""
+        """Return this lookup with checkpoints of these names at the ends of full blocks of the sequence."""
         wanted = set(names).difference(each.name for each in self.checkpoints)
         parents = (NO_PARENT, *self.own)
         ends = range(BLOCK_TOKENS, self.limit + 1, BLOCK_TOKENS)
@@ -107,9 +106,8 @@ class Lookup:
         return replace(self, checkpoints=(*self.checkpoints, *new)) if new else self
 
     def missing(self, found: Collection[bytes]) -> list[bytes]:
-        """Return names of blocks that were not found, any one of which would let `choose` take more.
-
-        Where the run ends in a cut block, these are the full blocks of that place: what another branch has computed.
+        """Return names of blocks that were not found, any one of which would let `choose` take more. Where the run ends
+        in a cut block, these are the full blocks of that place.
         """
         chosen = self.choose(found)
         if chosen and chosen[-1].usable_tokens < BLOCK_TOKENS:
@@ -126,10 +124,8 @@ NO_LOOKUP = Lookup()
 
 @dataclass(frozen=True)
 class Choice:
-    """What to resume with: blocks in order, those in the pool first, and a checkpoint, `surplus` tokens of its window
-    cut off.
-
-    Each block's `usable_tokens` are those that are taken.
+    """Blocks in order, those in the pool first, each with the `usable_tokens` that are taken, and a checkpoint,
+    `surplus` tokens of its window cut off.
     """
 
     hot: Sequence[Candidate] = ()
@@ -139,17 +135,14 @@ class Choice:
 
     @property
     def hot_tokens(self) -> int:
-        """Tokens of blocks in the pool."""
         return sum(candidate.usable_tokens for candidate in self.hot)
 
     @property
     def warm_tokens(self) -> int:
-        """Tokens of blocks in files."""
         return sum(candidate.usable_tokens for candidate in self.warm)
 
     @property
     def tokens(self) -> int:
-        """All of them."""
         return self.hot_tokens + self.warm_tokens
 
 
@@ -167,9 +160,9 @@ def choose(
 ) -> Choice:
     """Return the longest gapless run of blocks in the pool, and then of files.
 
-    A hybrid model, whose sliding layers see `window` tokens, resumes only with one of the lookup's checkpoints:
-    `stored` says how many tokens those that were found hold. None asks for the blocks alone. `exact`: it has recurrent
-    layers, and resumes only at the very position of one.
+    A hybrid model, whose sliding layers see `window` tokens, resumes only with one of the lookup's checkpoints;
+    `stored` has the tokens of those found, None asks for the blocks alone. `exact`: it resumes only at the very
+    position of one.
     """
     chosen = lookup.choose({*pool, *files})
     hot = list(takewhile(lambda candidate: candidate.header.chain_hash in pool, chosen))
@@ -193,15 +186,14 @@ def look_up(
     sequence: TokenIds,
     checkpoints: tuple[CheckpointCandidate, ...] = (),
 ) -> Lookup:
-    """Return what holds beginnings of `sequence`, whose first `keep_tokens` tokens are those of the ledger.
+    """Return what holds beginnings of `sequence`, whose first `keep_tokens` tokens are the ledger's.
 
     Index ranges, for block i of tokens [256 i, 256 (i + 1)):
       the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
       the ledger's block, cut    if it begins below keep_tokens: usable up to there, full block or tail
       blocks up to checkpoints   that lie in what is kept: an import has KV up to one, maybe in the middle of a block
-    What of these is found may end before the sequence leaves what others have computed: then `Lookup.end` says where,
-    and a block that is found there by its tokens joins (`Lookup.with_block`), usable up to the first that differs.
-    The last token of the sequence is never reused, because it has to be run for its logits.
+    `Lookup.end` says where the found run ends, and a block found there by its tokens joins (`Lookup.with_block`). The
+    last token of the sequence is never reused: it has to be run for its logits.
     """
     limit, ids = len(sequence) - 1, (fingerprint, namespace)
     own = list(headers(*ids, sequence))
@@ -230,7 +222,7 @@ def look_up(
 def headers(
     fingerprint: str, namespace: str, token_ids: TokenIds, known: Sequence[BlockHeader] = ()
 ) -> Iterator[BlockHeader]:
-    """Yield the headers of a sequence's blocks behind its `known` full ones, the last a tail if it is not full."""
+    """Yield the headers of a sequence's blocks after its `known` full ones, the last a tail if it is not full."""
     token_ids = np.asarray(token_ids, dtype=np.uint32)
     parent = known[-1].chain_hash if known else NO_PARENT
     for first in range(len(known) * BLOCK_TOKENS, len(token_ids), BLOCK_TOKENS):

@@ -11,10 +11,10 @@ _NO_TEXT = re.compile("([\udc80-\udcff]+)")
 
 
 def retokenized(ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
-    """Return the ledger's text in tokens of `tokenizer`, without turns. Takes milliseconds: call it off the event loop.
+    """Return the ledger's text in tokens of `tokenizer`, without turns. Call it off the event loop.
 
-    What was a special token is one again, if the new tokenizer has it; what only spelled one stays ordinary text. Bytes
-    that are no UTF-8 (an answer may end inside a character) stay, too, or become U+FFFD where no token is such a byte.
+    Special tokens stay so, if the new tokenizer has them. Bytes that are no UTF-8 stay, too, or become U+FFFD where no
+    token is such a byte.
     """
     token_ids: list[int] = []
     start = 0
@@ -31,7 +31,6 @@ def retokenized(ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
 
 
 def _ordinary(text: bytes, tokenizer: Tokenizer) -> list[int]:
-    """Tokens of text without special tokens."""
     token_ids: list[int] = []
     for number, part in enumerate(_NO_TEXT.split(text.decode(errors="surrogateescape"))):
         token_ids += _bytes(part.encode(errors="surrogateescape"), tokenizer) if number % 2 else _text(part, tokenizer)
@@ -39,7 +38,7 @@ def _ordinary(text: bytes, tokenizer: Tokenizer) -> list[int]:
 
 
 def _text(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Tokens that stand for exactly this; those of its whole tokenization, where the tokenizer rewrites text.
+    """Return tokens that stand for exactly this; those of its whole tokenization, where the tokenizer rewrites text.
 
     A space that SentencePiece puts before whatever it gets is in the ledger's text already.
     """

@@ -1,15 +1,12 @@
 """How far apart a long prompt leaves checkpoints, and which of an agent's are kept. Pure.
 
-A checkpoint is S bytes whatever its position, and KV in blocks is b bytes a token. A prompt that leaves a conversation
-between two checkpoints, d tokens apart, computes at most d tokens again. With d of at least S / b
+A checkpoint is S bytes, KV in blocks is b bytes a token. With checkpoints d >= S / b tokens apart
 
 - all checkpoints of a conversation are at most as many bytes as its blocks;
-- to write and to read one takes no longer than to write and to read the blocks of d tokens. So where a disk gives KV
-  back faster than a device computes it, which is what KV is kept for, a checkpoint is worth its bytes, too. No speed is
-  needed to decide that, and the positions depend on the model and the prompt alone: agents find each other's.
+- one is written and read as fast as the blocks of d tokens: worth its bytes wherever KV is. No speed is needed to
+  decide that, so agents find each other's.
 
-Distances are STEP times powers of two, so that positions of a larger one are positions of all smaller ones, and whoever
-looks needs not know which it was. Chunks of prefill end there; most sizes of chunks divide STEP, so that few are cut.
+Distances are STEP times powers of two: positions of a larger one are positions of all smaller ones.
 """
 
 from collections.abc import Iterable
@@ -19,14 +16,13 @@ from agentmem.kv.blockfile import BLOCK_TOKENS
 STEP = 8 * BLOCK_TOKENS
 """The least distance: as many tokens as the largest chunk of prefill."""
 MOST_BETWEEN = 3
-"""Checkpoints of a prompt besides those at its ends: a turn holds them all in memory until it is over."""
+"""Checkpoints of a prompt besides those at its ends: a turn holds them all in memory."""
 _LAST = 2
 
 
 def checkpoint_distance(checkpoint_bytes: int, token_bytes: int) -> int:
-    """Return how many tokens are between two checkpoints of a short prompt; 0 for a model that has none.
-
-    `token_bytes` are those of a token's KV in blocks; 0 without full attention.
+    """Return the tokens between two checkpoints of a short prompt; 0 for a model that has none. `token_bytes` are those
+    of a token's KV in blocks; 0 without full attention.
     """
     if not checkpoint_bytes:
         return 0
@@ -52,10 +48,8 @@ def periodic_positions(distance: int, tokens: int) -> tuple[int, ...]:
 
 
 def kept_positions(positions: Iterable[int], distance: int) -> tuple[int, ...]:
-    """Return which of its checkpoints an agent keeps, in order.
-
-    The first that is where a prompt has it and not on the way: other agents may share that. The last two. And of each
-    stretch of `spacing` tokens, but for the beginning, the first: on its way, or where a turn ended that was short.
+    """Return which of its checkpoints an agent keeps, in order: the first that other agents may share, the last two,
+    and the first of each stretch of `spacing` tokens.
     """
     each = sorted(set(positions))
     if not each:
@@ -67,10 +61,7 @@ def kept_positions(positions: Iterable[int], distance: int) -> tuple[int, ...]:
 
 
 def firsts_of_stretches(positions: Iterable[int], step: int = STEP) -> list[int]:
-    """Return, of increasing positions, the first in each stretch of `step` tokens.
-
-    The first of a stretch of more steps is among them.
-    """
+    """Return, of increasing positions, the first in each stretch of `step` tokens."""
     found: dict[int, int] = {}
     for position in positions:
         found.setdefault(position // step, position)

@@ -1,20 +1,17 @@
 """What stays of a memory that outgrows the model's context. Pure.
 
-When. A turn that appends, and whose prompt leaves no room for its answer: `max_tokens`, but at most an eighth of the
-context, since a limit is a limit and not a wish. Whole chats, texts and tokens that a client sends are refused where
-they do not fit: to shorten them would answer a question that was not asked.
+When: an appending turn's prompt leaves no room for its answer: `max_tokens`, but at most an eighth of the context.
+Whole chats, texts and tokens are refused where they do not fit.
 
-What. By the agent's ContextPolicy the turn is refused, the oldest whole turns go (`trim`), or a note that the model
-writes takes their place (`summarize`). The opening stays: all that stands before the first user's message. Then comes
-the earliest turn from which on everything fits half of the context, so that a token is computed again about once; where
-even that is too much, as much stays as fits.
+What: by the agent's ContextPolicy the turn is refused, the oldest whole turns go (`trim`), or a note that the model
+writes takes their place (`summarize`). The opening stays, before the first user's message. Then comes the earliest turn
+from which on everything fits half of the context, so that a token is computed again about once; or as much as fits.
 
-Where the cut is. What stays begins with the header of a user's message; in templates that put the system prompt into
-the first user's message (Gemma, Mistral), with the words behind that header. A turn that begins otherwise, as with a
-tool's result, stays or goes with the turn before it. Tokens are the ledger's, but where one crosses a cut.
+Where: what stays begins with the header of a user's message; in templates that put the system prompt into it (Gemma,
+Mistral), with the words after that header. A turn that begins otherwise goes with the turn before it.
 
-Then. What stays has new positions, so its KV is computed again. The turn that made it necessary commits the cut, the
-turns that are carried along, and itself, in one transaction; what the ledger was stays as an automatic snapshot.
+The rest is computed again. The turn commits the cut, the carried turns, and itself, in one transaction; what the ledger
+was stays as an automatic snapshot.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,16 +25,16 @@ from inference_service.text.prompt import Rendered, Span, inside_character
 from inference_service.text.template import UserTurn
 
 TARGET_SHARE = 0.5
-"""How much of the context a trimmed prompt takes at most, where whole turns allow it."""
+"""Of the context that a trimmed prompt takes, where whole turns allow it."""
 ANSWER_SHARE = 0.125
-"""How much of the context an answer can ask to be kept free at most."""
+"""Of the context that an answer can ask to be kept free."""
 SUMMARY_SHARE = 0.0625
-"""How much of the context a note of what was dropped takes at most."""
+"""Of the context that a note of what was dropped takes."""
 MAX_SUMMARY_TOKENS = 512
 
 
 class Bounds(NamedTuple):
-    """How many tokens a trimmed prompt can have: at most, without its note at most, and at best without its note."""
+    """Tokens of a trimmed prompt: at most, without its note at most, and at best without its note."""
 
     most: int
     limit: int
@@ -48,8 +45,8 @@ class Bounds(NamedTuple):
 class Trimmed:
     """A prompt that fits: `sequence`, which begins with `keep_tokens` tokens of the ledger and its `opening_bytes`.
 
-    `carried_turns` are turns of the ledger, at their new places. `dropped` are the tokens of the ledger that the note
-    would be of, its beginning included. What stood at position p behind the cut is at p + `shift` now.
+    `carried_turns` are the ledger's, at their new places. `dropped` are the tokens that the note would be of. Position
+    p after the cut is at p + `shift` now.
     """
 
     sequence: Uint32
@@ -71,17 +68,17 @@ class _Place(NamedTuple):
 
 
 def room_for_answer(context_length: int, max_tokens: int) -> int:
-    """Return how many tokens of the context a turn needs for its answer."""
+    """Return the tokens that a turn needs for its answer."""
     return min(max_tokens, max(1, int(context_length * ANSWER_SHARE)))
 
 
 def room_for_summary(context_length: int) -> int:
-    """Return how many tokens a note of what was dropped may have."""
+    """Return the tokens that a note of what was dropped may have."""
     return max(1, min(MAX_SUMMARY_TOKENS, int(context_length * SUMMARY_SHARE)))
 
 
 def bounds(context_length: int, answer: int, summary: int = 0) -> Bounds:
-    """Return the bounds of a trimmed prompt with a note of `summary` tokens, which leaves `answer` tokens free."""
+    """Return the bounds of a prompt with a note of `summary` tokens, which leaves `answer` tokens free."""
     most = context_length - answer
     return Bounds(most, most - summary, min(most, int(context_length * TARGET_SHARE)) - summary)
 
@@ -100,8 +97,8 @@ def trimmed(
     """Return the opening of `full`, `note`, and as many of its last turns as fit; None if not even the last one does.
 
     `full` is the ledger with what is appended, which begins at token `past_tokens` and always stays; `specials` are its
-    special tokens. `user` is None for a model without a template. `prefix_tokens` are what the tokenizer begins texts
-    with, where that is all of the opening. `encode` makes tokens of text that follows other text.
+    special tokens. `user` is None without a template. `prefix_tokens` are what the tokenizer begins texts with.
+    `encode` makes tokens of text that follows other text.
     """
     opening = _opening(full, past_tokens, user, prefix_tokens)
     keep = full.tokens_within(opening) if opening else 0
@@ -140,7 +137,7 @@ def trimmed(
 
 
 def _opening(full: Ledger, past_tokens: int, user: UserTurn | None, prefix_tokens: int) -> int:
-    """Return how many bytes of the text always stay. By default, all before the first user's header."""
+    """Return how many bytes of the text always stay: by default all before the first user's header."""
     past = full.text_end(past_tokens)
     if 0 < full.opening_bytes <= past:
         return full.opening_bytes
@@ -150,9 +147,8 @@ def _opening(full: Ledger, past_tokens: int, user: UserTurn | None, prefix_token
 
 
 def _places(full: Ledger, past_tokens: int, keep: int, user: UserTurn | None, with_header: bool) -> list[_Place]:
-    """Return the turns that what stays may begin with, oldest first, without the first one.
-
-    Where none begins as the template has it, the agent's turns are raw texts, and each may.
+    """Return the turns that what stays may begin with, oldest first, without the first one. Raw texts may begin at
+    each.
     """
     tokens = sorted({*(turn.end_token for turn in full.turns), past_tokens})
     begun = [(token, full.text_end(token)) for token in tokens if token > keep]
@@ -174,7 +170,7 @@ def _with_header(text: bytes, opening: int, header: bytes) -> bool:
 
 
 def _words(text: bytes, at: int, user: UserTurn) -> int | None:
-    """Return where the user's words begin in a turn that begins at byte `at`: behind `user`, which may begin before."""
+    """Return where the user's words begin in a turn that begins at byte `at`."""
     whole = user.end + user.header
     for before in range(len(whole) + 1):
         if text.endswith(whole[:before], 0, at) and text.startswith(whole[before:], at):
@@ -189,7 +185,7 @@ def _part(full: Ledger, start: int, end: int, specials: Sequence[Span]) -> Rende
 
 
 def _token_from(full: Ledger, at: int) -> int:
-    """Return the first token that begins at byte `at` or behind, and not inside a character."""
+    """Return the first token that begins at byte `at` or after, and not inside a character."""
     token = int(np.searchsorted(full.offsets, at)) + 1 if at else 0
     while token < len(full) and inside_character(full.text, full.text_end(token)):
         token += 1

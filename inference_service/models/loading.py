@@ -28,6 +28,7 @@ from inference_service.engine.calibration import Calibrations
 from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
 from inference_service.engine.device import obtainable_bytes, on_cpu, share_bytes
 from inference_service.engine.network import Network
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings
@@ -47,7 +48,7 @@ from inference_service.models.fitting import (
 from inference_service.models.kv_setup import KVSetup, KVSetups
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
-from inference_service.models.proof import Speeds, prove
+from inference_service.models.proof import prove
 from inference_service.models.shared_setups import Share, agreed, nothing_shared
 from inference_service.models.sources import fetch, fetch_description
 from inference_service.pool.memory import Budget, Sizes
@@ -90,7 +91,7 @@ class Loader:
         caches = settings.data_directory / "worker"
         self._hashes = ContentHashes(caches / "weights.json")
         self._hashing = asyncio.Lock()
-        self._speeds = Speeds.kept_in(caches)
+        self._speeds = ProductSpeeds(caches / "products.json")
         self._activations = Activations(caches / "activations.json")
         self._kv = KVSetups(caches, quality_check=settings.quality_check)
         self._share = share
@@ -236,7 +237,7 @@ class Loader:
                 others_decode,
             )
         )
-        loaded.engine.speculative = self._settings.speculation
+        loaded.engine.speculative, loaded.memory.wait = self._settings.speculation, self._settings.room_wait
         await self._on_file_thread(loaded.prepare)
         return loaded
 

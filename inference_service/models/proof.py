@@ -7,10 +7,9 @@ for numbers); such sequences are computed alone. Engine thread.
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 
@@ -41,44 +40,41 @@ from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
 
+Trial: TypeAlias = tuple[mx.array, mx.array]
+"""Logits that were found, and those that are wanted."""
+Judge: TypeAlias = Callable[[mx.array], mx.array]
+"""From how far each position is off, of the largest logit, to what counts."""
+
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
-"""Token ids of a prompt, in every vocabulary."""
+"""Token ids of a prompt. Every vocabulary has them."""
 _LAST, _COMPARED = 3, 8
-"""The last tokens that another prompt changes, and those before whose logits must stay."""
+"""Tokens that another prompt of the same length has otherwise, and those before them whose logits must not differ."""
 _ROWS = (_TEXT[:32], _TEXT[32:35])
-"""Two prompts of very different lengths."""
+"""Two prompts whose rows are computed together: of lengths that differ by far."""
 _NEXT = ((2, 4), (9, 1), (5, 3))
-"""Their next tokens, by step."""
+"""The tokens after them, step by step."""
 _RIDING = tuple(_TEXT[3:13])
+"""The tokens of a prompt that rides along."""
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
-"""The same of traced passes; one sequence begins a second block."""
+"""The same of traced passes, in the middle of which one goes on in a second block."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
-"""Shares of the largest logit, in 16 bits. Rows that see wrong tokens are off by 0.1 and more; so are experts that
-rounding changes, but not at each step."""
+"""Shares of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a
+token's experts that rounding changes as well, but not at each step."""
 
 _SLOW_SECONDS = 10.0
-"""A slower CPU, for two short prompts, computes prompts one by one, and proves rows by one step."""
-
-
-class Speeds(NamedTuple):
-    """Measured speeds."""
-
-    products: ProductSpeeds
-
-    @classmethod
-    def kept_in(cls, directory: Path) -> Self:
-        return cls(ProductSpeeds(directory / "products.json"))
+"""A CPU that takes longer for two short prompts is asked for less: prompts are then computed one by one, which is right
+always, and rows are proved by one step."""
 
 
 def prove(
-    info: ModelInfo, network: Network, speeds: Speeds | None
+    info: ModelInfo, network: Network, speeds: ProductSpeeds | None
 ) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
     """Run the network in both phases, alone and in rows, and attention's self-test, which chooses kernels.
 
-    `speeds` None takes products as given. If its scheme fails here, the model returns with `plain`. Sets
-    `network.rows_together` and `network.rides`. Raises FailedPrecondition if no scheme is right, or tokens see later
-    ones.
+    `speeds` None takes products as MLX is given them. Where its scheme fails on this backend, the model comes back with
+    `plain`. `network.rows_together` and `network.rides` say afterwards what a pass may have. Raises
+    FailedPrecondition where no scheme is right, and for a model whose tokens see later ones.
     """
     try:
         reports, kernels = _proved(info, network)
@@ -97,44 +93,38 @@ def prove(
     slow = on_cpu() and work_clock() - began > _SLOW_SECONDS
     problem = rows_problem(network, info.geometry, kernels, _NEXT[:1] if slow else _NEXT)
     network.rows_together = not problem
-    if problem:
-        message = "sequences of the model are decoded one by one: together they are not what each is alone"
-        logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-        reports = _noted(reports, "decode", f"sequences one by one, because together {problem}")
+    reports = _noted(info, reports, "decode", "sequences one by one, because together", problem)
     network.rides = not (slow or info.geometry.states)
     if slow:
-        message = "prompts are computed one by one: this machine is too slow for the model to prove more"
-        logs.event(log, message, model=info.model_id)
-        reports = _noted(reports, "prefill", "prompts one by one, because this machine is slow for the model")
-    if network.rides and (problem := riding_problem(network, info.geometry, kernels)):
-        network.rides = False
-        message = "prompts are computed one by one: as rows of a pass they are not what each is alone"
-        logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-        reports = _noted(reports, "prefill", f"prompts one by one, because as rows {problem}")
+        reports = _noted(info, reports, "prefill", "prompts one by one, because", "this machine is slow for the model")
+    if network.rides:
+        problem = riding_problem(network, info.geometry, kernels)
+        network.rides = not problem
+        reports = _noted(info, reports, "prefill", "prompts one by one, because as rows", problem)
     if available():
-        kernels = kernels._replace(traced=True)
-        if problem := traced_problem(network, info.geometry, kernels):
-            kernels = kernels._replace(traced=False)
-            message = "passes are not traced, and take more of the processor's time"
-            logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-            reports = _noted(reports, "decode", f"passes are not traced, because {problem}")
+        problem = traced_problem(network, info.geometry, kernels._replace(traced=True))
+        kernels = kernels._replace(traced=not problem)
+        reports = _noted(info, reports, "decode", "passes are not traced, because", problem)
     return info, tuple(reports), kernels
 
 
-def _noted(reports: Sequence[PathReport], phase: str, note: str) -> list[PathReport]:
-    """Add a note to the first report of a phase, or a report for it."""
-    at = next((at for at, report in enumerate(reports) if report.phase == phase), None)
-    if at is None:
-        return [*reports, PathReport(phase, "states", 0.0, note)]
-    noted = replace(reports[at], note="; ".join(filter(None, [note, reports[at].note])))
+def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, problem: str) -> list[PathReport]:
+    """Log which way is taken because of a problem, if any; return the reports with that noted on the phase's first."""
+    if not problem:
+        return reports
+    note = f"{way} {problem}"
+    logs.event(log, "the model is computed in a slower way", logging.WARNING, model=info.model_id, way=note)
+    at = next((at for at, report in enumerate(reports) if report.phase == phase), len(reports))
+    found = reports[at] if at < len(reports) else PathReport(phase, "states", 0.0)
+    noted = replace(found, note="; ".join(filter(None, [note, found.note])))
     return [*reports[:at], noted, *reports[at + 1 :]]
 
 
-def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None) -> list[PathReport]:
+def fastest_products(network: Network, geometry: Geometry, speeds: ProductSpeeds | None) -> list[PathReport]:
     """Choose how products with quantized weights are computed, and report what is not as given. On Metal nothing was
     measured, so nothing is chosen.
     """
-    return choose(network.model, geometry.dtype, speeds.products) if speeds and (on_cpu() or available()) else []
+    return choose(network.model, geometry.dtype, speeds) if speeds and (on_cpu() or available()) else []
 
 
 def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernels]:
@@ -183,7 +173,7 @@ def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
     return reports, Kernels(one="one" in found, few="few" in found)
 
 
-class _Trial:
+class _Sequences:
     """Sequences after prompts, in a pool of their own."""
 
     def __init__(
@@ -204,11 +194,11 @@ class _Trial:
 
     @property
     def traced(self) -> bool:
-        """Return whether passes are still traced."""
+        """Passes are traced still."""
         return self._store.traces is not None
 
     def run(self, pieces: Sequence[tuple[KVSequence, Sequence[int]]], *, rows: bool | None = None) -> mx.array:
-        """Return logits [tokens, vocabulary] of sequences' next tokens, evaluated."""
+        """Logits [tokens, vocabulary] of the next tokens of some sequences, evaluated."""
         of = Pass([Piece(sequence, len(tokens)) for sequence, tokens in pieces], rows=rows)
         ids = mx.array([token for _, tokens in pieces for token in tokens], dtype=mx.uint32)
         logits, written = self._store.compute(self._network, of, ids)
@@ -225,52 +215,64 @@ class _Trial:
         return mx.stack(steps, axis=1)
 
 
+def _problem(trials: Callable[[], Iterable[Trial]], geometry: Geometry, judge: Judge) -> str:
+    """Return how far logits [rows, positions, vocabulary] are from those wanted, in any trial; "" for rounding."""
+    error = 0.0
+    try:
+        for found, wanted in trials():
+            errors = mx.abs(found - wanted).max(axis=(0, 2)) / mx.abs(wanted).max()
+            off: float = judge(errors).item()  # type: ignore[assignment]
+            error = max(error, math.inf if math.isnan(off) else off)
+    except (RuntimeError, ValueError, TypeError) as raised:
+        return str(raised)
+    most = _MOST_ERROR_ON_CPU.get(geometry.dtype, _MOST_ERROR) if on_cpu() else _MOST_ERROR
+    return f"logits differ by {error:.2g} of the largest" if error > most else ""
+
+
 def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
     """Return how traced passes differ from untraced ones, or "". Most steps must agree: rounding can change experts."""
     if geometry.groups and not kernels.one:
         return "layers attend over arrays, which are others for each pass"
-    prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
-    columns = [tokens[: len(prompts)] for tokens in _STEPS]
-    try:
-        trials = [_Trial(network, geometry, kernels._replace(traced=traced), prompts) for traced in (True, False)]
-        found, wanted = (trial.decoded(columns) for trial in trials)
-        error = _typical(found, wanted)
+
+    def trials() -> Iterator[Trial]:
+        prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
+        columns = [tokens[: len(prompts)] for tokens in _STEPS]
+        one, other = (_Sequences(network, geometry, kernels._replace(traced=each), prompts) for each in (True, False))
+        yield one.decoded(columns), other.decoded(columns)
         if network.rides:
-            found, wanted = (trial.run(_riding(trial.sequences), rows=True)[None] for trial in trials)
-            error = max(error, _typical(found, wanted))
-        if not trials[0].traced:
-            return "they cannot be traced"
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    return "" if error <= _most_error(geometry) else _differ(error)
+            found, wanted = (each.run(_riding(each.sequences), rows=True)[None] for each in (one, other))
+            yield found, wanted
+        if not one.traced:
+            raise ValueError("they cannot be traced")
+
+    return _problem(trials, geometry, _typical)
 
 
 def order_problem(network: Network, geometry: Geometry) -> str:
     """Return how a prompt's tokens differ if only later ones change, or "". Equal lengths round alike."""
     end = len(_TEXT) - _LAST
-    one, other = (
-        _run(network, [tokens], geometry.new_caches())[:, end - _COMPARED : end]
-        for tokens in (_TEXT, (*_TEXT[:end], *_TEXT[:_LAST]))
-    )
-    error = _error(one, other, geometry)
-    return f"its tokens see later ones, and {_differ(error)}" if error else ""
+
+    def before(tokens: Sequence[int]) -> mx.array:
+        return _run(network, [tokens], geometry.new_caches())[:, end - _COMPARED : end]
+
+    trial = before(_TEXT), before((*_TEXT[:end], *_TEXT[:_LAST]))
+    problem = _problem(lambda: [trial], geometry, _least)
+    return problem and f"its tokens see later ones, and {problem}"
 
 
 def rows_problem(
     network: Network, geometry: Geometry, kernels: Kernels, steps: Sequence[tuple[int, ...]] = _NEXT
 ) -> str:
     """Return how two sequences in one pass differ from each alone, or "". `steps` are both's decoded tokens."""
-    if wrong := ALONE.get(type(network.model).__module__):
-        return wrong
-    try:
-        found = _Trial(network, geometry, kernels, _ROWS).decoded(steps)
+
+    def trials() -> Iterator[Trial]:
         alone = [
-            _Trial(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in steps])
+            _Sequences(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in steps])
             for at, prompt in enumerate(_ROWS)
         ]
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    return _differ(_error(found, mx.concatenate(alone), geometry))
+        yield _Sequences(network, geometry, kernels, _ROWS).decoded(steps), mx.concatenate(alone)
+
+    return ALONE.get(type(network.model).__module__) or _problem(trials, geometry, _least)
 
 
 def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
@@ -278,53 +280,34 @@ def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
     be mixed.
     """
     others = _ROWS[1:] if network.rows_together else ()
-    try:
-        together = _Trial(network, geometry, kernels, [_ROWS[0], *others])
+
+    def trials() -> Iterator[Trial]:
+        together = _Sequences(network, geometry, kernels, [_ROWS[0], *others])
+        alone = _Sequences(network, geometry, kernels, _ROWS[:1])
         found = together.run(_riding(together.sequences), rows=True)[len(others) :]
-        alone = _Trial(network, geometry, kernels, _ROWS[:1])
-        wanted = alone.run([(alone.sequences[0], _RIDING)])
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    return _differ(_error(found[None], wanted[None], geometry))
+        yield found[None], alone.run([(alone.sequences[0], _RIDING)])[None]
+
+    return _problem(trials, geometry, _least)
 
 
 def _riding(sequences: Sequence[KVSequence]) -> list[tuple[KVSequence, Sequence[int]]]:
-    """Return a pass in which the first sequence's prompt rides with a token of each other."""
+    """The pieces of a pass in which the first sequence's prompt rides with one token of each other."""
     one, *rest = sequences
     return [*((other, _RIDING[:1]) for other in rest), (one, _RIDING)]
 
 
-def _differ(error: float) -> str:
-    return f"logits differ by {error:.2g} of the largest" if error else ""
-
-
 def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any]) -> mx.array:
-    """Compute rows layer by layer, with pauses; return lazy logits."""
+    """Compute rows of tokens layer by layer, with pauses; return their logits, lazily."""
     logits = network(mx.array([list(row) for row in rows]), cache=caches)
     compute(cache.state for cache in caches)
     return logits
 
 
-def _error(found: mx.array, wanted: mx.array, geometry: Geometry) -> float:
-    """Return the least error of any position [rows, positions, …], relative to the largest logit; 0 if it is rounding,
-    infinite for NaN.
-    """
-    error: float = _errors(found, wanted).min().item()  # type: ignore[assignment]
-    return 0.0 if error <= _most_error(geometry) else math.inf if math.isnan(error) else error
+def _least(errors: mx.array) -> mx.array:
+    """Return the least that any position is off by."""
+    return errors.min()
 
 
-def _typical(found: mx.array, wanted: mx.array) -> float:
-    """Return the median error over positions [rows, positions, …], relative to the largest logit; infinite for NaN."""
-    errors = _errors(found, wanted)
-    by_position = mx.sort(mx.where(mx.isnan(errors).any(), mx.inf, errors))
-    error: float = by_position[by_position.size // 2].item()  # type: ignore[assignment]
-    return error
-
-
-def _errors(found: mx.array, wanted: mx.array) -> mx.array:
-    """Return each position's largest error [rows, positions, …], relative to the largest logit."""
-    return mx.abs(found - wanted).max(axis=(0, 2)) / mx.abs(wanted).max()
-
-
-def _most_error(geometry: Geometry) -> float:
-    return _MOST_ERROR_ON_CPU.get(geometry.dtype, _MOST_ERROR) if on_cpu() else _MOST_ERROR
+def _typical(errors: mx.array) -> mx.array:
+    """Return what half of the positions are off by at most; infinite where any is NaN."""
+    return mx.sort(mx.where(mx.isnan(errors).any(), mx.inf, errors))[errors.size // 2]

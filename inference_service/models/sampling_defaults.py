@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from agentmem.limits import SAMPLING
-from inference_service.domain import Sampling
+from inference_service.domain import SAMPLING_OF_MODELS, Sampling
 
 log = logging.getLogger(__name__)
 
 FILE: Final = "generation_config.json"
-_NAMES: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _NEUTRAL: Final = Sampling(temperature=1.0)
 """For a model without defaults: its own probabilities."""
 
@@ -27,7 +26,7 @@ def sampling_defaults(directory: Path) -> Sampling:
         log.warning("%s is not read: %s", directory / FILE, error)
         return _NEUTRAL
     given: dict[str, Any] = {}
-    for name in _NAMES if isinstance(found, dict) else ():
+    for name in SAMPLING_OF_MODELS if isinstance(found, dict) else ():
         value = found.get(name)
         if isinstance(value, bool) or value is None:
             continue

@@ -1,16 +1,14 @@
 """Admission: before it starts, a turn gets all memory that it can grow to, or waits for it, or is refused. So no active
 turn runs out of memory or is evicted.
 
-A turn has blocks for all tokens that it can grow to, and pieces for its window and for the checkpoints that it
-captures. Checkpoints only save later turns time, so no turn is refused because of them. A turn waits for the memory of
-one, which the agent's next turn needs, if it would have that when alone; it captures others as far as pieces are left.
+A turn has blocks for all its tokens, and pieces for its window and for checkpoints. No turn is refused because of
+checkpoints; it waits for the memory of one, if it would have that when alone.
 
-Where attention takes K and V as arrays, a turn with memory for those of all layers, from a budget, keeps them while it
-runs. Without that memory, each pass dequantizes one layer at a time, which is slower.
+Where attention takes K and V as arrays, a turn with memory for those from a budget keeps them; without it each pass
+dequantizes one layer at a time, which is slower.
 
-No memory is promised that the device does not have at that moment. If other processes have taken it, the pool gives
-back free segments first, then those of idle agents. A turn for which that is not enough waits and looks again every
-second, because other processes do not announce memory that they free.
+No memory is promised that the device does not have. If other processes have taken it, the pool gives back free
+segments, then those of idle agents; a turn for which that is not enough waits and looks again every second.
 """
 
 import asyncio
@@ -35,8 +33,8 @@ class MemoryRequest:
     """Memory that an agent's turn can grow to: `tokens` of prompt and answer. `names` are the prompt's full blocks that
     may be reused.
 
-    For a prefetch, `tokens` are those that can be restored, and `names` may go beyond them. `checkpoints` is how many
-    the turn would capture. `computes` is False if it only restores.
+    For a prefetch, `tokens` are those that can be restored. `checkpoints` is how many the turn would capture.
+    `computes` is False if it only restores.
     """
 
     key: AgentKey
@@ -51,10 +49,9 @@ class Reservation:
     """The memory of one turn of at most `tokens` tokens: blocks and pieces to write to, and `pins`, references on those
     in the pool that it starts from.
 
-    `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` is set when a commit has replaced it.
-    `checkpoints` is how many it may capture, `shared` are the blocks of its prefix that others have computed, and
-    `array_bytes` bounds its K and V as arrays, 0 without them. `releases` free what was allocated for it and is in no
-    sequence yet, so that memory counted as free is free on the device.
+    `hot` is the agent's state, which cannot be evicted; `superseded`: a commit has replaced it. `checkpoints` is how
+    many it may capture, `shared` are prefix blocks that others have computed, `array_bytes` bounds its arrays.
+    `releases` free what is in no sequence yet.
     """
 
     tokens: int
@@ -68,16 +65,14 @@ class Reservation:
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
     named: int = 0
-    """Number of full blocks of the prompt that are computed, and that others find. Engine thread."""
+    """Full blocks of the prompt that are computed, and that others find. Engine thread."""
     given: set[int] = field(default_factory=set)
     """Pieces of checkpoints that others find. Engine thread."""
     pins: list[Table] = field(default_factory=list)
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def claim(self, pool: KVPool, table: Table) -> Table:
-        """Take references on all of a table: own blocks and pieces leave the reservation and are the table's, others
-        are acquired.
-        """
+        """Take references on all of a table: own blocks and pieces leave the reservation, others are acquired."""
         for own, wanted, of in ((self.blocks, table.blocks, pool.full), (self.pieces, table.pieces, pool.pieces)):
             mine = set(own).intersection(wanted)
             of.acquire(each for each in wanted if each not in mine)
@@ -88,8 +83,7 @@ class Reservation:
 class Admission:
     """Reserves memory for turns, in the order of arrival. Event loop only.
 
-    `array_bytes` returns the bytes of K and V of so many tokens as arrays, 0 where none are made; `limit_bytes` bounds
-    those of all turns.
+    `array_bytes` returns the bytes of so many tokens as arrays; `limit_bytes` bounds those of all turns.
     """
 
     def __init__(
@@ -120,12 +114,11 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for memory."""
         return len(self._waiters)
 
     @property
     def promised_bytes(self) -> int:
-        """Most bytes that K and V of all reservations take as arrays."""
+        """Bytes that K and V of all reservations take as arrays, at most."""
         return sum(room.array_bytes for room in self._reservations)
 
     async def reserve(self, request: MemoryRequest, seconds: float) -> Reservation:
@@ -155,7 +148,7 @@ class Admission:
     def reserve_now(self, request: MemoryRequest) -> Reservation | None:
         """Reserve memory without waiting; None if there is none now. Give it back by `release`.
 
-        It evicts only agents that should be evicted before this one, and overtakes no waiting request. Raises
+        It evicts only agents that should go before this one, and overtakes no waiting request. Raises
         FailedPrecondition for a request that would not fit alone.
         """
         self._check_fits(request)
@@ -170,7 +163,6 @@ class Admission:
             del reservation.pieces[own:]
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what is left of a reservation."""
         self._reservations.remove(reservation)
         for release in reservation.releases:
             release()
@@ -224,7 +216,7 @@ class Admission:
         return reservation
 
     def _window_pieces(self, key: AgentKey) -> int:
-        """Return how many pieces an agent has. Its turn continues from them: no checkpoint is worth losing them."""
+        """Return how many pieces an agent has: no checkpoint is worth losing them."""
         own = self._hot.get(key)
         return len(own.table.pieces) if own is not None else 0
 
@@ -257,9 +249,8 @@ class Admission:
             self._pool.release(table)
 
     def _victims(self, wanted: Space, evictable: Callable[[], list[Evictable]]) -> list[Evictable] | None:
-        """Return the first of the evictable agents, as few as free enough; None if all are not enough.
-
-        Those that would free nothing stay: their blocks are being written, or shared by agents that stay.
+        """Return the first of the evictable agents, as few as free enough; None if all are not enough. Those that would
+        free nothing stay.
         """
         pool = self._pool
         lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.pieces.free
@@ -269,16 +260,13 @@ class Admission:
         tables = self._hot.tables(keys)
         blocks = pool.full.freed_by(table.blocks for table in tables)
         pieces = pool.pieces.freed_by(table.pieces for table in tables)
-        for count, (freed_blocks, freed_pieces) in enumerate(zip(blocks, pieces, strict=True), 1):
-            if freed_blocks >= lacking_blocks and freed_pieces >= lacking_pieces:
-                going = dict(zip(keys[:count], tables, strict=False))
-                freed = pool.full.freed(table.blocks for table in going.values())
-                pieces_freed = pool.pieces.freed(table.pieces for table in going.values())
-                return [
-                    key
-                    for key, table in going.items()
-                    if not freed.isdisjoint(table.blocks) or not pieces_freed.isdisjoint(table.pieces)
-                ]
+        freed, freed_pieces = set[int](), set[int]()
+        for count, more in enumerate(zip(blocks, pieces, strict=True), 1):
+            freed.update(more[0])
+            freed_pieces.update(more[1])
+            if len(freed) >= lacking_blocks and len(freed_pieces) >= lacking_pieces:
+                going = zip(keys[:count], tables, strict=False)
+                return [k for k, t in going if not (freed.isdisjoint(t.blocks) and freed_pieces.isdisjoint(t.pieces))]
         return None
 
     def _wake(self) -> None:

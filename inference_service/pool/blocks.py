@@ -1,22 +1,21 @@
 """Bookkeeping of an arena's blocks: free lists, reference counts, names, and open segments. Pure.
 
-A block's name is its chain hash, so that sequences with the same tokens up to its end find and share it. A shared block
-is never written again: a sequence that continues it writes to a block of its own (copy on write).
+A block's name is its chain hash, so that sequences with the same tokens share it. A shared block is never written again
+(copy on write). Blocks published with their tokens are found by these, too: a sequence that diverges inside one copies
+the part before.
 
-An arena takes and gives back its memory by segments of many blocks. `allocate` takes a sequence's blocks from one
-segment if it can, so that segments become empty when sequences end, and from the first such segment, so that the last
-segments become empty first.
-
-Blocks published with their tokens are found by these too: a sequence that diverges inside one copies the part before.
+Memory is taken and given back by segments of many blocks. `allocate` prefers one segment for a sequence, the first
+such, so that the last become empty first.
 """
 
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from agentmem.kv.ledger import shared_tokens
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.ledger import Uint32, ordered, shared_tokens
 
 
 class PoolError(Exception):
@@ -31,7 +30,6 @@ class Segment(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its blocks."""
         return self.blocks * self.block_bytes
 
 
@@ -43,6 +41,11 @@ class BlockTokens(NamedTuple):
     token_ids: bytes
     """As `ordered` returns them."""
 
+    @classmethod
+    def of(cls, namespace: str, parent: bytes, sequence: Uint32, first: int) -> Self:
+        """Return those of a sequence's block that begins at `first`."""
+        return cls(namespace, parent, ordered(sequence[first : first + BLOCK_TOKENS]))
+
 
 class _Continuations:
     """Blocks by namespace and block before, sorted by their tokens: the edges of a radix tree."""
@@ -52,7 +55,6 @@ class _Continuations:
         self._there: dict[tuple[str, bytes], list[tuple[bytes, bytes]]] = {}
 
     def add(self, name: bytes, tokens: BlockTokens) -> None:
-        """Add a block, unless it is known."""
         if name not in self.tokens:
             self.tokens[name] = tokens
             insort(self._there.setdefault(tokens[:2], []), (tokens.token_ids, name))
@@ -66,9 +68,8 @@ class _Continuations:
             del self._there[tokens[:2]]
 
     def closest(self, wanted: BlockTokens) -> tuple[bytes, bytes] | None:
-        """Return the name and tokens of the block with the longest common prefix; None if no token is shared.
-
-        In sorted order it is one of the two neighbours of `wanted`.
+        """Return the name and tokens of the block with the longest common prefix, a neighbour in sorted order; None if
+        no token is shared.
         """
         there = self._there.get(wanted[:2], [])
         at = bisect_left(there, (wanted.token_ids, b""))
@@ -89,8 +90,8 @@ class BlockPool:
     """The blocks of one arena, by number. Event loop only.
 
     A block in an open segment is free, or has references. `allocate` and `acquire` add references, `release` removes
-    them; a block without references is free and nameless. A closed segment loses its memory, and is opened again only
-    after that. The first segment is always open, and the only one if `segment` is not given.
+    them; a block without any is free and nameless. A closed segment loses its memory before it is opened again. The
+    first segment is always open, and the only one without `segment`.
     """
 
     def __init__(self, capacity: int, segment: Segment | None = None) -> None:
@@ -102,7 +103,7 @@ class BlockPool:
         self._free = {0: list(self._of(0))}
         """By open segment."""
         self.used = 0
-        """Number of blocks with references. Any thread may read it."""
+        """Blocks with references. Any thread may read it."""
         self._references = [0] * capacity
         self._freed = [0] * capacity
         self._by_name: dict[bytes, int] = {}
@@ -111,26 +112,24 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Number of free blocks in open segments."""
         return sum(map(len, self._free.values()))
 
     @property
     def closed(self) -> int:
-        """Number of segments that could be opened."""
+        """Segments that could be opened."""
         return len(self._closed)
 
     @property
     def opened(self) -> int:
-        """Number of blocks in open segments."""
+        """Blocks in open segments."""
         return self.used + self.free
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the open segments; their memory is taken, or will be when something is written there."""
+        """Of open segments; their memory is taken when something is written there."""
         return self.opened * self.segment.block_bytes
 
     def open(self) -> None:
-        """Open one more segment; the arena takes its memory when something is written there."""
         segment = heapq.heappop(self._closed)
         self._free[segment] = list(self._of(segment))
 
@@ -153,28 +152,22 @@ class BlockPool:
         takes; without the first segment.
         """
         left = {segment: len(self._of(segment)) - len(free) for segment, free in self._free.items()}
-        held: Counter[int] = Counter()
         emptied: dict[int, int] = {}
-        for count, table in enumerate(tables, 1):
-            for block in table:
-                held[block] += 1
-                if held[block] == self._references[block]:
-                    segment = self.segment_of(block)
-                    left[segment] -= 1
-                    if segment and not left[segment]:
-                        emptied[segment] = count
+        for count, freed in enumerate(self.freed_by(tables), 1):
+            for segment in map(self.segment_of, freed):
+                left[segment] -= 1
+                if segment and not left[segment]:
+                    emptied[segment] = count
         return emptied
 
     def bytes_of(self, segment: int) -> int:
-        """Return the bytes of a segment; the last one may be smaller than the others."""
+        """The last one may be smaller than the others."""
         return len(self._of(segment)) * self.segment.block_bytes
 
     def segment_of(self, block: int) -> int:
-        """Return the number of a block's segment."""
         return block // self.segment.blocks
 
     def _of(self, segment: int) -> range:
-        """Return the blocks of a segment."""
         return range(segment * self.segment.blocks, min((segment + 1) * self.segment.blocks, self.capacity))
 
     def allocate(self, count: int, near: int = 0) -> list[int]:
@@ -195,14 +188,14 @@ class BlockPool:
         return taken
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Add a reference to each block. Raises PoolError for a free one."""
+        """Raises PoolError for a free block."""
         for block in blocks:
             if not self._references[block]:
                 raise PoolError(f"block {block} is free and cannot be shared")
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Remove a reference from each block. Raises PoolError for a free one."""
+        """Raises PoolError for a free block."""
         for block in blocks:
             if not self._references[block]:
                 raise PoolError(f"block {block} is released once too often")
@@ -219,23 +212,15 @@ class BlockPool:
         """Return a number for each block, which changes when the block becomes free."""
         return tuple(self._freed[block] for block in blocks)
 
-    def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
-        """Yield how many more blocks would be free if the first of `tables` were released, the first two, and so on."""
+    def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[list[int]]:
+        """Yield the blocks that releasing each of `tables` would free, after those before it were released."""
         held: Counter[int] = Counter()
-        freed = 0
         for table in tables:
-            for block in table:
-                held[block] += 1
-                freed += held[block] == self._references[block]
-            yield freed
-
-    def freed(self, tables: Iterable[Sequence[int]]) -> set[int]:
-        """Return the blocks that would be free if all of `tables` were released."""
-        held = Counter(block for table in tables for block in table)
-        return {block for block, count in held.items() if count == self._references[block]}
+            held.update(table)
+            yield [block for block in set(table) if held[block] == self._references[block]]
 
     def find(self, name: bytes) -> int | None:
-        """Return the block of that name, if any. Acquire it before the next await."""
+        """Acquire the block before the next await."""
         return self._by_name.get(name)
 
     def run(self, names: Iterable[bytes]) -> list[int]:
@@ -248,8 +233,7 @@ class BlockPool:
         return found
 
     def closest(self, wanted: BlockTokens) -> tuple[int, bytes, bytes] | None:
-        """Return the block that shares the longest prefix with `wanted` after the same parent, its name and its tokens.
-
+        """Return the block that shares the longest prefix with `wanted` after the same parent, its name and its tokens;
         None if none shares a token. Acquire it before the next await.
         """
         found = self._continuations.closest(wanted)

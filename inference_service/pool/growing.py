@@ -25,9 +25,8 @@ def segment_of(blocks: int, block_bytes: int, most_bytes: int = sys.maxsize) -> 
 class PoolGrowth:
     """Opens and closes a pool's segments. Event loop only.
 
-    An open segment is promised to the pool, and its memory is taken when something is written there. That of a closed
-    one is given back by the engine thread, which may first have a pass to compute. Until then it is not opened again: a
-    turn would read files into memory that it loses.
+    An open segment is promised to the pool, and takes memory when something is written there. That of a closed one is
+    given back by the engine thread, maybe after a pass; until then it is not opened again.
     """
 
     def __init__(self, pool: KVPool, hot: HotAgents) -> None:
@@ -54,10 +53,11 @@ class PoolGrowth:
         return going.nbytes
 
     def give_up(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> Closed:
-        """Close free segments and, if that is not enough, those that idle agents leave.
+        """Close free segments and, if that is not enough, those that idle agents leave. The caller gives their memory
+        back, and then calls `given_back`.
 
-        The caller gives their memory back, and then calls `given_back`. Of the evictable agents (by default all, in
-        the order of eviction) the first that empty enough segments go; none if all of them would not be enough.
+        Of the evictable agents (by default all, in the order of eviction) the first that empty enough segments go; none
+        if all of them would not be enough.
         """
         closed = self._pool.close_free()
         victims = self._leaving(wanted_bytes - closed.nbytes, list(self._hot if evictable is None else evictable))
@@ -68,15 +68,14 @@ class PoolGrowth:
         return Closed(closed.full + left.full, closed.pieces + left.pieces, closed.nbytes + left.nbytes)
 
     def evict(self, victims: Sequence[Evictable]) -> None:
-        """Drop the KV of these idle agents, and these leftovers."""
         for key in victims:
             self._hot.drop(key)
         if agents := sum(not isinstance(key, Leftover) for key in victims):
             self.evicted(agents)
 
     def _leaving(self, lacking_bytes: int, keys: Sequence[Evictable]) -> list[Evictable]:
-        """Return the agents to evict so that segments of `lacking_bytes` become empty, first ones first; none if all
-        of `keys` are not enough.
+        """Return the agents to evict so that segments of `lacking_bytes` become empty; none if all of `keys` are not
+        enough.
         """
         tables = self._hot.tables(keys)
         emptied = []

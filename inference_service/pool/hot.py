@@ -1,4 +1,4 @@
-"""KV in a model's pool that no active turn needs: of idle agents, and of turns that ended without a commit."""
+"""KV in a model's pool that no active turn needs: of idle agents, and of what agents have left."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +13,9 @@ from inference_service.pool.kv import KVPool, Table
 
 @dataclass(frozen=True)
 class HotState:
-    """An agent's ledger and the table of its KV; valid for exactly one version: uid, number and revision.
+    """An agent's ledger and the table of its KV; valid for exactly one version.
 
-    After a trim or a restore, the table has the full blocks in common with the ledger before. `windows` are on disk or
-    being written: stored tokens by position.
+    `windows` are on disk or being written: stored tokens by position.
     """
 
     version: Version
@@ -26,7 +25,7 @@ class HotState:
 
 
 class Leftover(NamedTuple):
-    """KV that an agent's turn computed and did not commit, by its last block.
+    """KV that an agent's turn computed and did not commit, or of an earlier version, by its last block.
 
     `listed`: the agent is in the ledger, so its owner can name it.
     """
@@ -42,9 +41,9 @@ Evictable: TypeAlias = AgentKey | Leftover
 class HotAgents:
     """Idle agents' hot states by key, and leftovers, in the order of eviction.
 
-    Leftovers go first, oldest first; then agents by hint, least recently used first. All hold the references on their
-    tables. A turn takes its agent's state out, so that no active KV can be evicted, and puts it, or a new one, back.
-    `hints` are all agents', also those of other models.
+    Leftovers go first, oldest first; then agents by hint, least recently used first. All hold references on their
+    tables. A turn takes its agent's state out, and puts it, or a new one, back. `hints` are those of all models'
+    agents.
     """
 
     def __init__(self, pool: KVPool, hints: TurnHints) -> None:
@@ -72,14 +71,26 @@ class HotAgents:
         """Return the agent's state, which stays here."""
         return self._states.get(key)
 
+    def present(self, key: AgentKey, version: Version) -> HotState | None:
+        """Return the agent's state if it is of that version; else it becomes a leftover, whose blocks are found by
+        their names.
+        """
+        state = self._states.get(key)
+        if state is None or state.version == version:
+            return state
+        if state.version.uid == version.uid:
+            self.leave(key, self._states.pop(key).table, listed=True)
+        else:
+            self.drop(key)
+        return None
+
     def take(self, key: AgentKey) -> HotState | None:
-        """Remove and return the agent's state, if any, with the references on its table."""
+        """Remove and return the agent's state, with the references on its table."""
         return self._states.pop(key, None)
 
     def put(self, key: AgentKey, state: HotState) -> None:
-        """Keep the agent's state, with the references on its table, as the most recently used.
-
-        Leftovers of the agent that the table covers are dropped.
+        """Keep the agent's state, with the references on its table, as the most recently used. Leftovers that it covers
+        go.
         """
         self.drop(key)
         self._states[key] = state
@@ -91,11 +102,10 @@ class HotAgents:
         self._leftovers[Leftover(key, table.blocks[-1], listed)] = table
 
     def touch(self, key: AgentKey) -> None:
-        """Mark the agent, which is here, as the most recently used."""
+        """Mark the agent as the most recently used."""
         self._states.move_to_end(key)
 
     def drop(self, key: Evictable) -> None:
-        """Drop an agent's state or a leftover, if it is here."""
         if isinstance(key, Leftover):
             if (table := self._leftovers.pop(key, None)) is not None:
                 self._pool.release(table)
@@ -113,7 +123,7 @@ class HotAgents:
         self._drop_leftovers(lambda left: left.key.namespace == key.namespace and not left.listed)
 
     def tables(self, keys: Iterable[Evictable] | None = None) -> list[Table]:
-        """Return the tables of these, which are here; by default all."""
+        """By default all."""
         wanted = self if keys is None else keys
         return [self._leftovers[key] if isinstance(key, Leftover) else self._states[key].table for key in wanted]
 

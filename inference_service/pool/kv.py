@@ -5,9 +5,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
+from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.pool.blocks import BlockPool, BlockTokens, PoolError, Segment
 
 log = logging.getLogger(__name__)
@@ -15,17 +16,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Table:
-    """Location of one sequence's KV: blocks in order, and the pieces of the checkpoint at its end.
+    """Location of one sequence's KV: blocks in order, and the pieces of the checkpoint at its end. Who holds a table
+    holds a reference on each of them.
 
-    `window_tokens` counts the tokens that the checkpoint stands for: those in the sliding layers' window, or all.
-
-    Holding a table means holding a reference on each of its blocks and pieces.
+    `window_tokens` counts the tokens that the checkpoint stands for.
     """
 
     tokens: int
     blocks: tuple[int, ...]
     window_tokens: int = 0
     pieces: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        return cls(checkpoint.position, (), checkpoint.tokens, checkpoint.pieces)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.tokens, self.window_tokens, self.pieces)
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,8 @@ class Closed(NamedTuple):
 class KVPool:
     """The blocks of a model (`full`), the pieces of its checkpoints (`pieces`), and the checkpoints. Event loop only.
 
-    `checkpoint_pieces` is the most pieces that a checkpoint takes; 0 for a model of full attention alone. `segments`
-    are those of the blocks' and of the pieces' arenas; by default all memory is taken at once.
+    `checkpoint_pieces` is the most that a checkpoint takes; 0 for full attention alone. Without `segments` all memory
+    is taken at once.
     """
 
     def __init__(
@@ -61,14 +69,13 @@ class KVPool:
         self.pieces = BlockPool(space.pieces, segments[1])
         self.checkpoint_pieces = checkpoint_pieces
         self._checkpoints: dict[bytes, tuple[Table, tuple[int, ...]]] = {}
-        """By name, with the `lives` of their pieces, which change when a piece becomes free."""
+        """By name, with the `lives` of their pieces."""
         self.on_release: Callable[[], None] = lambda: None
         """Called when references were removed: a waiting request may fit now."""
         self.broken = asyncio.Event()
-        """Set when the bookkeeping is inconsistent: no KV in the pool can be trusted any more."""
+        """The bookkeeping is inconsistent: no KV in the pool can be trusted any more."""
 
     def space(self, tokens: int) -> Space:
-        """Return the space that a sequence of so many tokens takes."""
         return Space(-(-tokens // BLOCK_TOKENS), self.checkpoint_pieces)
 
     def fits(self, space: Space) -> bool:
@@ -77,7 +84,6 @@ class KVPool:
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the open segments of both pools."""
         return self.full.open_bytes + self.pieces.open_bytes
 
     def close_free(self) -> "Closed":
@@ -87,18 +93,16 @@ class KVPool:
         return Closed(full, pieces, before - self.open_bytes)
 
     def given_back(self, closed: Closed) -> None:
-        """Note that closed segments have lost their memory."""
         self.full.given_back(closed.full)
         self.pieces.given_back(closed.pieces)
         self.on_release()
 
     def acquire(self, table: Table) -> None:
-        """Add a reference to each block and piece of a table."""
         self.full.acquire(table.blocks)
         self.pieces.acquire(table.pieces)
 
     def release(self, table: Table) -> None:
-        """Remove a reference from each block and piece of a table. Never raises: it is called for cleanup."""
+        """Never raises: it is called for cleanup."""
         try:
             self.full.release(table.blocks)
             self.pieces.release(table.pieces)
@@ -107,17 +111,16 @@ class KVPool:
         self.on_release()
 
     def fail(self, error: PoolError) -> None:
-        """Report that the bookkeeping is inconsistent."""
         log.critical("the pool does not add up; the worker has to start again", exc_info=error)
         self.broken.set()
 
     def publish(
         self, names: Sequence[bytes], table: Table, tokens: Mapping[bytes, BlockTokens] = MappingProxyType({})
     ) -> Table:
-        """Name the blocks of a written table, one name each, and its checkpoint by the last name.
+        """Name the blocks of a written table, one name each, and its checkpoint by the last name; return the table as
+        it is now.
 
         `tokens`, by name, let blocks be found by them. If another has the same block, the reference moves there.
-        Returns the table as it is now.
         """
         blocks = tuple(
             self.full.publish(name, block, tokens.get(name)) for name, block in zip(names, table.blocks, strict=True)
@@ -127,7 +130,7 @@ class KVPool:
         return self.publish_checkpoint(names[-1], Table(table.tokens, blocks, table.window_tokens, table.pieces))
 
     def publish_checkpoint(self, name: bytes, table: Table) -> Table:
-        """Name a table's checkpoint by the block that ends there, as `publish` does. Checkpoints may share pieces."""
+        """Name a table's checkpoint by the block that ends there, as `publish`. Checkpoints may share pieces."""
         if (known := self.find_checkpoint(name)) is not None:
             self.pieces.acquire(known.pieces)
             self.pieces.release(table.pieces)
@@ -138,7 +141,7 @@ class KVPool:
         return table
 
     def find_checkpoint(self, name: bytes) -> Table | None:
-        """Return the table whose checkpoint has that name; only the checkpoint is certain to be there still."""
+        """Return the table of that checkpoint; only the checkpoint is certain to be there still."""
         found = self._checkpoints.get(name)
         return found[0] if found is not None and self._is_there(*found) else None
 

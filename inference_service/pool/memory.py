@@ -1,37 +1,35 @@
-"""The device's memory as models share it, the division of a model's part (pure), and the bookkeeping of that part:
-pool, idle agents, admission.
-"""
+"""The device's memory as models share it, the division of a model's part (pure), and the bookkeeping of that part."""
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
-from inference_service.pool.admission import Admission
+from inference_service.pool.admission import Admission, MemoryRequest, Reservation
 from inference_service.pool.blocks import PoolError, Segment
 from inference_service.pool.growing import segment_of
 from inference_service.pool.hot import HotAgents
 from inference_service.pool.kv import KVPool, Space, Table
 
 TYPICAL_TOKENS = 4_096
-"""Tokens of the agent for which a hybrid model's pool is split by default, and by which fitting agents are counted."""
+"""Tokens of the agent for which a hybrid model's pool is split by default."""
 
 MOST_CONTEXTS = 32
 """Largest default pool, in agents at the end of their context."""
 
 MOST_EMPTY_BLOCKS = 1 << 16
-"""Blocks of a model without full attention: they take no device memory, but each is checked after a turn."""
+"""Blocks of a model without full attention: each is checked after a turn."""
 
 
 class Budget:
-    """Promises of the device's memory to models. Event loop only.
+    """Promises of the device's memory to models: what an owner holds, or may take without asking again. Event loop
+    only.
 
-    A promise is what its owner holds, or may take without asking again. `obtainable` returns the bytes that this
-    process could have now, including those it holds.
+    `obtainable` returns the bytes that this process could have now, including those it holds.
     """
 
     def __init__(self, obtainable: Callable[[], int]) -> None:
@@ -43,7 +41,6 @@ class Budget:
         self._promises[owner] = promised
 
     def withdraw(self, owner: Hashable) -> None:
-        """End the owner's promise, if any."""
         self._promises.pop(owner, None)
 
     @contextmanager
@@ -57,9 +54,7 @@ class Budget:
             self.withdraw(owner)
 
     def spare(self) -> int:
-        """Return the bytes that may still be promised; negative if other processes have taken some of those promised
-        here.
-        """
+        """Negative if other processes have taken some of those promised here."""
         return self._obtainable() - sum(promised() for promised in self._promises.values())
 
 
@@ -76,15 +71,13 @@ class Sizes:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the pool holds."""
         return self.space.blocks * BLOCK_TOKENS
 
     def pool_bytes(self, geometry: Geometry) -> int:
-        """Return the bytes of the pool."""
         return self.tokens * geometry.bytes_per_token + self.space.pieces * geometry.piece_bytes
 
     def segments(self, geometry: Geometry) -> tuple[Segment, Segment]:
-        """Return the segments of the blocks' and of the pieces' arenas."""
+        """Of the blocks' and of the pieces' arenas."""
         blocks = segment_of(self.space.blocks, BLOCK_TOKENS * geometry.bytes_per_token, self.segment_bytes)
         return blocks, segment_of(self.space.pieces, geometry.piece_bytes, self.segment_bytes)
 
@@ -99,12 +92,10 @@ def sizes(
     arrays: bool = True,
 ) -> Sizes:
     """Split the memory that weights leave. By default the pool gets all of it, at most MOST_CONTEXTS agents at the end
-    of their context. Where attention takes K and V as arrays (`arrays`), it gets half, or as much as a typical agent
-    takes if that is more, and they get the rest.
+    of their context. With `arrays` it gets half, or a typical agent's if that is more, and they get the rest.
 
-    A hybrid model's pool gets a window for each `typical_tokens` tokens of full attention: as many windows as such
-    agents. Longer ones leave windows unused, shorter ones blocks. A negative `free_bytes` counts as 0. A model without
-    full attention, whose blocks take no memory, has as many as its agents need at the end of their context, at most
+    A hybrid model's pool gets a window for each `typical_tokens` tokens of full attention. A negative `free_bytes`
+    counts as none. A model without full attention has blocks for its agents at the end of their context, at most
     MOST_EMPTY_BLOCKS or one such agent's.
     """
     free_bytes = max(0, free_bytes)
@@ -133,9 +124,7 @@ class ModelMemory:
     """Bookkeeping of a model's KV memory. Event loop only."""
 
     def __init__(self, geometry: Geometry, sizes: Sizes, hints: TurnHints, *, arrays: bool = False) -> None:
-        """`hints` are the process's, and outlive the model. `arrays`: active turns have K and V as arrays if memory
-        allows.
-        """
+        """`hints` are the process's. `arrays`: active turns have K and V as arrays if memory allows."""
         self.sizes = sizes
         self.pool = KVPool(sizes.space, geometry.checkpoint_pieces, sizes.segments(geometry))
         self.hot = HotAgents(self.pool, hints)
@@ -143,11 +132,47 @@ class ModelMemory:
         self.admission = Admission(self.pool, self.hot, array_bytes, sizes.batch_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
+        self.in_flight: Callable[[], Iterable[Table]] = list
+        """Returns the tables that are held elsewhere."""
+        self.wait = 30.0
+        """Seconds that a turn waits for memory."""
         self._geometry = geometry
+
+    @asynccontextmanager
+    async def reserve(self, request: MemoryRequest) -> AsyncIterator[Reservation]:
+        """Wait for an agent's memory, under the agent's lock. Raises as Admission.reserve.
+
+        The reservation has the agent's hot state; work that fails puts it back.
+        """
+        with self._used(request.key, await self.admission.reserve(request, self.wait)) as reservation:
+            yield reservation
+
+    @contextmanager
+    def reserve_now(self, request: MemoryRequest) -> Iterator[Reservation | None]:
+        """Reserve without waiting; None where there is no memory, as Admission.reserve_now."""
+        reservation = self.admission.reserve_now(request)
+        with nullcontext() if reservation is None else self._used(request.key, reservation):
+            yield reservation
+
+    @contextmanager
+    def _used(self, key: AgentKey, reservation: Reservation) -> Iterator[Reservation]:
+        reservation.hot = self.hot.take(key)
+        try:
+            yield reservation
+        except PoolError as error:
+            self.pool.fail(error)
+            raise
+        finally:
+            if reservation.hot is not None and reservation.superseded:
+                self.pool.release(reservation.hot.table)
+            elif reservation.hot is not None:
+                self.hot.put(key, reservation.hot)
+            self.admission.release(reservation)
+            self.check_integrity()
 
     @property
     def promised_bytes(self) -> int:
-        """Bytes that the pool holds or will, and of all reservations' K and V as arrays."""
+        """Bytes that the pool holds or will, and of all reservations' arrays."""
         return self.pool.open_bytes + self.admission.promised_bytes
 
     def evict(self, key: AgentKey) -> int:
@@ -159,11 +184,11 @@ class ModelMemory:
         freed_blocks, freed_pieces = self.pool.full.free - blocks, self.pool.pieces.free - pieces
         return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes
 
-    def check_integrity(self, in_flight: Iterable[Table]) -> None:
+    def check_integrity(self) -> None:
         """If nothing is reserved, fail the pool unless all references are those of `hot` or of `in_flight`."""
         if not self.admission.idle:
             return
         try:
-            self.pool.check_integrity([*self.hot.tables(), *in_flight])
+            self.pool.check_integrity([*self.hot.tables(), *self.in_flight()])
         except PoolError as error:
             self.pool.fail(error)

@@ -1,7 +1,7 @@
 """An agent's ledger and files of KV into one portable file.
 
-The ledger is always whole. A block that is missing or bad, not on the store's disk, or evicted while the file is sent
-ends the KV there and fails nothing. A model that resumes at checkpoints gets the last of them that the blocks reach.
+The ledger is always whole. A block that is missing or bad, not on the store's disk, or evicted meanwhile ends the KV
+there and fails nothing. A model that resumes at checkpoints gets the last of them that the blocks reach.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from inference_service.storage.client import StoreClient
 from inference_service.turns.fetching import Fetcher
 
 _NEXT = 0
-"""Stands for whatever comes next: an agent goes on behind its ledger, whatever that is."""
+"""Stands for whatever comes next: an agent goes on after its ledger."""
 
 _Files = dict[bytes, cache_store_pb2.StoredFile]
 """By chain hash."""
@@ -34,7 +34,7 @@ _File = tuple[cache_store_pb2.StoredFile, memoryview]
 
 @dataclass(eq=False)
 class Export:
-    """An agent's state as it was when it was collected. Files are read as they are sent."""
+    """An agent's state as it was collected. Files are read as they are sent."""
 
     _fetcher: Fetcher
     _head: bytes
@@ -46,7 +46,7 @@ class Export:
     _checkpoints: _Files
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the file, in order, in pieces of at most CHUNK_BYTES."""
+        """Yield the file in pieces of at most CHUNK_BYTES."""
         for piece in pieces(self._head):
             yield piece
         count = 0
@@ -104,9 +104,8 @@ class Exporter:
     _fetcher: Fetcher
 
     async def collect(self, key: AgentKey, model: LoadedModel) -> Export:
-        """Return the agent's present state. Call it under the agent's lock.
-
-        Raises NotFound, FailedPrecondition, and Unavailable where the store does not answer.
+        """Return the agent's present state, under the agent's lock. Raises NotFound, FailedPrecondition,
+        Unavailable.
         """
         agent = await self._store.open(key, peek=True)
         ledger = agent.ledger
@@ -133,7 +132,7 @@ class Exporter:
 
 
 def _lookup(namespace: str, model: LoadedModel, ledger: Ledger) -> Lookup:
-    """Return which files would serve an agent that goes on behind its ledger."""
+    """Return which files would serve an agent that goes on after its ledger."""
     ids = model.fingerprint, namespace
     windows: tuple[CheckpointCandidate, ...] = ()
     if not model.geometry.resumes_anywhere:

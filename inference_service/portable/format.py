@@ -29,7 +29,7 @@ _LENGTH_BYTES, _DIGEST_BYTES = 4, 16
 class Manifest:
     """The file's head. `fingerprint` is that of the KV, `model_fingerprint` of the model's files.
 
-    `calibration` is means and bases of K and V, as safetensors; empty where they are not centred.
+    `calibration` is means and bases as safetensors; empty without any.
     """
 
     key: AgentKey
@@ -42,7 +42,7 @@ class Manifest:
 
     @classmethod
     def from_proto(cls, head: pb.PortableHead) -> Self:
-        """Return what a head says; its ledger is not checked. Raises DataLoss for what no export says."""
+        """Return a head; its ledger is not checked. Raises DataLoss."""
         if len(head.ledger.turns) > MAX_TURNS:
             raise damaged(f"it has more than {MAX_TURNS} turns")
         try:
@@ -60,7 +60,6 @@ class Manifest:
         return cls(key, head.kv_fingerprint, ledger, policy, *named)
 
     def to_proto(self) -> pb.PortableHead:
-        """Return it as a message."""
         return pb.PortableHead(
             key=self.key.to_proto(),
             ledger=self.ledger.to_proto(),
@@ -99,7 +98,7 @@ class Parts:
     _waiting: bytearray = field(default_factory=bytearray)
 
     async def manifest(self) -> Manifest:
-        """Return what the file begins with. Raises DataLoss, and FailedPrecondition for another version's."""
+        """Raises DataLoss, and FailedPrecondition for another version's file."""
         beginning = await self.take(len(BEGINNING))
         version = int.from_bytes(beginning[len(MAGIC) :], "little")
         is_safetensors = beginning[8:10] == b'{"'  # as versions up to 3 were
@@ -117,7 +116,7 @@ class Parts:
         return await asyncio.to_thread(Manifest.from_proto, part.head)
 
     async def part(self) -> pb.PortablePart:
-        """Return the next part. Raises DataLoss."""
+        """Raises DataLoss."""
         size = int.from_bytes(await self.take(_LENGTH_BYTES), "little")
         if size > MAX_PART_BYTES:
             raise damaged(f"a part would have {size} bytes")
@@ -130,7 +129,7 @@ class Parts:
             raise damaged("a part is no message") from error
 
     async def take(self, size: int) -> bytes:
-        """Return the next bytes. Raises DataLoss where there are fewer."""
+        """Raises DataLoss where there are fewer bytes."""
         while len(self._waiting) < size:
             self._waiting += await self._next()
         found = bytes(memoryview(self._waiting)[:size])
@@ -138,7 +137,7 @@ class Parts:
         return found
 
     async def skip(self, size: int) -> None:
-        """Leave out the next bytes. Raises DataLoss where there are fewer."""
+        """Raises DataLoss where there are fewer bytes."""
         while len(self._waiting) < size:
             size -= len(self._waiting)
             self._waiting.clear()

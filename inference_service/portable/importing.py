@@ -1,7 +1,6 @@
 """A portable file as it comes in, and into the store: its files of KV as they are, its ledger as an agent.
 
-The KV is taken as it is, and not computed again to compare. So whoever may import into a namespace is trusted by all
-that use the namespace, as is whoever runs a worker.
+KV is not computed again to compare: whoever may import into a namespace is trusted by all that use it.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ _EXPONENTS = {"F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80), "F32": (n
 
 @dataclass(frozen=True)
 class Received:
-    """A file whose every byte was verified: what it says, the files that are its KV, and those of them in staging."""
+    """A file whose every byte was verified: its manifest, the files that are its KV, and those of them in staging."""
 
     manifest: Manifest
     names: list[FileName] = field(default_factory=list)
@@ -63,10 +62,9 @@ class Importer:
             raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
 
     async def receive(self, parts: Parts, manifest: Manifest, geometry: Geometry | None) -> Received:
-        """Verify what follows the head, and write its files to staging; without a geometry they are passed over.
+        """Verify the parts after the head, and write files to staging; without a geometry they are passed over.
 
-        Raises DataLoss for a file that is not as it was exported, ResourceExhausted where the disk lacks room. Then
-        nothing is left.
+        Raises DataLoss, ResourceExhausted where the disk lacks room. Then nothing is left.
         """
         received, count = Received(manifest), 0
         expected = _Expected(manifest)
@@ -90,13 +88,12 @@ class Importer:
         return received
 
     async def abandon(self, received: Received) -> None:
-        """Remove what is in staging."""
         await transport.abandon(file.path for file in received.staged)
 
     async def create(self, key: AgentKey, model: LoadedModel, received: Received) -> None:
-        """Publish the KV, and then create the agent. Call it under the agent's lock, with what `check_fit` has passed.
+        """Publish the KV, and then create the agent, under its lock, after `check_fit`.
 
-        Raises AlreadyExists; ResourceExhausted where the store has no room, and DataLoss, then there is no agent.
+        Raises AlreadyExists; ResourceExhausted where the store has no room, and DataLoss: then there is no agent.
         """
         await self.check_absent(key)
         manifest = received.manifest
@@ -133,7 +130,7 @@ class _Expected:
         self._is_last = False
 
     def next(self, file: pb.StoredFile, geometry: Geometry) -> BlockHeader:
-        """Return the header of a file that says so of itself. Raises DataLoss if it cannot come next."""
+        """Return the header of a file. Raises DataLoss if it cannot come next."""
         first, count, end = file.first_token, file.token_count, file.first_token + file.token_count
         if self._is_last or not count or end > len(self._tokens):
             raise damaged("its files of KV are not in order")
@@ -193,10 +190,8 @@ def check_namespace(manifest: Manifest, namespace: str) -> None:
 
 
 def check_fit(manifest: Manifest, model: LoadedModel) -> None:
-    """Raise FailedPrecondition for what was computed by another model than this, with the reason.
-
-    The same model with other KV fits; see `kv_misfit`. Raises DataLoss for a ledger whose tokens the model's tokenizer
-    would decode otherwise.
+    """Raise FailedPrecondition for another model's file, with the reason; the same model with other KV fits
+    (`kv_misfit`). Raises DataLoss for a ledger that the tokenizer would decode otherwise.
     """
     if manifest.model_fingerprint != model.model_fingerprint:
         raise FailedPrecondition(

@@ -1,6 +1,7 @@
 """AgentService on the worker: the store's half, behind the agent's running turn and with what memory knows.
 
-What keeps or moves a state first waits until its KV is written, so that the store knows which files to keep.
+What keeps or moves a state first waits until its KV is written, so that the store knows which files to keep. Forks, and
+agents that were trimmed or restored, find their KV in the pool by the names of blocks.
 """
 
 from collections.abc import AsyncIterator
@@ -10,26 +11,23 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
-from agentmem.errors import AgentmemError, InvalidArgument, NotFound
+from agentmem.errors import InvalidArgument, NotFound
 from agentmem.kv import tiers as kv_tiers
-from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints, from_request
-from agentmem.kv.ledger import Ledger, Version, common_length
+from agentmem.kv.ledger import Version
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
 from inference_service.models.serving import Models
-from inference_service.pool.hot import HotState
-from inference_service.pool.kv import Table
 from inference_service.servicers.portable import PortableAgents
 from inference_service.servicers.requests import probe_request
 from inference_service.storage.client import StoreClient
 from inference_service.turns.decoding import check_input
+from inference_service.turns.locks import AgentLocks
 from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.prefetching import Prefetcher
-from inference_service.turns.reserving import AgentLocks
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.turn import Turn
@@ -74,7 +72,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if model is not None and not request.fingerprint:
             request.fingerprint = model.fingerprint
         response = await self.store.call(self.store.agents.ListBlocks, request)
-        state = self._hot(key)
+        state = model.memory.hot.get(key) if model is not None else None
         if state is not None and state.version == Version.from_proto(response.version):
             kv_tiers.with_hot(response, state.table.tokens, state.ledger.offsets.tolist())
         return response
@@ -95,9 +93,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             if turn.retokenized:
                 turn.restored = Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
             else:
-                options = {"incompatible": turn.incompatible}
                 await self.persister.wait_resumable(probe.key, turn.earlier_checkpoints)
-                turn.restored = await self.restorer.probe(probe.key, model, turn.lookup, **options)
+                turn.restored = await self.restorer.probe(probe.key, model, turn.lookup)
         return pb.ProbeAgentResponse(
             cache=turn.cache_report(), version=agent.version.to_proto(), context_trim=turn.context_trim()
         )
@@ -116,17 +113,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         target = key._replace(agent_id=check_text("new_agent_id", request.new_agent_id))
         async with self.locks.hold(key, target):
             await self.persister.wait_written(key)
-            whole = not request.HasField("at_version") and not request.HasField("keep_tokens")
-            state = self._hot(key) if whole else None
             response = await self.store.call(self.store.agents.ForkAgent, request)
-            # Asked afterwards: no version comes back, so what is present still was what the store has forked.
-            if state is not None and await self._is_present(key, state):
-                self._share(state, key, target, response.agent)
         self._complete(response.agent)
         return response
 
     async def TrimAgent(self, request: pb.TrimAgentRequest, context: Any) -> pb.TrimAgentResponse:
-        return await self._moved(self.store.agents.TrimAgent, request)
+        return await self._changed(self.store.agents.TrimAgent, request, moves=True)
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Any) -> pb.CreateSnapshotResponse:
         key = AgentKey.from_proto(request.key)
@@ -139,7 +131,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return await self.store.call(self.store.agents.ListSnapshots, request)
 
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Any) -> pb.RestoreSnapshotResponse:
-        return await self._moved(self.store.agents.RestoreSnapshot, request)
+        return await self._changed(self.store.agents.RestoreSnapshot, request, moves=True)
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotResponse:
         async with self.locks.hold(AgentKey.from_proto(request.key)):
@@ -197,20 +189,15 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._complete(response.agent)
         return pb.ImportAgentResponse(agent=response.agent, kv_misfit=kv_misfit)
 
-    async def _changed(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any) -> _Response:
-        """Change an agent in the store, behind its running turn; the answer has the agent."""
-        async with self.locks.hold(AgentKey.from_proto(request.key)):
-            response = await self.store.call(rpc, request)
-        self._complete(cast(Any, response).agent)
-        return response
-
-    async def _moved(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any) -> _Response:
-        """Move an agent to another state, once its present one is written."""
+    async def _changed(
+        self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any, *, moves: bool = False
+    ) -> _Response:
+        """Change an agent in the store, behind its running turn; move it to another state once its own is written."""
         key = AgentKey.from_proto(request.key)
         async with self.locks.hold(key):
-            await self.persister.wait_written(key)
+            if moves:
+                await self.persister.wait_written(key)
             response = await self.store.call(rpc, request)
-            await self._follow(key, cast(Any, response).agent)
         self._complete(cast(Any, response).agent)
         return response
 
@@ -225,51 +212,6 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 agent.tier = types_pb2.TIER_HOT
             agent.context_remaining = max(0, model.context_length - agent.tokens)
 
-    def _drop_hot(self, key: AgentKey) -> None:
-        if (model := self.models.loaded(key.model_id)) is not None:
-            model.memory.hot.drop(key)
-
     def _erase_hot(self, key: AgentKey) -> None:
         if (model := self.models.loaded(key.model_id)) is not None:
             model.memory.hot.erase(key)
-
-    def _hot(self, key: AgentKey) -> HotState | None:
-        model = self.models.loaded(key.model_id)
-        return model.memory.hot.get(key) if model is not None else None
-
-    async def _is_present(self, key: AgentKey, state: HotState) -> bool:
-        """Return whether an agent's hot state is the store's present one, as far as the store answers."""
-        try:
-            return (await self.store.open(key, state.version, peek=True)).version == state.version
-        except AgentmemError:
-            return False
-
-    def _share(self, state: HotState, source: AgentKey, target: AgentKey, agent: pb.Agent) -> None:
-        """Let a fork have its parent's KV in the pool, unless it was evicted meanwhile."""
-        loaded = self.models.loaded(source.model_id)
-        if loaded is None or loaded.memory.hot.get(source) is not state:
-            return
-        loaded.memory.pool.acquire(state.table)
-        version = Version.from_proto(agent.version)
-        loaded.memory.hot.put(target, HotState(version, state.ledger, state.table, state.windows))
-
-    async def _follow(self, key: AgentKey, agent: pb.Agent) -> None:
-        """Let hot state be that of the agent's new version: the full blocks that both ledgers begin with stay."""
-        loaded, state = self.models.loaded(key.model_id), self._hot(key)
-        if loaded is None or state is None or state.version == Version.from_proto(agent.version):
-            return
-        try:
-            opened = await self.store.open(key)
-        except AgentmemError:
-            self._drop_hot(key)  # The change is durable, and what memory has can be had from disk.
-            return
-        memory, ledger = loaded.memory, opened.ledger or Ledger()
-        common = common_length(state.ledger.token_ids, ledger.token_ids)
-        blocks = state.table.blocks[: common // BLOCK_TOKENS]
-        if not blocks or memory.hot.get(key) is not state:
-            self._drop_hot(key)
-            return
-        table = Table(len(blocks) * BLOCK_TOKENS, blocks)
-        memory.pool.acquire(table)
-        windows = {position: tokens for position, tokens in state.windows.items() if position <= common}
-        memory.hot.put(key, HotState(opened.version, ledger, table, windows))

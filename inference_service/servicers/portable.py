@@ -23,8 +23,8 @@ from inference_service.portable.importing import (
     check_namespace,
     kv_misfit,
 )
+from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
-from inference_service.turns.reserving import AgentLocks
 
 AT_ONCE = 4
 """Exports and imports. Each has one file of KV in memory."""

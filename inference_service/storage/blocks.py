@@ -19,11 +19,11 @@ from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors
 from inference_service.memory.match import Reason
 
 NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
-"""The dtypes of tensors by safetensors' names; 16-bit floats are read as uint16."""
+"""By safetensors' names; 16-bit floats are read as uint16."""
 
 
 class BlockMiss(Exception):
-    """The file cannot be used. `reason` is for metrics and clients, `fault` for the store's quarantine.
+    """The file cannot be used. `reason` is for metrics and clients, `fault` for the store.
 
     `damaged` is False where the file may be good (too many open files, no permission): then it stays.
     """
@@ -36,15 +36,14 @@ class BlockMiss(Exception):
 
 
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """Read and verify the file of a block or a window, and return its tensors. Raises BlockMiss.
-
-    They are views [layers, kv_heads, tokens, width] of new memory. Reading and hashing release the GIL.
+    """Read and verify the file of a block or a window; return views [layers, kv_heads, tokens, width] of new memory.
+    Raises BlockMiss. Reading and hashing release the GIL.
     """
     return _read_verified(path, wanted, digest, geometry)[1]
 
 
 def read_bytes(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> memoryview:
-    """Read and verify such a file, and return its bytes. Raises BlockMiss."""
+    """Read and verify such a file; return its bytes. Raises BlockMiss."""
     return _read_verified(path, wanted, digest, geometry)[0]
 
 
@@ -61,16 +60,15 @@ def _read_verified(path: str, wanted: BlockHeader, digest: bytes, geometry: Geom
 
 
 def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
-    """Read and verify the file of a block, and leave its tensors in `buffers`. Raises BlockMiss.
+    """Read and verify the file of a block into `buffers`, which hold anything after a miss. Raises BlockMiss.
 
-    Of a file that is a miss anything may be there. Each piece is hashed and copied while the processor's cache has it;
-    reading, hashing and copying release the GIL.
+    Each piece is hashed and copied while the processor's cache has it; all of it releases the GIL.
     """
     with suppress(BlockFileError, OSError):
         with _opened(path, most_bytes(wanted, geometry)) as file:
             _fill(file, wanted, digest, geometry, buffers)
         return
-    # What is wrong with a file is for one function to say. By now it may be another file, which is good.
+    # One function says what is wrong with a file. By now it may be another file, which is good.
     _place(read_block(path, wanted, digest, geometry), buffers)
 
 
@@ -82,9 +80,8 @@ def _place(tensors: HostTensors, buffers: HostBuffers) -> None:
 
 
 def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """Hash a whole file, compare header and shapes with what is wanted, and return its tensors. Raises BlockMiss.
-
-    They are views of the bytes that were hashed: KV is [layers, kv_heads, tokens, width].
+    """Hash a whole file, compare header and shapes, and return views of its bytes: KV [layers, kv_heads, tokens,
+    width]. Raises BlockMiss.
     """
     return _verified(data, blockfile.digest(data), wanted, digest, geometry)
 
@@ -102,9 +99,8 @@ def _verified(
 
 
 def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> tuple[bytes, int]:
-    """Write a new file of a block or a window; return its digest and its size in bytes. Raises OSError.
-
-    The digest is of the bytes in memory. The store fsyncs the file when it publishes it.
+    """Write a new file of a block or a window; return the digest of its bytes in memory, and its size. Raises OSError.
+    The store fsyncs it.
     """
     parts, running = _parts(header, tensors, geometry), blockfile.RunningDigest()
 
@@ -125,10 +121,10 @@ def write_new(path: str, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def _parts(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> list[bytes | memoryview]:
-    """Return a file's header and its tensors, the widest numbers first, in the order in which they are written.
+    """Return a file's header and tensors, the widest numbers first, in the order in which they are written.
 
-    They make a file as safetensors' own `serialize` does, which copies all of them twice while no other thread has the
-    interpreter, up to 6 ms for a block of 9.4 MB. Raises ValueError for a tensor of another size than its shape.
+    safetensors' own `serialize` copies them twice, holding the GIL for 6 ms for a block of 9.4 MB. Raises ValueError
+    for a tensor of another size than its shape.
     """
     shapes = _shapes(header, geometry)
     described: dict[str, object] = {"__metadata__": header.to_metadata()}
@@ -152,14 +148,14 @@ def most_bytes(wanted: BlockHeader, geometry: Geometry) -> int:
 
 
 def host_memory(size: int) -> memoryview:
-    """Return memory for files, from NumPy, which asks for large pages: faults would take longer than all of a read."""
+    """Return memory for files from NumPy, which asks for large pages."""
     return np.empty(size, np.uint8).data
 
 
 _HASHED = 512 * 1024
-"""Bytes that are read at once where they stay: they are hashed while the core's own cache has them."""
+"""Bytes read at once where they stay: they are hashed from the core's cache."""
 _PIECE = 256 * 1024
-"""Bytes that are read at once where they are copied on: they and their copy fit into any core's own cache."""
+"""Bytes read at once where they are copied on: both fit into a core's cache."""
 
 
 def _fill(file: FileIO, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
@@ -167,7 +163,7 @@ def _fill(file: FileIO, wanted: BlockHeader, digest: bytes, geometry: Geometry, 
     memory = host_memory(_PIECE)
 
     def following(count: int) -> memoryview:
-        """The next bytes of the file, which the next call overwrites."""
+        """Return the file's next bytes, which the next call overwrites."""
         nonlocal memory
         if count > len(memory):
             memory = host_memory(count)
@@ -196,7 +192,7 @@ def _fill(file: FileIO, wanted: BlockHeader, digest: bytes, geometry: Geometry, 
 def _wanted_specs(
     prefix: bytes | memoryview, size: int, wanted: BlockHeader, geometry: Geometry
 ) -> dict[str, blockfile.TensorSpec]:
-    """The tensors of a file of `size` bytes that begins so, if header and shapes are what is wanted."""
+    """Return the tensors of a file of `size` bytes that begins so, if header and shapes are wanted."""
     header, specs = blockfile.parse(prefix, size)
     blockfile.verify(header, wanted)
     shapes = _shapes(wanted, geometry)
@@ -222,7 +218,7 @@ def _read(path: str, most: int) -> tuple[memoryview, bytes]:
 
 @contextmanager
 def _opened(path: str, most: int) -> Iterator[FileIO]:
-    """A regular file of at most so many bytes. Raises OSError, BlockFileError."""
+    """Open a regular file of at most so many bytes. Raises OSError, BlockFileError."""
     with open(path, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):

@@ -27,13 +27,13 @@ _Response = TypeVar("_Response")
 _TIMEOUT_SECONDS = 30.0
 _REMOTE_TIMEOUT_SECONDS = 600.0
 _REMOTE_REQUESTS = (pb.FetchBlocksRequest, agent_pb2.DeleteAgentRequest)
-"""Those for which the store waits for the object store, by its own limit."""
+"""The store waits for the object store, by its own limit."""
 COMMIT_SECONDS = 60.0
 """How long a commit is repeated whose outcome is not known: a store that was killed is back long before."""
 _PAUSES_SECONDS = (0.1, 2.0)
 """Before the first repetition, and at most."""
 _UNSETTLED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
-"""What a store says of one attempt, and not of those before: its disk fails, or another program holds its file."""
+"""One attempt's errors, not those of the ones before: the disk fails, or another program holds the file."""
 _NO_ANSWER = "the cache store does not answer; try again"
 _UNKNOWN = (
     "the cache store does not answer, and it is not known whether the turn is in the ledger: send it again under its "
@@ -43,17 +43,17 @@ _UNKNOWN = (
 
 @dataclass(frozen=True)
 class Opened:
-    """What the store has of an agent. `ledger` is None where the known version is still right.
+    """The store's knowledge of an agent. `ledger` is None where the known version is still right.
 
-    `files` are blocks and `windows` are windows, both by chain hash. `kv_fingerprint` is that of the KV which the
-    agent's published state consists of; "" if there is none.
+    `files` are blocks and `windows` are windows, by chain hash. `kv_fingerprint` is that of the published state's KV;
+    "" if there is none.
     """
 
     version: Version
     ledger: Ledger | None
     files: Mapping[bytes, pb.StoredFile] = field(default_factory=dict)
     windows: Mapping[bytes, pb.StoredFile] = field(default_factory=dict)
-    evicted: frozenset[bytes] = frozenset()
+    evicted: bool = False
     turn: pb.CommittedTurn | None = None
     kv_fingerprint: str = ""
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
@@ -64,7 +64,7 @@ class Opened:
 
 
 NOTHING = Opened(NO_VERSION, None)
-"""What a store that does not answer has."""
+"""For a store that does not answer."""
 
 
 class StoreClient:
@@ -80,7 +80,7 @@ class StoreClient:
         self._cluster = cluster_pb2_grpc.ClusterServiceStub(channel)
 
     async def call(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[_Request, _Response]", request: _Request) -> _Response:
-        """Call a unary RPC (`store.call(store.agents.GetAgent, request)`) with the deadline that it has."""
+        """Call a unary RPC (`store.call(store.agents.GetAgent, request)`) with its deadline."""
         slow = isinstance(request, _REMOTE_REQUESTS)
         return await _raising(rpc(request, timeout=_REMOTE_TIMEOUT_SECONDS if slow else _TIMEOUT_SECONDS))
 
@@ -96,7 +96,7 @@ class StoreClient:
     ) -> Opened:
         """Return the agent's state and ledger, the turn committed as `request_id`, and which of these files exist.
 
-        To `peek` does not count as a use of any of it. `turn_agent_id`: whose turn asks, where `key` names no agent.
+        To `peek` is no use of them. `turn_agent_id`: whose turn asks, where `key` names no agent.
         """
         request = pb.OpenCacheRequest(
             key=key.to_proto(),
@@ -113,16 +113,15 @@ class StoreClient:
             ledger=Ledger.from_proto(answer.ledger) if answer.HasField("ledger") else None,
             files=_of_kind(answer.files, pb.FILE_KIND_BLOCK),
             windows=_of_kind(answer.files, pb.FILE_KIND_WINDOW),
-            evicted=frozenset(answer.evicted_hashes),
+            evicted=answer.evicted,
             turn=answer.turn if answer.HasField("turn") else None,
             kv_fingerprint=answer.kv_fingerprint,
             context_policy=answer.context_policy,
         )
 
     async def share_setup(self, name: str, value: bytes) -> bytes | None:
-        """Return what all machines of a cluster take as the setup of this name: the first that was given, b"" for none.
-
-        An empty `value` only asks. On a single machine there is none. None where the store does not answer.
+        """Return a cluster's setup of this name, the first that was given; b"" for none, None where the store does not
+        answer. An empty `value` only asks.
         """
         try:
             answer = await self.call(self._cluster.ShareSetup, cluster_pb2.ShareSetupRequest(name=name, value=value))
@@ -136,9 +135,8 @@ class StoreClient:
     async def find_block(
         self, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes, peek: bool = False
     ) -> pb.StoredFile | None:
-        """Return the block behind `parent` that shares most with `token_ids`, with its tokens, `ordered` like these.
-
-        To `peek` does not count as a use.
+        """Return the block after `parent` that shares most with `token_ids`, with its tokens, `ordered`. To `peek` is
+        no use.
         """
         request = pb.FindBlockRequest(
             namespace=namespace, fingerprint=fingerprint, parent=parent, token_ids=token_ids, peek=peek
@@ -166,9 +164,8 @@ class StoreClient:
     async def commit(self, request: pb.CommitTurnRequest) -> tuple[Version, pb.CommittedTurn | None]:
         """Append a turn durably; return the new version, and the turn that was there if the request_id was not new.
 
-        Where it is not known whether the store has committed it, the call is repeated, under a `commit_id` that the
-        request gets here, until that is known. Raises Unavailable where it is not known after COMMIT_SECONDS, or when
-        the channel is closed: the turn may be in the ledger, also later.
+        A call of unknown outcome is repeated, under a `commit_id`. Raises Unavailable where it is not known after
+        COMMIT_SECONDS, or the channel is closed: the turn may be in the ledger, also later.
         """
         request.commit_id = uuid.uuid4().bytes
         end, (pause, longest), unanswered = time.monotonic() + COMMIT_SECONDS, _PAUSES_SECONDS, 0
@@ -206,7 +203,7 @@ class StoreClient:
         return Version.from_proto((await self.call(self._store.CreateAgent, request)).version)
 
     async def fetch(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, pb.StoredFile]:
-        """Bring files that are in tier remote back to the store's disk and return those that are there now."""
+        """Bring files of tier remote back to the store's disk; return those that are there now."""
         request = pb.FetchBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
         answer = await self.call(self._store.FetchBlocks, request)
         return {FileName.from_proto(file): file for file in answer.files}
@@ -236,7 +233,7 @@ class StoreClient:
         await self.call(self._store.PublishBlocks, request)
 
     async def quarantine(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
-        """Take a damaged file out of use, if it is still the one with this digest."""
+        """Delete a damaged file, if it is still the one with this digest."""
         request = pb.QuarantineBlockRequest(namespace=namespace, name=name.to_proto(), reason=reason, digest=digest)
         await self.call(self._store.QuarantineBlock, request)
 

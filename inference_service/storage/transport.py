@@ -14,7 +14,7 @@ from inference_service.storage.blocks import BlockMiss, read_block, read_into, w
 from inference_service.storage.client import StoreClient
 
 READERS_AT_ONCE = 8
-"""Threads that read files for one caller. A few of them fill the memory's bandwidth, or a disk's queue."""
+"""Threads that read files for one caller: a few fill the memory's bandwidth, or a disk's queue."""
 
 Into = Callable[[BlockHeader], HostBuffers | None]
 """The memory that a block's file is read into; None: new memory."""
@@ -31,8 +31,8 @@ File = tuple[BlockHeader, pb.StoredFile]
 async def read_all(files: Sequence[File], geometry: Geometry, into: Into = nowhere) -> list[HostTensors | BlockMiss]:
     """Return the verified tensors of each file in order, or why it cannot be used. Event loop; files on its threads.
 
-    Blocks are read `into` memory, where it has some for them; then there are no tensors to return, and in the memory
-    of a miss is anything. Cancelled, it reads no more files, and ends when nothing is written to that memory any more.
+    Blocks read `into` memory return no tensors; a miss leaves anything there. Cancelled, it ends when nothing is
+    written to that memory any more.
     """
     todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
     stopped = threading.Event()
@@ -64,16 +64,15 @@ async def read_all(files: Sequence[File], geometry: Geometry, into: Into = nowhe
 async def write(
     path: str, header: BlockHeader, tensors: TensorBytes, geometry: Geometry, token_ids: bytes = b""
 ) -> pb.StoredFile:
-    """Write a file to the path that StageBlocks gave, and return it for PublishBlocks. Raises OSError.
-
-    `token_ids` are those of a block, `ordered`.
+    """Write a file to the path that StageBlocks gave; return it for PublishBlocks. Raises OSError. `token_ids` are
+    those of a block, `ordered`.
     """
     digest, size = await asyncio.to_thread(write_block, path, header, tensors, geometry)
     return described(path, header, digest, size, token_ids)
 
 
 def described(path: str, header: BlockHeader, digest: bytes, size: int, token_ids: bytes) -> pb.StoredFile:
-    """Return a file that was written, for PublishBlocks."""
+    """Return a written file for PublishBlocks."""
     return pb.StoredFile(
         chain_hash=header.chain_hash,
         kind=FileName.of(header).kind.to_proto(),
@@ -87,7 +86,7 @@ def described(path: str, header: BlockHeader, digest: bytes, size: int, token_id
 
 
 async def abandon(paths: Iterable[str]) -> None:
-    """Remove what was written and will not be published: the disk may be full already."""
+    """Remove unpublished files: the disk may be full already."""
     await asyncio.to_thread(_remove, paths)
 
 
@@ -104,10 +103,7 @@ class PathTransport:
 
 
 async def disk_problem(store: StoreClient) -> str:
-    """Return why the store's files cannot be read and written by path here; "" where they can.
-
-    Raises AgentmemError where the store does not answer.
-    """
+    """Return why the store's files cannot be read and written by path here; "" where they can. Raises AgentmemError."""
     return await asyncio.to_thread(_disk_problem, await store.identify())
 
 

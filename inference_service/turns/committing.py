@@ -16,88 +16,88 @@ from inference_service.turns.stream import delta
 from inference_service.turns.turn import Turn
 
 
-class Committer:
-    """Commits turns, and replays those that were. Event loop; call it under the agent's lock."""
+async def commit(
+    turn: Turn,
+    model: LoadedModel,
+    finished: inference_pb2.Finished,
+    store: StoreClient,
+    threads: WorkerThreads,
+    hints: TurnHints,
+) -> None:
+    """Append the turn to the ledger, under the agent's lock. From here on it cannot be cancelled. Event loop.
 
-    def __init__(self, store: StoreClient, threads: WorkerThreads, hints: TurnHints) -> None:
-        self._store = store
-        self._threads = threads
-        self._hints = hints
+    Sets `version` and `message_hashes`. Raises what cancelled the turn before, and Aborted where another writer was
+    faster.
+    """
+    turn.stream.check()
+    turn.stream.committing = True
+    request = await threads.plan(lambda: _request(turn, model, finished), len(turn.plan.sequence))
+    request.ends_turn_hint = turn.request.generates and hints.of(turn.request.key) is turn.hint
+    turn.version, replayed = await store.commit(request)
+    _end_hint(turn, hints)
+    if replayed is not None:
+        raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
+    turn.message_hashes = [bytes(each) for each in request.message_hashes]
 
-    async def commit(self, turn: Turn, model: LoadedModel, finished: inference_pb2.Finished) -> None:
-        """Append the turn to the ledger. From here on it cannot be cancelled.
 
-        Sets `version` and `message_hashes`. Raises what cancelled the turn before, and Aborted where another writer was
-        faster.
-        """
-        turn.stream.check()
-        turn.stream.committing = True
-        request = await self._threads.plan(lambda: self._request(turn, model, finished), len(turn.plan.sequence))
-        turn.version, replayed = await self._store.commit(request)
-        self.end_hint(turn)
-        if replayed is not None:
-            raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
-        turn.message_hashes = [bytes(each) for each in request.message_hashes]
+def replay(turn: Turn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn, hints: TurnHints) -> None:
+    """Answer a turn that was committed before, as it was answered then.
 
-    def replay(self, turn: Turn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:
-        """Answer a turn that was committed before, as it was answered then.
+    Raises InvalidArgument where its request_id was that of another request.
+    """
+    if committed.request_digest != turn.request.digest:
+        raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
+    record, stream = committed.record, turn.stream
+    stream.started(record.started, model.tokenizer)
+    if record.delta.ByteSize():
+        stream.send(inference_pb2.GenerateResponse(delta=record.delta))
+    finished = record.finished
+    finished.version.CopyFrom(committed.version)
+    finished.durable = finished.replayed = True
+    stream.send(inference_pb2.GenerateResponse(finished=finished))
+    _end_hint(turn, hints)
 
-        Raises InvalidArgument where its request_id was that of another request.
-        """
-        if committed.request_digest != turn.request.digest:
-            raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
-        record, stream = committed.record, turn.stream
-        stream.started(record.started, model.tokenizer)
-        if record.delta.ByteSize():
-            stream.send(inference_pb2.GenerateResponse(delta=record.delta))
-        finished = record.finished
-        finished.version.CopyFrom(committed.version)
-        finished.durable = finished.replayed = True
-        stream.send(inference_pb2.GenerateResponse(finished=finished))
-        self.end_hint(turn)
 
-    def end_hint(self, turn: Turn) -> None:
-        """Let the hint go that this turn was announced by. One that was set since stays, and Prefill is no turn."""
-        if turn.request.generates:
-            self._hints.forget(turn.request.key, turn.hint)
+def _end_hint(turn: Turn, hints: TurnHints) -> None:
+    """Let the hint go that this turn was announced by. One that was set since stays, and Prefill is no turn."""
+    if turn.request.generates:
+        hints.forget(turn.request.key, turn.hint)
 
-    def _request(
-        self, turn: Turn, model: LoadedModel, finished: inference_pb2.Finished
-    ) -> cache_store_pb2.CommitTurnRequest:
-        request, plan, generated, keep = turn.request, turn.plan, turn.generated, turn.keep_tokens
-        token_ids = [*plan.sequence[keep:].tolist(), *generated.token_ids]
-        pieces = model.tokenizer.pieces(token_ids)
-        own = turn.carried_turns[-1].end_token - keep if turn.carried_turns else 0
-        before = turn.ledger.text[: turn.ledger.text_end(keep)] + b"".join(pieces[:own])
-        prompt = b"".join(pieces[own : len(pieces) - len(generated.token_ids)])
-        said = delta(turn.stream.tokens, model.tokenizer, generated.rest)
-        return cache_store_pb2.CommitTurnRequest(
-            key=request.key.to_proto(),
-            base=turn.base.to_proto(),
-            keep_tokens=keep,
-            token_ids=token_ids,
-            text=b"".join(pieces),
-            offsets=accumulate(map(len, pieces)),
-            tokenizer_hash=model.tokenizer.hash,
-            generated_tokens=len(generated.token_ids),
-            request_id=request.request_id,
-            request_digest=request.digest,
-            record=cache_store_pb2.TurnRecord(
-                started=turn.started,
-                delta=said,
-                finished=finished,
-                messages=message_places(request.input, before, prompt, appended=turn.appended),
-            ),
-            message_hashes=[] if turn.appended else _conversation(turn, said),
-            label=request.label,
-            expiry=request.expiry.to_proto(),
-            template_time=turn.ledger.template_time,
-            ends_turn_hint=request.generates and self._hints.of(request.key) is turn.hint,
-            snapshot_version=turn.snapshot_version,
-            carried_turns=[each.to_proto() for each in turn.carried_turns],
-            opening_bytes=turn.opening_bytes,
-            context_policy=request.context_policy,
-        )
+
+def _request(turn: Turn, model: LoadedModel, finished: inference_pb2.Finished) -> cache_store_pb2.CommitTurnRequest:
+    request, plan, generated, keep = turn.request, turn.plan, turn.generated, turn.keep_tokens
+    token_ids = [*plan.sequence[keep:].tolist(), *generated.token_ids]
+    pieces = model.tokenizer.pieces(token_ids)
+    own = turn.carried_turns[-1].end_token - keep if turn.carried_turns else 0
+    before = turn.ledger.text[: turn.ledger.text_end(keep)] + b"".join(pieces[:own])
+    prompt = b"".join(pieces[own : len(pieces) - len(generated.token_ids)])
+    said = delta(turn.stream.tokens, model.tokenizer, generated.rest)
+    return cache_store_pb2.CommitTurnRequest(
+        key=request.key.to_proto(),
+        base=turn.base.to_proto(),
+        keep_tokens=keep,
+        token_ids=token_ids,
+        text=b"".join(pieces),
+        offsets=accumulate(map(len, pieces)),
+        tokenizer_hash=model.tokenizer.hash,
+        generated_tokens=len(generated.token_ids),
+        request_id=request.request_id,
+        request_digest=request.digest,
+        record=cache_store_pb2.TurnRecord(
+            started=turn.started,
+            delta=said,
+            finished=finished,
+            messages=message_places(request.input, before, prompt, appended=turn.appended),
+        ),
+        message_hashes=[] if turn.appended else _conversation(turn, said),
+        label=request.label,
+        expiry=request.expiry.to_proto(),
+        template_time=turn.ledger.template_time,
+        snapshot_version=turn.snapshot_version,
+        carried_turns=[each.to_proto() for each in turn.carried_turns],
+        opening_bytes=turn.opening_bytes,
+        context_policy=request.context_policy,
+    )
 
 
 def _conversation(turn: Turn, said: inference_pb2.Delta) -> list[bytes]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BlockHeader, FileName
@@ -28,13 +29,13 @@ def source_of(file: pb.StoredFile) -> Source:
     return Source.NODE if file.on_node else Source.OBJECTS
 
 
+@dataclass(eq=False, repr=False)
 class Fetcher:
     """Looks for files and reads them. Event loop only; never raises for what is missing or bad."""
 
-    def __init__(self, store: StoreClient, metrics: WorkerMetrics, speeds: Speeds) -> None:
-        self._store = store
-        self._metrics = metrics
-        self._speeds = speeds
+    _store: StoreClient
+    _metrics: WorkerMetrics
+    _speeds: Speeds
 
     async def look(
         self, turn_of: AgentKey, blocks: Collection[bytes], windows: Collection[bytes], peek: bool

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from agentmem.kv.ledger import NO_VERSION
 from agentmem.validation import AgentKey
 from inference_service.models.loaded import LoadedModel
 from inference_service.storage.client import Opened, StoreClient
@@ -10,17 +11,15 @@ from inference_service.storage.client import Opened, StoreClient
 async def opened(
     store: StoreClient, model: LoadedModel, key: AgentKey, request_id: str = "", *, peek: bool = False
 ) -> Opened:
-    """Return what the store has of an agent. Hot state of another version is dropped, unless this only peeks.
+    """Return what the store has of an agent. Hot state of another version goes, unless this only peeks.
 
-    Nor is it dropped where the request was committed before: that turn is replayed. Event loop; under the agent's lock,
-    unless it peeks.
+    It stays where the request was committed before: that turn is replayed. Event loop; under the agent's lock, unless
+    it peeks.
     """
     hot = model.memory.hot.get(key)
-    if hot is None:
-        return await store.open(key, request_id=request_id, peek=peek)
-    found = await store.open(key, hot.version, request_id, peek=peek)
-    if found.version == hot.version:
+    found = await store.open(key, hot.version if hot is not None else NO_VERSION, request_id, peek=peek)
+    if hot is not None and found.version == hot.version:
         return replace(found, ledger=hot.ledger)
     if not peek and found.turn is None:
-        model.memory.hot.drop(key)
+        model.memory.hot.present(key, found.version)
     return found

@@ -14,7 +14,6 @@ from agentmem.kv.ledger import Version
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 from inference_service.engine.paged.arena import Reading
-from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.thread import EngineThread
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
@@ -87,7 +86,7 @@ class State:
             found = table
         if found is None:
             return None
-        return arenas.read_checkpoint(Checkpoint(found.tokens, found.window_tokens, found.pieces))
+        return arenas.read_checkpoint(found.checkpoint)
 
 
 @dataclass(eq=False, repr=False)

@@ -54,9 +54,9 @@ class TurnPlanner:
                 before = ledger
                 ledger = await self.threads.plan(lambda: retokenized(before, model.tokenizer))
             turn.policy = opened.context_policy or request.context_policy or TRIM
-            turn.incompatible = turn.retokenized or opened.is_incompatible(model.fingerprint)
             turn.base, turn.note = opened.version, note
             await self._plan_against(turn, model, replace(ledger, template_time=moment))
+        turn.lookup = replace(turn.lookup, incompatible=turn.retokenized or opened.is_incompatible(model.fingerprint))
 
     async def _plan_against(self, turn: Turn, model: LoadedModel, ledger: Ledger) -> None:
         request = turn.request

@@ -3,13 +3,13 @@
 Whatever goes wrong here costs time later and nothing else: the ledger has the turn, or never had it.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agentmem.kv.blockfile import BlockHeader
-from agentmem.kv.ledger import Ledger, Uint32, ordered
+from agentmem.kv.ledger import Ledger, Uint32
 from agentmem.process.shielding import run_shielded
 from inference_service.engine.generation import TurnJob
-from inference_service.engine.paged.sequence import Checkpoint, Sequence
+from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
@@ -24,13 +24,13 @@ from inference_service.turns.persisting import Persister, State
 from inference_service.turns.turn import Turn
 
 
+@dataclass(eq=False, repr=False)
 class PoolWriter:
     """Keeps the KV of turns. Event loop only; call it under the agent's lock."""
 
-    def __init__(self, engine: EngineThread, threads: WorkerThreads, persister: Persister) -> None:
-        self._engine = engine
-        self._threads = threads
-        self._persister = persister
+    _engine: EngineThread
+    _threads: WorkerThreads
+    _persister: Persister
 
     async def keep(self, turn: Turn, model: LoadedModel, job: TurnJob) -> None:
         """Name the blocks of a committed turn's KV, and have them written to disk."""
@@ -42,7 +42,7 @@ class PoolWriter:
         ids = model.fingerprint, key.namespace, ledger.token_ids
         blocks = await self._threads.plan(lambda: list(headers(*ids)))
         table = await self.write(model, reservation, kv, ledger.token_ids, blocks)
-        captured = {each.position: _table(each) for each in job.captured.values()}
+        captured = {each.position: Table.of(each) for each in job.captured.values()}
         windows = _windows(turn, model, captured, table)
         model.memory.hot.put(key, HotState(turn.version, ledger, table, windows))
         named = checkpoint_headers(*ids, windows)
@@ -64,16 +64,11 @@ class PoolWriter:
         own = kv.full.blocks[: len(blocks)]
         known = [pool.full.find(header.chain_hash) for header in blocks]
         places = tuple(block if there is None else there for block, there in zip(own, known, strict=True))
-        window = _table(end) if end is not None else Table(0, ())
+        window = Table.of(end) if end is not None else Table(0, ())
         table = reservation.claim(pool, replace(window, tokens=len(token_ids), blocks=places))
         missing = [header for header, block in zip(blocks, known, strict=True) if block is None]
-        new = {header.chain_hash: _tokens_of(header, token_ids) for header in missing}
+        new = {h.chain_hash: BlockTokens.of(h.namespace, h.parent, token_ids, h.first_token) for h in missing}
         return pool.publish([header.chain_hash for header in blocks], table, new)
-
-
-def _table(checkpoint: Checkpoint) -> Table:
-    """Return where a checkpoint is."""
-    return Table(checkpoint.position, (), checkpoint.tokens, checkpoint.pieces)
 
 
 def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
@@ -89,12 +84,6 @@ def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
         turn.message_hashes,
     )
     return replace(ledger, opening_bytes=turn.opening_bytes)
-
-
-def _tokens_of(header: BlockHeader, token_ids: Uint32) -> BlockTokens:
-    """Return what a sequence's block is found by."""
-    own = token_ids[header.first_token : header.first_token + header.token_count]
-    return BlockTokens(header.namespace, header.parent, ordered(own))
 
 
 def _windows(turn: Turn, model: LoadedModel, captured: dict[int, Table], table: Table) -> dict[int, int]:

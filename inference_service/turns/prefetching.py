@@ -1,7 +1,7 @@
 """Brings an agent's KV into the pool ahead of its turn."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,6 @@ from inference_service.storage.client import StoreClient
 from inference_service.threads import WorkerThreads
 from inference_service.turns.opening import opened
 from inference_service.turns.pool_writer import PoolWriter
-from inference_service.turns.reserving import Reservations
 from inference_service.turns.restoring import Restorer, kv_lookup
 
 _NEXT = 0
@@ -43,7 +42,6 @@ class Prefetcher:
     store: StoreClient
     restorer: Restorer
     pool_writer: PoolWriter
-    reservations: Reservations
     metrics: WorkerMetrics
 
     async def prefetch(self, key: AgentKey, model: LoadedModel) -> Prefetched:
@@ -64,14 +62,12 @@ class Prefetcher:
             return Prefetched(len(ledger), 0)
         sequence = np.append(ledger.token_ids, np.uint32(_NEXT))
         lookup = await self.threads.plan(lambda: kv_lookup(key.namespace, model, ledger, len(ledger), sequence))
-        incompatible = agent.is_incompatible(model.fingerprint)
-        found = await self.restorer.probe(key, model, lookup, incompatible=incompatible, ahead=True)
+        lookup = replace(lookup, incompatible=agent.is_incompatible(model.fingerprint))
+        found = await self.restorer.probe(key, model, lookup, ahead=True)
         held = hot.table.tokens if (hot := memory.hot.get(key)) is not None else 0
         if found.tokens <= held:  # No other agent is evicted for what is not there.
             return Prefetched(held, 0)
-        with self.reservations.reserve_now(
-            model, MemoryRequest(key, lookup.own, found.tokens, computes=False)
-        ) as given:
+        with memory.reserve_now(MemoryRequest(key, lookup.own, found.tokens, computes=False)) as given:
             if given is None:
                 return Prefetched(held, 0)
             return await self._load(key, model, agent.version, ledger, lookup, given)

@@ -35,6 +35,7 @@ class Presence:
         memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
+        memory.in_flight = lambda: self._persister.tables(model)
         memory.admission.growth.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
         memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
@@ -75,7 +76,7 @@ class Presence:
         if agents:
             self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(agents)
         model.memory.pool.broken = asyncio.Event()
-        model.memory.admission.last_resort = _nothing  # It held the model.
+        model.memory.admission.last_resort, model.memory.in_flight = _nothing, list  # They held the model.
         for gauge, labels, _ in self._gauges(model):  # They hold the model.
             gauge.remove(*labels)
 

@@ -6,7 +6,6 @@ They go to blocks that the turn has reserved. The ledger has nothing of them bef
 from dataclasses import dataclass, field
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT
-from agentmem.kv.ledger import ordered
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.prompt_blocks import Kept, PromptBlocks
 from inference_service.engine.thread import EngineThread
@@ -50,23 +49,22 @@ class PromptSharing:
         """
         if self._over:
             return
-        pool, reservation, names = self.model.memory.pool, self.turn.reservation, self.blocks.names
-        places, wanted = self.turn.restored.places(), range(kept.first, kept.end)
+        turn, pool, names = self.turn, self.model.memory.pool, self.blocks.names
+        reservation, places, wanted = turn.reservation, turn.restored.places(), range(kept.first, kept.end)
         known = {index: block for index in wanted if (block := pool.full.find(names[index])) is not None}
         own = tuple(known.get(index, places[index]) for index in wanted)
-        new = {names[index]: self._tokens(index) for index in wanted if index not in known}
+        namespace, sequence, parents = turn.request.key.namespace, turn.plan.sequence, (NO_PARENT, *names)
+        new = {
+            names[index]: BlockTokens.of(namespace, parents[index], sequence, index * BLOCK_TOKENS)
+            for index in wanted
+            if index not in known
+        }
         held = reservation.claim(pool, Table(0, own))
         reservation.pins.append(pool.publish(names[kept.first : kept.end], held, new))
         self._kept = True
         if (end := kept.checkpoint) is not None and pool.find_checkpoint(names[kept.end - 1]) is None:
-            table = reservation.claim(pool, Table(end.position, (), end.tokens, end.pieces))
+            table = reservation.claim(pool, Table.of(end))
             reservation.pins.append(pool.publish_checkpoint(names[kept.end - 1], table))
-
-    def _tokens(self, index: int) -> BlockTokens:
-        names, first = self.blocks.names, index * BLOCK_TOKENS
-        parent = names[index - 1] if index else NO_PARENT
-        own = self.turn.plan.sequence[first : first + BLOCK_TOKENS]
-        return BlockTokens(self.turn.request.key.namespace, parent, ordered(own))
 
     def _look(self) -> None:
         """See what others have computed since the turn's KV was found, and go on from there if that is more.
@@ -100,7 +98,7 @@ class PromptSharing:
             return
         window = Table(0, ())
         if (latest := job.latest) is not None:
-            claimed = self.turn.reservation.claim(pool, Table(latest.position, (), latest.tokens, latest.pieces))
+            claimed = self.turn.reservation.claim(pool, Table.of(latest))
             window = pool.publish_checkpoint(self.blocks.names[latest.position // BLOCK_TOKENS - 1], claimed)
         blocks = tuple(block for name in self.blocks.names if (block := pool.full.find(name)) is not None)
         pool.full.acquire(blocks)

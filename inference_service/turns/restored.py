@@ -1,7 +1,7 @@
 """The KV that was found for one sequence: what is taken of it, what it has to read and fetch, and where it goes on."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader, FileKind, FileName
 from agentmem.v1 import cache_store_pb2 as pb
@@ -115,27 +115,18 @@ class Restored:
     @property
     def away(self) -> dict[Source, int]:
         """The bytes that the choice has to fetch, by where they are."""
-        sizes = dict.fromkeys(Source, 0)
+        sizes = Counter[Source]()
         for _, file in self.wanted_files():
             if not file.path:
                 sizes[source_of(file)] += file.size_bytes
         return sizes
 
-    def nearer(self) -> "list[Restored]":
-        """Return this with less of what has to be fetched: up to the beginning of each run of such blocks, and none."""
-        away = [not self.files[candidate.header.chain_hash].path for candidate in self.choice.warm]
-        begins = [now and not before for before, now in pairwise([False, *away])]
-        runs = [each.header.first_token for each, first in zip(self.choice.warm, begins, strict=True) if first]
-        windows = {name: file for name, file in self.window_files.items() if file.path}
-        less = [replace(self, files=self._before(first)) for first in runs]
-        less.append(replace(self, files=self._before(0), window_files=windows))
-        for each in less:
-            each.choice = each._best()
-        return less
-
-    def _before(self, first_token: int) -> dict[bytes, pb.StoredFile]:
-        """Return the blocks that are here, and those elsewhere that begin before that token."""
-        return {name: file for name, file in self.files.items() if file.path or file.first_token < first_token}
+    def here(self) -> "Restored":
+        """Return this without what would have to be fetched."""
+        files, windows = ({n: f for n, f in of.items() if f.path} for of in (self.files, self.window_files))
+        here = replace(self, files=files, window_files=windows)
+        here.choice = here._best()
+        return here
 
     def _best(self) -> Choice:
         geometry = self.model.geometry

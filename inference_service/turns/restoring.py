@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from agentmem.errors import ResourceExhausted
 from agentmem.kv.blockfile import FileName
@@ -14,7 +15,7 @@ from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import CheckpointCandidate, checkpoint_candidates
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import Lookup, look_up
-from inference_service.memory.speeds import Option, Speeds
+from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
@@ -52,31 +53,24 @@ def kv_lookup(
     return look_up(*ids, ledger.token_ids, keep_tokens, sequence, windows)
 
 
+@dataclass(eq=False, repr=False)
 class Restorer:
     """Finds KV and reads it. Event loop; files on other threads. A bad or missing file is a miss, never an error.
 
     Blocks are read into the sequence's own blocks where the device's memory is the host's.
     """
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        metrics: WorkerMetrics,
-        min_tokens: int,
-        speeds: Speeds,
-        engine: EngineThread | None = None,
-    ) -> None:
-        self._engine = engine
-        self._fetcher = fetcher
-        self._metrics = metrics
-        self._min_tokens = min_tokens
-        self._speeds = speeds
+    _fetcher: Fetcher
+    _metrics: WorkerMetrics
+    _min_tokens: int
+    _speeds: Speeds
+    _engine: EngineThread | None = None
 
     def computed(self, model: LoadedModel, chunks: Iterable[Chunk]) -> None:
         """A prompt's chunks were computed: how long what is not fetched will take."""
         for chunk in chunks:
             if chunk.alone:
-                self._speeds.computed(model.model_id, chunk.position, chunk.tokens, chunk.ended - chunk.began)
+                self._speeds.computed(model.model_id, chunk.tokens, chunk.ended - chunk.began)
 
     async def find(
         self,
@@ -85,20 +79,19 @@ class Restorer:
         lookup: Lookup,
         reservation: Reservation,
         *,
-        incompatible: bool = False,
         ahead: bool = False,
     ) -> Restored:
         """Take the longest gapless run of blocks, those in the pool first, and read what of it is in files.
 
         `reservation` then holds those in the pool. A model with other layers than full attention resumes only where
-        there is a checkpoint. `incompatible`: the agent's own KV is of another model. What is on other nodes or in the
-        object store is fetched where that is estimated to be faster than to compute it, and `ahead` of a turn, when
-        nobody waits, always. Raises ResourceExhausted where the device has no memory for what files would be read into.
+        there is a checkpoint. KV elsewhere is fetched where that is estimated to be faster than to compute it, and
+        `ahead` of a turn, when nobody waits, always. Raises ResourceExhausted where the device has no memory for what
+        files would be read into.
         """
         started = time.monotonic()
         found = Restored.in_pool(key, model, lookup)
         found.hold(reservation)
-        reason = await self._look(found, key, incompatible=incompatible)
+        reason = await self._look(found, key)
         reason = await self._read(found, ahead=ahead) or reason
         self._conclude(found, reason)
         if found.tokens:
@@ -110,19 +103,19 @@ class Restorer:
             found.release()
         return found
 
-    async def probe(
-        self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, incompatible: bool = False, ahead: bool = False
-    ) -> Restored:
+    async def probe(self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, ahead: bool = False) -> Restored:
         """Return what `find` would take if every file is good. Holds nothing, reads no file, and counts as no use."""
         found = Restored.in_pool(key, model, lookup)
-        reason = await self._look(found, key, incompatible=incompatible, peek=True)
+        reason = await self._look(found, key, peek=True)
         self._conclude(found, self._choose(found, ahead=ahead) or reason)
         return found
 
-    async def _look(self, found: Restored, key: AgentKey, *, incompatible: bool, peek: bool = False) -> Reason:
+    async def _look(self, found: Restored, key: AgentKey, *, peek: bool = False) -> Reason:
         """Ask the store, if it could have more than the pool; return why there is not more, as far as it knows."""
         found.choose(0)
-        if found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
+        # Without hot state the store alone knows the checkpoints that the turn's state will have.
+        known = found.model.geometry.resumes_anywhere or found.room is None or found.room.hot is not None
+        if known and found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
             return types_pb2.MISS_REASON_UNSPECIFIED
         opened, reason = await self._fetcher.look(
             key,
@@ -132,11 +125,11 @@ class Restorer:
         )
         found.files, found.window_files = dict(opened.files), dict(opened.windows)
         await self._look_by_tokens(found, key, peek)
-        if reason or not (missing := found.missing):
+        if reason or not found.missing:
             return reason
-        if not opened.evicted.isdisjoint(missing):
+        if opened.evicted:
             return types_pb2.MISS_REASON_EVICTED
-        return types_pb2.MISS_REASON_INCOMPATIBLE if incompatible else types_pb2.MISS_REASON_ABSENT
+        return types_pb2.MISS_REASON_INCOMPATIBLE if found.lookup.incompatible else types_pb2.MISS_REASON_ABSENT
 
     async def _look_by_tokens(self, found: Restored, key: AgentKey, peek: bool) -> None:
         """Ask the store for a block that begins as the sequence goes on, where those that were named end too early."""
@@ -147,16 +140,14 @@ class Restorer:
             found.files[file.chain_hash] = file
 
     def _choose(self, found: Restored, *, ahead: bool) -> Reason:
-        """Take the most that is worth reading, and of what is elsewhere that which is worth fetching; why not more."""
+        """Take the most that is worth reading, and what is elsewhere if worth fetching; return why not more."""
         below = found.choose(self._min_tokens)
-        if ahead or not any(found.away.values()):
+        if ahead or not (away := found.away):
             return below
-        options = [found, *found.nearer()]
-        now = time.monotonic()
-        best = self._speeds.choose(found.model.model_id, [Option(each.tokens, each.away) for each in options], now)
-        if not best:
+        here = found.here()
+        if self._speeds.fetches(found.model.model_id, found.tokens - here.tokens, away, time.monotonic()):
             return below
-        found.files, found.window_files = options[best].files, options[best].window_files
+        found.files, found.window_files = here.files, here.window_files
         found.choose(self._min_tokens)
         return types_pb2.MISS_REASON_FETCH_SLOWER
 
@@ -166,7 +157,10 @@ class Restorer:
         model, counted = found.model, ahead
         while True:
             less = self._choose(found, ahead=ahead)
-            counted = counted or self._count(found, less)
+            computes = less == types_pb2.MISS_REASON_FETCH_SLOWER
+            if not counted and (computes or found.away):
+                self._metrics.fetch_choices.labels(model.model_id, "compute" if computes else "fetch").inc()
+            counted = True
             if missing := await self._bring(found):
                 fault = types_pb2.MISS_REASON_IO_ERROR
                 for name in missing:
@@ -192,14 +186,6 @@ class Restorer:
             await run_shielded(self._engine.call(lambda: arena.take(places)))
         except MemoryError as error:
             raise ResourceExhausted(f"the device's memory is taken: {error}") from None
-
-    def _count(self, found: Restored, less: Reason) -> bool:
-        """Count what becomes of what is elsewhere; say that this is done."""
-        slower, fetched = less == types_pb2.MISS_REASON_FETCH_SLOWER, any(found.away.values())
-        if slower or fetched:
-            choice = ("some" if fetched else "compute") if slower else "fetch"
-            self._metrics.fetch_choices.labels(found.model.model_id, choice).inc()
-        return True
 
     async def _bring(self, found: Restored) -> list[FileName]:
         """Bring what was chosen and is elsewhere to the store's disk; return what does not come."""

@@ -29,14 +29,14 @@ from inference_service.models.serving import Models
 from inference_service.pool.admission import MemoryRequest
 from inference_service.storage.client import NOTHING, StoreClient
 from inference_service.threads import WorkerThreads
-from inference_service.turns.committing import Committer
+from inference_service.turns.committing import commit, replay
 from inference_service.turns.decoding import check_input, check_tool_calls
+from inference_service.turns.locks import AgentLocks
 from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.prompt_sharing import PromptSharing
-from inference_service.turns.reserving import AgentLocks, Reservations
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.stream import TurnStream
@@ -58,9 +58,7 @@ class TurnRunner:
     store: StoreClient
     planner: TurnPlanner
     summarizer: Summarizer
-    reservations: Reservations
     restorer: Restorer
-    committer: Committer
     pool_writer: PoolWriter
     persister: Persister
     turn_log: TurnLog
@@ -154,7 +152,7 @@ class TurnRunner:
         timing.enter("match")
         agent = NOTHING if request.anonymous else await opened(self.store, model, request.key, request.request_id)
         if agent.turn is not None:
-            self.committer.replay(turn, model, agent.turn)
+            replay(turn, model, agent.turn, self.hints)
             self.turn_log.replayed(turn)
             return
         await self.planner.plan(turn, model, agent)
@@ -168,7 +166,7 @@ class TurnRunner:
         captures += captures > 0  # And the latest, of a prompt that may be cancelled.
         names = turn.lookup.own if self._reuses(turn) else ()
         memory = MemoryRequest(request.key, names, turn.most_tokens, captures)
-        async with self.reservations.reserve(model, memory) as turn.reservation:
+        async with model.memory.reserve(memory) as turn.reservation:
             timing.enter("load")
             turn.restored = await self._restore(turn, model)
             timing.annotate(**found(turn))
@@ -179,7 +177,7 @@ class TurnRunner:
                     finished = self.turn_log.finished(turn)
                     if request.commits:
                         timing.enter("commit")
-                        await self.committer.commit(turn, model, finished)
+                        await commit(turn, model, finished, self.store, self.threads, self.hints)
                         timing.leave()
                         turn.reservation.superseded = True
                         finished.version.CopyFrom(turn.version.to_proto())
@@ -209,9 +207,8 @@ class TurnRunner:
         if not self._reuses(turn):
             reason = types_pb2.MISS_REASON_INCOMPATIBLE if turn.retokenized else types_pb2.MISS_REASON_UNSPECIFIED
             return Restored(model, reason=reason, room=turn.reservation)
-        key, options = turn.request.key, {"incompatible": turn.incompatible}
-        await self.persister.wait_resumable(key, turn.earlier_checkpoints)
-        return await self.restorer.find(key, model, turn.lookup, turn.reservation, **options)
+        await self.persister.wait_resumable(turn.request.key, turn.earlier_checkpoints)
+        return await self.restorer.find(turn.request.key, model, turn.lookup, turn.reservation)
 
     @asynccontextmanager
     async def _generated(self, turn: Turn, model: LoadedModel, sharing: PromptSharing) -> AsyncIterator[TurnJob]:

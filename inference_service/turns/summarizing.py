@@ -18,7 +18,6 @@ from inference_service.text.answering import split_answer
 from inference_service.text.prompt import Rendered
 from inference_service.threads import WorkerThreads
 from inference_service.turns.planning import TurnPlanner
-from inference_service.turns.reserving import Reservations
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.turn import Note, Turn
@@ -40,7 +39,6 @@ class Summarizer:
     threads: WorkerThreads
     planner: TurnPlanner
     restorer: Restorer
-    reservations: Reservations
 
     async def note(self, turn: Turn, model: LoadedModel, opened: Opened) -> Note:
         """Return a note of what the turn's plan drops, or why there is none. Raises what cancelled the turn."""
@@ -56,7 +54,7 @@ class Summarizer:
         await self.planner.plan(asking, model, opened)
         said: list[TokenEvent] = []
         memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens)
-        async with self.reservations.reserve(model, memory) as asking.reservation:
+        async with model.memory.reserve(memory) as asking.reservation:
             restored = await self.restorer.find(request.key, model, asking.lookup, asking.reservation)
             job = TurnJob(
                 asking.plan.sequence.tolist(),

@@ -3,13 +3,13 @@
 step                              sets                                     thread
 runner.TurnRunner.start           request … timing                         event loop
 planning.TurnPlanner.plan         base … note                              event loop; text on `planning` threads
-reserving.Reservations.reserve    reservation                              event loop
+pool.memory.ModelMemory.reserve   reservation                              event loop
 restoring.Restorer.find           restored                                 event loop; files on `files` threads,
                                                                            memory of blocks by the engine
 runner.TurnRunner._generated      generated, and started when it starts    engine; `started` on the event loop
 prompt_sharing.PromptSharing      restored, once more, if others have      event loop, told by the engine's thread
                                   computed more of its prompt meanwhile
-committing.Committer.commit       version, message_hashes                  event loop; text on `planning` threads
+committing.commit                 version, message_hashes                  event loop; text on `planning` threads
 pool_writer.PoolWriter.keep       nothing: the KV's blocks get names       event loop; checkpoint by the engine's thread
 """
 
@@ -80,8 +80,6 @@ class Turn:
     """The input was taken as what is new."""
     retokenized: bool = field(init=False)
     """The base's ledger was of another tokenizer."""
-    incompatible: bool = field(init=False)
-    """The agent's own KV is of another model: its files have changed since it was computed."""
     opening_bytes: int = field(init=False)
     """The opening of the ledger that the turn makes; see Ledger."""
     policy: Policy = field(init=False)

@@ -22,7 +22,7 @@ WARM_DATABASE = "warm.db"
 _OWN = frozenset(
     {
         *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
-        *("blocks", "windows", "staging", "quarantine"),
+        *("blocks", "windows", "staging"),
         *("lost+found", ".DS_Store"),  # made by file systems and macOS
     }
 )

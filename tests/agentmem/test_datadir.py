@@ -12,7 +12,7 @@ from agentmem.layout import ForeignDirectory, refuse_foreign
     [
         [],
         ["run", "up.lock", "worker", "lock", "probe"],
-        ["blocks", "windows", "staging", "quarantine", "logs", "store.db-wal"],
+        ["blocks", "windows", "staging", "logs", "store.db-wal"],
         ["store.sock", "store.sock.lock", "gateway.json", "lost+found", ".DS_Store"],
         ["store.db", "thesis.txt"],
     ],

@@ -72,21 +72,6 @@ def test_from_one_process_to_another(error: AgentmemError) -> None:
     assert (str(back), vars(back)) == (str(error), vars(error))
 
 
-def test_fields_survive() -> None:
-    bad = from_rpc(over_the_wire(EXAMPLES[0]))
-    assert isinstance(bad, errors.InvalidArgument)
-    assert (bad.field, bad.problem) == ("messages[2].role", "must not be empty")
-    missing = from_rpc(over_the_wire(EXAMPLES[3]))
-    assert isinstance(missing, errors.NotFound)
-    assert (missing.kind, missing.name) == ("agent", "a/b é")
-    long = from_rpc(over_the_wire(EXAMPLES[7]))
-    assert isinstance(long, errors.ContextExceeded)
-    assert (long.tokens, long.limit) == (9000, 8192)
-    full = from_rpc(over_the_wire(EXAMPLES[8]))
-    assert isinstance(full, errors.ResourceExhausted)
-    assert full.retry_after == 2.5
-
-
 @pytest.mark.parametrize("count", ["9" * 5000, "-1", "²", ""])
 def test_counts_that_are_none_are_left_out(count: str) -> None:
     error = errors.ContextExceeded("too long", cast(Any, count), 8192)

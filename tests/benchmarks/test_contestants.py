@@ -73,18 +73,6 @@ def test_agents_that_generate_together_share_nothing(tmp_path: Path) -> None:
     assert len(set(pieces)) == len(pieces)
 
 
-def test_a_turn_copies_one_block_at_most(tmp_path: Path) -> None:
-    ours = contestant(write_qwen3(tmp_path / "model"))
-    row = ours.prefill(prompt(TOKENS)).row
-    _, begin = ours.going_on(row, 3 * BLOCK_TOKENS)
-    before = ours.places.copied
-    sequence = begin()
-    assert ours.places.copied - before == ours.store.full.layout.nbytes
-    assert sequence.full.blocks[0] == row.blocks[0]
-    assert sequence.shared == BLOCK_TOKENS
-    assert set(sequence.full.blocks[1:]).isdisjoint(row.place.blocks)
-
-
 def test_places_are_given_back(tmp_path: Path) -> None:
     ours = contestant(write_qwen3(tmp_path / "model"))
     row = ours.prefill(prompt(TOKENS)).row

@@ -16,6 +16,7 @@ from benchmarks import break_even, children, page, results
 from benchmarks.known_agents import KnownAgents
 from benchmarks.live import LiveStack, running
 from benchmarks.models import DEMO, kv_bytes_per_token
+from benchmarks.peers.servers import end_tokens
 from benchmarks.prompts import NEW_TOKENS, Prompts
 from benchmarks.restart import KEPT, Restarts
 from benchmarks.ttft import command as ttft
@@ -25,10 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 long = pytest.mark.skipif(not FULL, reason="takes half a minute; AGENTMEM_FULL_MATRIX=1 runs it")
 
 POOL_TOKENS = 8 * 256
-TIMES_OF_TTFT = {
-    *("cold", "warm", "warm_load", "warm_prefill", "hot", "hot_prefill", "hash", "read", "prefill", "step", "engine"),
-    *("mlx_lm_cold", "mlx_lm_plain", "mlx_lm_4_bit"),
-}
+TIMES_OF_TTFT = {"cold", "warm", "hot", "mlx_lm_cold", "mlx_lm_plain", "mlx_lm_4_bit"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -65,15 +63,8 @@ async def test_break_even(stack: LiveStack, written: Path) -> None:
 
 @pytest.mark.slow
 async def test_page(stack: LiveStack, written: Path) -> None:
-    asked = {
-        "model": "demo",
-        "agents": 2,
-        "tokens": 40,
-        "stored": 3,
-        "prompt": page.PROMPT,
-        "never": page.end_tokens("demo"),
-    }
-    found = await page.rounds(stack, asked, 1, "try")
+    asked = {"model": "demo", "agents": 2, "tokens": 40, "stored": 3}
+    found = await page.rounds(stack, asked, end_tokens(DEMO), 1, "try")
     assert figures(written / "try.json.unfinished") == json.loads(results.dump(found))
     [sample] = found["samples"][page.WITH]
     assert sample["requests"] > 100
@@ -110,6 +101,4 @@ async def test_restart_which_ends_the_stack(stack: LiveStack, monkeypatch: pytes
         await restarts.stop()
     assert [agent["cached"] for agent in found["agents"]] == [{"warm": 300}] * 2
     assert all(agent["load_bytes"] > 300 * 960 for agent in found["agents"])
-    assert sum(found["parts"].values()) == pytest.approx(found["ready"], abs=0.1)
-    assert min(found["parts"].values()) > 0
     assert found["ready"] < found["first_answered"] < found["all_answered"]

@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import pytest
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.restoring import GEOMETRY, Pool, measure, raw, tables, write
-from inference_service.engine.device import has_own_memory
-from inference_service.engine.quantization import Quantized
 
 
 def test_a_block(tmp_path: Path) -> None:
@@ -39,17 +36,3 @@ def test_what_is_measured_are_the_files_values(tmp_path: Path) -> None:
         for name, wanted in loaded.items():
             assert stored[name] == bytes(memoryview(wanted.view(mx.uint8))), name
     raw(files)
-
-
-@pytest.mark.skipif(has_own_memory(), reason="K and V are not unpacked there")
-def test_what_is_unpacked_are_the_files_values(tmp_path: Path) -> None:
-    files = write(tmp_path, BLOCK_TOKENS)
-    pool = Pool(BLOCK_TOKENS)
-    with asyncio.Runner() as loop:
-        _, _, sequence = pool.restore(loop, files)
-    assert pool.unpacked(sequence) > 0
-    tensors = mx.load(files[0][1].path)
-    parts = [tensors[f"k.{part}"][3:4] for part in Quantized._fields]  # type: ignore[index,call-overload]
-    wanted, _ = pool.store.codecs[3].decode(Quantized(*parts), Quantized(*parts))
-    found = sequence.working[3].state[0][:, :, :BLOCK_TOKENS]
-    assert mx.array_equal(found, wanted, equal_nan=True)

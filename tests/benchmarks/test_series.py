@@ -12,7 +12,7 @@ from benchmarks.series import CPU, GPU, commands, run
 
 @pytest.mark.parametrize("line", sorted({*CPU, *GPU}))
 def test_every_line_is_one_that_its_benchmark_takes(line: str) -> None:
-    name, *rest = shlex.split(line.format(model="llama-3.1-8b=/models/x", architectures=""))
+    name, *rest = shlex.split(line.format(model="llama-3.1-8b=/models/x"))
     module = import_module(NAMES[name])
     if parser := getattr(module, "parser", None):
         parser().parse_args(rest)
@@ -22,13 +22,11 @@ def test_every_line_is_one_that_its_benchmark_takes(line: str) -> None:
 
 def test_commands(tmp_path: Path) -> None:
     place = tmp_path / "with space"
-    found = commands("gpu", place, Path("/models"), ["ttft", "architectures", "memory"])
-    assert [line[0] for line in found] == ["ttft", "memory", "architectures"], "in the order of the series"
+    found = commands("gpu", place, ["ttft", "quality", "memory"])
+    assert [line[0] for line in found] == ["ttft", "memory", "quality"], "in the order of the series"
     assert f"llama-3.1-8b={place}/llama-3.1-8b" in found[0]
-    assert found[2] == ["architectures", "--models", "/models"]
-    assert commands("cpu", place, None, ["architectures"]) == [["architectures", "--output", "architectures-demo-cpu"]]
     with pytest.raises(ValueError, match="cpu: lookahead, speed; its parts are: memory, store"):
-        commands("cpu", place, None, ["memory", "speed", "lookahead"])
+        commands("cpu", place, ["memory", "speed", "lookahead"])
 
 
 def test_what_takes_too_long_is_interrupted() -> None:

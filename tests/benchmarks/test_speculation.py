@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import random_models
-from benchmarks.speculation import command
 from benchmarks.speculation.command import loaded, main, tables
-from benchmarks.speculation.requests import BOTH, PROSE, REPEATED, REQUESTS, Script, together
+from benchmarks.speculation.requests import BOTH, PROSE, REPEATED, REQUESTS, together
 from tests.tiny_models import write_llama
 
 ASKED = [next(request for request in REQUESTS if request.kind == kind) for kind in (REPEATED, PROSE)]
@@ -37,29 +35,6 @@ def test_an_answer_of_each_kind(tmp_path: Path) -> None:
     beside = [f"2 agents, {kind}" for kind in (REPEATED, PROSE, BOTH)]
     assert [row[0] for row in table.rows] == [*(request.name for request in ASKED), *beside]
     assert {len(row) for row in table.rows} == {len(table.columns)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("geometry", ["llama-3.1-8b", "gemma-3-12b"])
-def test_a_geometry_quotes_what_its_script_says(geometry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts of a quotation are right but for what was changed; of prose none, which no context has."""
-    small = {"vocab_size": 4096, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 6}
-    monkeypatch.setitem(random_models.GEOMETRIES, geometry, random_models.GEOMETRIES[geometry] | small)
-    monkeypatch.setattr(command, "_POOL_BYTES_ON_GPU", 512 << 20)
-    model, requests = command.of_geometry(geometry, None, 200)
-    main(model, requests, [1], 48, 1, str(tmp_path / "figures"))
-    found = json.loads((tmp_path / "figures.json").read_text())["figures"]["answers"]
-    assert {each["tokens"] for each in found.values()} == {each["same_tokens"] for each in found.values()} == {48}
-    assert found["a context, quoted"]["accepted"] == found["a context, quoted"]["drafted"] > 24
-    changed = found["a context, tokens changed"]
-    assert 8 < changed["accepted"] < changed["drafted"]
-    assert found["prose"]["drafted"] == found["prose, another"]["drafted"] == 0
-    assert found["prose that echoes"]["accepted"] < 24
-
-
-def test_no_token_of_a_script_comes_twice() -> None:
-    for request in Script(8192, 1000).requests:
-        assert len(set(request.token_ids)) == len(request.token_ids) == 1001
 
 
 def test_agents_ask_all_of_a_kind_or_half_of_each() -> None:

@@ -25,7 +25,7 @@ from .model import State, World
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
 TABLES = {
     "store.db": ("segments", "agents", "turns", "object_refs", "snapshots", "kv_changes"),
-    "warm.db": ("files", "held", "published", "evicted", "quarantined"),
+    "warm.db": ("files", "held", "published"),
 }
 
 
@@ -54,7 +54,7 @@ async def _check_agent(store: Running, world: World, agent: agent_pb2.Agent) -> 
         store.cache.OpenCache(pb.OpenCacheRequest(key=agent.key, peek=True)),
         store.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=agent.key)),
     )
-    assert opened.version == agent.version
+    assert (opened.version, opened.evicted) == (agent.version, memory.evicted)
     assert (agent.version.uid, agent.version.version) == (memory.uid, memory.version)
     wanted, found = kv.turn([token.id for token in memory.state.tokens]), opened.ledger
     assert (found.token_ids, found.text, found.offsets) == (wanted.token_ids, wanted.text, wanted.offsets)
@@ -80,8 +80,6 @@ async def _check_found(store: Running, world: World, names: Set[FileName]) -> No
     assert digests == {name: file.digest for name, file in world.files.items()}
     for file in opened.files:
         assert blockfile.digest(kv.read(file.path)) == file.digest
-    lost = {name.chain_hash for memory in world.agents.values() for name in memory.lost - digests.keys()}
-    assert set(opened.evicted_hashes) == lost
 
 
 def check(data: Path, world: World) -> None:
@@ -103,7 +101,7 @@ def check(data: Path, world: World) -> None:
         alive = {(at, token) for state in world.states for at, token in enumerate(state.tokens)}
         assert tokens == len(alive)
         (records,) = connection.execute("SELECT coalesce(sum(length(record)), 0) FROM turns").fetchone()
-        kv_bytes = sum(file.size for file in (*world.files.values(), *(file for _, file in world.quarantined)))
+        kv_bytes = sum(file.size for file in world.files.values())
         ledger_bytes = sum(8 + len(str(token.id)) for _, token in alive) + records
         found_bytes = quotas.kv_bytes(warm, "default"), quotas.ledger_bytes(connection, "default")
         assert found_bytes == (kv_bytes, ledger_bytes)
@@ -111,13 +109,12 @@ def check(data: Path, world: World) -> None:
 
 
 def check_files(data: Path, world: World, staged: int) -> None:
-    """On disk is what has a row, what waits in staging/, and what is in quarantine/ with its note."""
+    """On disk is what has a row, and what waits in staging/."""
     for kind, folder in FOLDERS.items():
         paths = {path.relative_to(data / folder).as_posix() for path in (data / folder).rglob("*") if path.is_file()}
         hashes = [name.chain_hash.hex() for name in world.files if name.kind is kind]
         assert paths == {f"{name[:2]}/{name}.safetensors" for name in hashes}
     assert len(list((data / "staging").iterdir())) == staged
-    assert len(list((data / "quarantine").iterdir())) == 2 * len(world.quarantined)
 
 
 def check_empty(data: Path) -> None:

@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -20,15 +22,22 @@ from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.own_ledger import OwnLedger
 from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas
 from cache_service.tiers.remote.contract import RemoteSettings
 from tests import scratch
-from tests.postgres import Server
 
 from . import kv
+
+if TYPE_CHECKING:
+    from cache_service.cluster.postgres.database import Postgres
+    from cache_service.cluster.postgres.settings import Settings
+    from cache_service.cluster.settings import ClusterSettings
+    from tests.postgres import Server
+
+ENGINES = ["sqlite", *(["postgres"] if find_spec("cache_service.cluster") else [])]
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,12 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Serve `data` for a while."""
     registry = CollectorRegistry()
-    store = await asyncio.to_thread(Store, data, registry, limits, quotas, remote, cluster)
+    home: Any = OwnLedger
+    if cluster is not None:
+        from cache_service.cluster.ledger import SharedLedger
+
+        home = lambda directory: SharedLedger(directory, cluster)  # noqa: E731
+    store = await asyncio.to_thread(Store, data, registry, limits, quotas, remote, home)
     server = GrpcServer(f"unix:{data}/store.sock", store.services)
     await server.start()
     try:
@@ -95,10 +109,34 @@ async def store(data: Path) -> AsyncIterator[Running]:
 @pytest.fixture
 def cluster(postgres_server: Server) -> Iterator[ClusterSettings]:
     """A cluster of one node, so far, on PostgreSQL."""
+    from cache_service.cluster.settings import ClusterSettings
+
     schema = f"cluster {os.getpid()} {next(_numbers)}"
     yield ClusterSettings(postgres_server.conninfo, "a", "a.local:50061", "nothing", schema=schema)
     with postgres_server.connect() as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
+
+
+@pytest.fixture
+def postgres_settings(postgres_server: Server) -> Iterator[Settings]:
+    """A place for one ledger."""
+    from cache_service.cluster.postgres.settings import Settings, Survives
+
+    schema = f"test {os.getpid()} {next(_numbers)}"
+    yield Settings(postgres_server.conninfo, schema, survives=Survives.NOTHING, writers=4, readers=2)
+    with postgres_server.connect() as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
+
+
+@pytest.fixture
+def postgres(postgres_settings: Settings) -> Iterator[Postgres]:
+    """A ledger on PostgreSQL."""
+    from cache_service.cluster.postgres.database import Postgres
+
+    postgres = Postgres(postgres_settings)
+    postgres.open()
+    yield postgres
+    postgres.close()
 
 
 _numbers = count()

@@ -97,7 +97,7 @@ async def files(store: Store) -> list[pb.StoredFile]:
 
 def paths(data: Path) -> set[str]:
     """All files of KV in the directory, wherever they are."""
-    folders = [data / folder for folder in ("blocks", "windows", "staging", "quarantine")]
+    folders = [data / folder for folder in ("blocks", "windows", "staging")]
     return {str(path) for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 
@@ -109,8 +109,6 @@ def check_directory(store: Running) -> None:
         for kind, chain_hash in connection.execute("SELECT kind, chain_hash FROM files"):
             folder = store.data / ("blocks" if kind == pb.FILE_KIND_BLOCK else "windows") / chain_hash[:1].hex()
             wanted.add(str(folder / f"{chain_hash.hex()}.safetensors"))
-        for (file,) in connection.execute("SELECT file FROM quarantined"):
-            wanted.add(str(store.data / "quarantine" / file))
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         return {uid for (uid,) in connection.execute("SELECT uid FROM held UNION SELECT uid FROM published")}
 
@@ -128,7 +126,7 @@ def check_directory(store: Running) -> None:
 
     holders = store.store._rows.read_blocking(look_at_files)
     assert holders <= store.store._database.read_blocking(look), "files of agents that are not there"
-    found = {path for path in paths(store.data) if not path.endswith(".reason.json")}
+    found = paths(store.data)
     assert found == wanted, (sorted(found - wanted), sorted(wanted - found))
     assert store.store.warm.used() == sum(kv.size(path) for path in paths(store.data))
 

@@ -100,7 +100,7 @@ class File(NamedTuple):
 
 @dataclass
 class Memory:
-    """One agent. `committed` are the states that its turns ended with, `lost` what it has lost to evictions.
+    """One agent. `committed` are the states that its turns ended with, `evicted` since none was published.
 
     `revision` is of its version, once that is `stamped`; `made` says by version which revision and which commit there
     was, of turns that are kept.
@@ -114,7 +114,7 @@ class Memory:
     kept: dict[str, Kept] = field(default_factory=dict)
     requests: dict[str, Request] = field(default_factory=dict)
     committed: dict[int, State] = field(default_factory=dict)
-    lost: set[FileName] = field(default_factory=set)
+    evicted: bool = False
     revision: bytes = b""
     stamped: int = 0
     made: dict[int, tuple[bytes, int]] = field(default_factory=dict)
@@ -138,7 +138,6 @@ class World:
     def __init__(self) -> None:
         self.agents: dict[str, Memory] = {}
         self.files: dict[FileName, File] = {}
-        self.quarantined: list[tuple[FileName, File]] = []
         self._serial = 0
 
     @property
@@ -218,10 +217,8 @@ class World:
         was_had = version.revision in (memory.revision, memory.made.get(version.number, (b"", 0))[0])
         if memory.published <= version.number and was_had:
             memory.files, memory.published = names, version.number
+            memory.evicted = False
             self.drop(before)
-        for each in self.agents.values():
-            each.lost -= new.keys()
-        memory.lost &= memory.files
 
     def evict(self, agent: str) -> int:
         """Drop an agent's KV; the bytes of files that are gone."""
@@ -232,7 +229,7 @@ class World:
         before = dict(self.files)
         self.drop(names)
         gone = before.keys() - self.files.keys()
-        memory.lost |= gone
+        memory.evicted |= bool(names)
         return sum(before[name].size for name in gone)
 
     def delete(self, agent: str) -> int:
@@ -242,7 +239,6 @@ class World:
         names |= memory.names if memory is not None else set()
         before = sum(file.size for file in self.files.values())
         self.drop(names)
-        self.quarantined = [(n, file) for n, file in self.quarantined if file.origin != agent and n not in names]
         return before - sum(file.size for file in self.files.values())
 
     def expire(self) -> None:
@@ -254,7 +250,7 @@ class World:
 
     def quarantine(self, name: FileName) -> None:
         """A file turned out to be bad."""
-        self.quarantined.append((name, self.files.pop(name)))
+        del self.files[name]
 
     def within(self, names: Files, tokens: int) -> Files:
         """Those of the names whose files stand wholly within the first tokens."""

@@ -222,10 +222,9 @@ async def lose_a_file(store: Store) -> None:
 
 
 def leave_litter(data: Path) -> None:
-    """What a crash may have left: staged and quarantined files without a row, an orphan, a row without a file."""
+    """What a crash may have left: a staged file, an orphan, a row without a file."""
     source = next((data / "blocks").rglob("*.safetensors"))
     shutil.copy(source, data / "staging" / "left.safetensors")
-    shutil.copy(source, data / "quarantine" / "left.safetensors")
     orphan = kv.header([77, 7]).chain_hash
     (data / "blocks" / orphan[:1].hex()).mkdir(mode=0o700, exist_ok=True)
     shutil.copy(source, data / "blocks" / orphan[:1].hex() / f"{orphan.hex()}.safetensors")

@@ -152,7 +152,7 @@ async def test_a_copy_of_store_db_alone_is_a_backup(data: Path) -> None:
 
 async def test_a_copy_without_files_loses_their_rows(data: Path) -> None:
     await fill_branches(data)
-    for folder in ("blocks", "windows", "quarantine"):
+    for folder in ("blocks", "windows"):
         shutil.rmtree(data / folder)
     async with running(data) as store:
         assert await ledger(store, "eve") == ADA and await warm_tokens(store, "eve") == 0

@@ -12,7 +12,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Version
-from agentmem.validation import AgentKey
 from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory
 from cache_service.ledger import agents, kv_changes, snapshots, turns, versions
@@ -127,14 +126,6 @@ def the_file_goes_and_the_row_stays(patch: Patch) -> None:
 @fault
 def a_deletion_leaves_what_its_turns_computed(patch: Patch) -> None:
     patch.setattr(references, "computed_by", lambda connection, key: [])
-
-
-@fault
-def a_deletion_leaves_quarantined_files(patch: Patch) -> None:
-    def none(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileName]) -> list[str]:
-        return []
-
-    patch.setattr(references, "drop_quarantined_of", none)
 
 
 @fault

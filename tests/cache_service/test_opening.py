@@ -42,7 +42,7 @@ def refused(data: Path, error: type[Exception], match: str) -> None:
         assert state(data) == before
 
 
-@pytest.mark.parametrize("folder", ["staging", "quarantine", "blocks"])
+@pytest.mark.parametrize("folder", ["staging", "blocks"])
 def test_a_directory_that_holds_something_else_is_not_touched(data: Path, folder: str) -> None:
     (data / folder).mkdir(parents=True, mode=0o755)
     (data / folder / "thesis.txt").write_bytes(b"x")
@@ -54,16 +54,15 @@ def test_a_directory_that_holds_something_else_is_not_touched(data: Path, folder
 def test_only_the_stores_own_kind_of_files_is_swept(data: Path) -> None:
     Store(data, CollectorRegistry()).close()
     kept = []
-    for folder in ("staging", "quarantine"):
-        for name in ("notes.txt", "a.safetensors.txt"):
-            kept.append(data / folder / name)
-            kept[-1].write_bytes(b"x")
-        (data / folder / "deep.safetensors").mkdir()
-        kept.append(data / folder / "deep.safetensors" / "a.safetensors")
+    staging = data / "staging"
+    for name in ("notes.txt", "a.safetensors.txt"):
+        kept.append(staging / name)
         kept[-1].write_bytes(b"x")
-        (data / folder / "link.safetensors").symlink_to(kept[0])
-        (data / folder / "left.safetensors").write_bytes(b"x")
-        (data / folder / "left.reason.json").write_bytes(b"x")
+    (staging / "deep.safetensors").mkdir()
+    kept.append(staging / "deep.safetensors" / "a.safetensors")
+    kept[-1].write_bytes(b"x")
+    (staging / "link.safetensors").symlink_to(kept[0])
+    (staging / "left.safetensors").write_bytes(b"x")
     Store(data, CollectorRegistry()).close()
     assert all(path.exists() for path in kept)
     assert not [*data.rglob("left.*")]

@@ -90,9 +90,8 @@ def faults(store: Running) -> list[str]:
             / f"{chain_hash.hex()}.safetensors"
         )
         for kind, chain_hash in rows(warm, "SELECT kind, chain_hash FROM files")
-    } | {str(store.data / "quarantine" / file) for (file,) in rows(warm, "SELECT file FROM quarantined")}
-    there = {path for path in paths(store.data) if not path.endswith(".reason.json")}
-    return found + [f"without a row or a file: {path}" for path in sorted(known ^ there)]
+    }
+    return found + [f"without a row or a file: {path}" for path in sorted(known ^ paths(store.data))]
 
 
 def scenario_of(name: str) -> Scenario:

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from agentmem.kv import blockfile
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from tests.cache_service.tiers.test_blocks import BLOCK, WINDOW, found, name, on_disk, publish, stage
 
 from . import kv
@@ -97,16 +97,6 @@ async def test_a_window_that_a_fork_shares_stays(store: Running) -> None:
     await store.delete(kv.key("ada"))
     assert kinds(await found(store, *BOTH)) == [WINDOW]
     await store.delete(kv.key("eve"))
-    assert on_disk(store.data) == []
-
-
-async def test_deletion_takes_both_also_from_quarantine(store: Running) -> None:
-    version = (await store.cache.CommitTurn(kv.turn([1, 2]))).version
-    await add_both(store, version)
-    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=BOTH[1], reason="digest"))
-    await add_both(store, version)
-    assert len(on_disk(store.data)) == 3
-    await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key()))
     assert on_disk(store.data) == []
 
 

@@ -18,12 +18,12 @@ from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey
 from benchmarks.cluster.history import Append, Operation, Outcome, Read
 from benchmarks.cluster.lists import ledger_of, listed
+from cache_service.cluster.postgres.database import Postgres
+from cache_service.cluster.postgres.failures import OutcomeUnknown
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from cache_service.ledger import agents, turns
 from cache_service.ledger.clock import Moment
-from cache_service.ledger.postgres.database import Postgres
-from cache_service.ledger.postgres.failures import OutcomeUnknown
-from cache_service.ledger.postgres.settings import Settings
 from cache_service.ledger.turns import Commit, Turn
 
 ATTEMPTS: Final = 4

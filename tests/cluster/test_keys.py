@@ -20,8 +20,8 @@ from agentmem.channels import connect
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from benchmarks.cluster.proxy import Proxy
 from cache_service.cluster import nodes
-from gateway.cli.cluster.certificates import authority, issue
 from gateway.cli.main import main
+from gateway.cluster.cli.certificates import authority, issue
 from gateway.edge.key_file import changing
 from gateway.edge.keys import Shown, new, split
 from tests import postgres

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.cluster.history import Append, Operation, Outcome, violations
 from benchmarks.cluster.proxy import Proxy
-from cache_service.ledger.postgres.settings import Settings, Survives
+from cache_service.cluster.postgres.settings import Settings, Survives
 from tests import postgres
 from tests.cluster.ledger_nodes import Client, LedgerNode, final
 from tests.full_matrix import FULL

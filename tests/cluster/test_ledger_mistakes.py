@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from benchmarks.cluster.history import Append, Kind, Outcome, violations
-from cache_service.ledger.postgres.settings import Settings, Survives
+from cache_service.cluster.postgres.settings import Settings, Survives
 from tests import postgres
 from tests.cluster.ledger_nodes import ByNumber, Deaf, Lease, Leased, LedgerNode, final
 from tests.postgres import Server

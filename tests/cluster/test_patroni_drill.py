@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from benchmarks.cluster.history import Append, violations
-from cache_service.ledger.postgres.settings import Settings
+from cache_service.cluster.postgres.settings import Settings
 from tests import patroni, postgres
 from tests.cluster.ledger_nodes import Client, LedgerNode, final
 from tests.full_matrix import FULL

@@ -15,7 +15,7 @@ import yaml
 
 from agentmem.process.cluster_tls import CA, CERT, KEY
 from agentmem.process.sockets import parse_address
-from cache_service.ledger.postgres.settings import Settings as PostgresSettings
+from cache_service.cluster.postgres.settings import Settings as PostgresSettings
 from gateway.http.middleware import ALIVE, READY
 
 from .commands import DEPLOY
@@ -76,7 +76,7 @@ def test_all_are_applied_in_one_namespace() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_node_has_the_certificate_of_the_name_that_it_advertises(name: str) -> None:
     node = filled_in(name)
-    assert node.up.node == name and node.store.cluster_settings is not None
+    assert node.up.node == name and node.store.cluster.get_secret_value()
     certificate = one("Certificate", name)["spec"]
     assert certificate["dnsNames"] == [parse_address(node.up.advertise).host]
     headless = one("Service", SET["serviceName"])

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import grpc
 import httpx
 import openai
 import pytest
+from click.testing import CliRunner, Result
 
 from agentmem.channels import connect
 from gateway.app import Gateway
+from gateway.cli.main import main
 
 from .running import running
 from .scripted import ScriptedWorker
+
+Command = Callable[..., Coroutine[Any, Any, Result]]
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +83,14 @@ async def claude(gateway: Gateway) -> AsyncIterator[anthropic.AsyncAnthropic]:
     base_url = f"http://{gateway.addresses['http']}"
     async with anthropic.AsyncAnthropic(base_url=base_url, api_key="none", max_retries=0, timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+def agentmem(gateway: Gateway) -> Command:
+    """Runs `agentmem …` in a thread; it has an event loop of its own."""
+
+    async def run(*arguments: str, say: str = "") -> Result:
+        given = [*arguments, "--gateway", gateway.addresses["grpc"]]
+        return await asyncio.to_thread(CliRunner().invoke, main, given, input=say)
+
+    return run

@@ -27,7 +27,7 @@ from inference_service.text.answering import AnswerDelta
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.threads import WorkerThreads
-from inference_service.turns.committing import Committer
+from inference_service.turns.committing import commit
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.stream import delta
 from inference_service.turns.turn import Turn
@@ -157,9 +157,8 @@ class Conversation:
         self.messages: list[dict[str, Any]] = []
         self.memory = Memory()
         self._sent_back = sent_back
-        threads = WorkerThreads()
-        self._planner = TurnPlanner(cast(Any, self.memory), threads, MatchLimits(), 4096)
-        self._committer = Committer(cast(Any, self.memory), threads, TurnHints())
+        self._threads = WorkerThreads()
+        self._planner = TurnPlanner(cast(Any, self.memory), self._threads, MatchLimits(), 4096)
 
     async def plan(
         self, *messages: dict[str, Any], template_time: str = "", history: Any = 0, **arguments: Any
@@ -184,7 +183,8 @@ class Conversation:
         job.finish()
         turn.generated = job.result
         said = delta(turn.stream.tokens, tokenizer, job.result.rest)
-        await self._committer.commit(turn, self.model, inference_pb2.Finished())
+        store = cast(Any, self.memory)
+        await commit(turn, self.model, inference_pb2.Finished(), store, self._threads, TurnHints())
         self.messages += [*messages, self._answer(said)]
         calls = tuple(call for event in turn.stream.tokens for call in event.calls)
         return turn, AnswerDelta(said.reasoning, said.text, (*calls, *job.result.rest.calls))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.model_types import installed
-from tests.model_types.page import BEGIN, END, PAGE, Line, between, outdated, replaced, section, tables
+from tests.model_types.page import BEGIN, END, Line, between, outdated, replaced, section, tables
 
 WORKS = Line("llama", "4 full", token_bytes=1384, resumes="anywhere")
 REFUSED = Line("olmo", refused="its code ends the process")
@@ -38,12 +38,6 @@ def test_lines_that_differ() -> None:
 def test_a_page_without_marks() -> None:
     with pytest.raises(ValueError, match="census: begin"):
         replaced("# Title", "")
-
-
-@pytest.mark.slow
-def test_the_page_has_all_types() -> None:
-    text = between(PAGE.read_text())
-    assert [name for name in installed.types() if f"| `{name}`" not in text] == []
 
 
 def test_types_of_the_installed_package() -> None:

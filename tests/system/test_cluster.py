@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, cluster_pb2, cluster_pb2_grpc, types_pb2
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 from tests import postgres
 from tests.oracle import Oracle
 from tests.system.cluster_dashboard import recording

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from agentmem.v1 import agent_pb2
 from tests.scripted_model import CALL, CHAT, MARKERS, write_scripted
 from tests.system.coding_clients.clients import ANSWER, CLIENTS, MODEL, CodingClient, Turn, end
 from tests.system.stack import Stack, running
@@ -80,6 +81,14 @@ def answered(stack: Stack) -> list[Answered]:
     return [Answered(*map(int, each.groups())) for each in found]
 
 
+async def kept(stack: Stack) -> None:
+    """Wait until the KV of all agents is on disk: an answer is told before that."""
+    client = await stack.client()
+    listed = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
+    for agent in listed.agents:
+        await stack.on_disk(agent.key.agent_id)
+
+
 def refused(stack: Stack) -> list[str]:
     """Lines of requests that a client has to work around."""
     return [line for line in stack.logs("gateway").splitlines() if re.search(r" answered .*status=[45]", line)]
@@ -106,6 +115,7 @@ async def test_session_of_five_turns_is_resumed_and_survives_kill_9(client: Codi
         before = 0
         for number in range(1, TURNS + 1):
             if number == 4:
+                await kept(stack)
                 stack.kill("store", "worker", "gateway")
                 await stack.up("store", "worker", "gateway")
                 before = len(answered(stack))

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 import pytest_asyncio
@@ -140,16 +139,3 @@ async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> No
         assert report["context_trim"]["snapshot"] == f"auto-{version}"
         assert f"auto-{version} keeps them" in report["warning"]
         assert answer.headers["x-agent-warning"] == report["warning"]
-
-
-@pytest.mark.slow
-async def test_forks_and_new_agents_have_their_policies(stack: Stack) -> None:
-    client = await stack.client("gateway", "short")
-    await begin(client, "eve", context_policy=types_pb2.CONTEXT_POLICY_REFUSE)
-    await client.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=client.key("eve"), new_agent_id="fay"))
-    for agent in ("eve", "fay"):
-        assert (await client.agent(agent)).context_policy == types_pb2.CONTEXT_POLICY_REFUSE
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await long(client, "fay", 3)
-    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-    assert "context policy" in (error.value.details() or "")

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2, types_pb2
 from tests.full_matrix import FULL
 from tests.oracle import Oracle
-from tests.system.stack import Stack, Turn, chat, running
-from tests.tiny_models import BOS, END, STRIPS_THINKING, write_llama
+from tests.system.stack import Stack, Turn, chat
+from tests.tiny_models import BOS, END
 
 TOLERANCE = 1e-3
 
@@ -117,46 +117,3 @@ def _inside_character(text: bytes, at: int) -> bool:
         except UnicodeDecodeError:
             continue
     return False
-
-
-@pytest.mark.slow
-async def test_template_that_rewrites_earlier_turns(tmp_path: Path) -> None:
-    """Reasoning is stripped from history: the beginning before it is kept, the rest computed, and nothing is wrong."""
-    directory = write_llama(tmp_path / "m", template=STRIPS_THINKING)
-    oracle = Oracle(directory)
-    async with running(f"tiny={directory}") as stack:
-        client = await stack.client()
-        messages = [("user", "The colour of the boat is green. " * 10)]
-        await client.turn("a", messages=chat(*messages), max_tokens=5)
-        thinking = "<think>\nhmm, the boat 😀\n</think>The boat is green."
-        before = await stack.ledger("a")
-        prefilled = types_pb2.Append(text=thinking)
-        await client.turn("a", append=prefilled, max_tokens=4, sampling=types_pb2.Sampling(ignore_eos=True))
-
-        messages += [("assistant", thinking), ("user", "And the house?")]
-        turn = await client.turn("a", messages=chat(*messages), max_tokens=12, top_logprobs=0)
-        ledger = await stack.ledger("a")
-    assert turn.match == "PARTIAL"
-    assert 0 < turn.cached["hot"] < len(before.token_ids)
-    assert b"<think>" not in ledger.text
-    positions = range(len(ledger.token_ids) - ledger.turns[-1].generated_tokens, len(ledger.token_ids))
-    wanted = oracle.logprobs(list(ledger.token_ids))
-    for at, logprob in zip(positions, turn.logprobs, strict=False):
-        assert wanted[at - 1, ledger.token_ids[at]] == pytest.approx(logprob, abs=TOLERANCE)
-
-
-async def test_growing_raw_prompt_equals_whole_tokenization(stack: Stack, tiny: Path) -> None:
-    """A raw prompt that goes on in the middle of a word is tokenized as if it had come whole."""
-    client = await stack.client()
-    whole = "The colour of the boat is green, and the house by the sea is red. Who told you that?"
-    for end in (30, 37, 52, len(whole)):
-        await client.inference.Prefill(_prefill(client.key("grown"), whole[:end]), timeout=30)
-    await client.inference.Prefill(_prefill(client.key("whole"), whole), timeout=30)
-    grown, at_once = await stack.ledger("grown"), await stack.ledger("whole")
-    assert grown.text == at_once.text == BOS.encode() + whole.encode()
-    assert grown.token_ids == at_once.token_ids
-    assert list(grown.token_ids).count(0) == 1
-
-
-def _prefill(key: types_pb2.AgentKey, prompt: str) -> inference_pb2.PrefillRequest:
-    return inference_pb2.PrefillRequest(key=key, prompt=prompt)

@@ -15,7 +15,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import WordLevelTrainer
 
-from agentmem.v1 import model_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from tests.system.several import ARGUMENTS, FAILED, TOLERANCE, Several
 from tests.system.stack import chat
 from tests.tiny_models import (
@@ -140,31 +140,3 @@ async def test_whole_words_are_served_between_spaces(several: Several) -> None:
     second = await client.say("agent", "And the sea?", **ARGUMENTS)
     assert second.match == "EXTEND"
     assert await several.difference("agent", WORDS, second) < TOLERANCE
-
-
-@pytest.mark.slow
-async def test_a_default_model_that_cannot_be_loaded_leaves_the_others(tmp_path: Path) -> None:
-    several = Several({EXITS: write_olmo(tmp_path / EXITS), "good": write_llama(tmp_path / "good")})
-    try:
-        await several.stack.up()
-        assert "cannot load the default model" in several.stack.logs("worker")
-        with pytest.raises(grpc.aio.AioRpcError, match="its code ends the process") as caught:
-            await (await several.on(EXITS)).turn("agent", messages=chat(("user", "Hello?")), **ARGUMENTS)
-        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        turn = await (await several.on("good")).turn("agent", messages=chat(("user", "Hello?")), **ARGUMENTS)
-        assert await several.difference("agent", "good", turn) < TOLERANCE
-    finally:
-        await several.stack.destroy()
-
-
-async def test_an_unknown_model_is_told_what_there_is(several: Several) -> None:
-    nobody = await several.on("nobody")
-    for ask in (
-        nobody.turn("agent", messages=chat(("user", "Hello?"))),
-        several.load("nobody"),
-        several.unload("nobody"),
-        nobody.models.GetModel(model_pb2.GetModelRequest(model_id="nobody"), timeout=10),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError, match=f"registered are good, {NO_SHARD}, .*demo") as caught:
-            await ask
-        assert caught.value.code() == grpc.StatusCode.NOT_FOUND

@@ -66,7 +66,7 @@ def run(environment: dict[str, str], *command: str | Path, status: int = 0) -> s
 def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
     uvx = UV.with_name("uvx")
     assert run(environment, uvx, "--from", wheel, "agentmem", "--version").startswith("agentmem, version ")
-    assert "completion" in run(environment, uvx, "--from", wheel, "agentmem", "--help")
+    assert "doctor" in run(environment, uvx, "--from", wheel, "agentmem", "--help")
     completing = environment | {
         "_AGENTMEM_COMPLETE": "bash_complete",
         "COMP_WORDS": "agentmem up --",

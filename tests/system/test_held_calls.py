@@ -55,18 +55,6 @@ async def client(stack: Stack) -> Client:
     return await stack.client()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as sdk:
-        yield sdk
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0) as claude:
-        yield claude
-
-
 def told(content: str = "hi") -> types_pb2.Messages:
     messages = chat(("user", content))
     messages.tools_json = json.dumps(TOOLS)

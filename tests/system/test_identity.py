@@ -52,19 +52,6 @@ async def ids(client: Client) -> list[str]:
     return [agent.key.agent_id for agent in answer.agents]
 
 
-async def test_a_conversation_is_one_agent_whose_memory_grows(demo: Stack) -> None:
-    chat = Chat(demo, "The colour of the boat is green.")
-    await chat.answer()
-    await chat.say("What is the colour of the boat?")
-    await chat.say("Where is the key?")
-    assert len(set(chat.agents())) == 1
-    assert [told["agentmem"]["match"] for told in chat.told] == ["new", "extend", "extend"]
-    assert 0 == chat.cached()[0] < chat.cached()[1] < chat.cached()[2]
-    client = await demo.client("gateway")
-    agent = await client.agent(chat.agents()[0])
-    assert (agent.turns, agent.delete_after.seconds, agent.ttl.seconds) == (3, 30 * 86400, 7 * 86400)
-
-
 @pytest.mark.slow
 async def test_conversations_that_share_a_beginning_fork(demo: Stack) -> None:
     facts = "The number of the locker is 417. " * 60  # more than a block: an older state has no tail any more
@@ -98,40 +85,6 @@ async def test_clients_at_the_same_time_never_overwrite_each_other(demo: Stack) 
     for chat in chats:
         assert chat.agents()[2] == chat.agents()[1], "each has gone on with its own"
         assert chat.told[2]["agentmem"]["match"] == "extend"
-
-
-async def test_an_agent_with_a_name_stays_as_it_is(demo: Stack) -> None:
-    named = Chat(demo, "The name of the dog is Rex.")
-    await named.answer({"X-Agent-ID": "rex"})
-    other = Chat(demo, "The name of the dog is Rex.")
-    other.told = named.told[:1]
-    told = await other.say("What is the name of the dog?")
-    assert told["agentmem"]["agent_id"] != "rex"
-    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-    client = await demo.client("gateway")
-    assert (await client.agent("rex")).turns == 1
-
-
-async def test_a_retry_is_the_same_turn_of_the_same_agent(demo: Stack) -> None:
-    chat = Chat(demo, "The key is in the cellar.")
-    first = await chat.answer({"Idempotency-Key": "once"})
-    again = await chat.answer({"Idempotency-Key": "once"})
-    assert again["agentmem"]["replayed"] and not first["agentmem"]["replayed"]
-    assert (again["choices"], chat.agents()[1]) == (first["choices"], chat.agents()[0])
-    await chat.say("Where is the key?", headers={"Idempotency-Key": "twice"})
-    told = await chat.answer({"Idempotency-Key": "twice"})
-    assert told["agentmem"]["replayed"] and chat.agents()[-1] == chat.agents()[0]
-
-
-async def test_a_label_keeps_equal_conversations_apart(demo: Stack) -> None:
-    chat = Chat(demo, "The colour of the car is blue.")
-    await chat.answer(prompt_cache_key="one")
-    other = Chat(demo, "The colour of the car is blue.")
-    other.told = chat.told[:1]
-    await other.say("What is the colour of the car?", prompt_cache_key="two")
-    await chat.say("What is the colour of the car?", prompt_cache_key="one")
-    assert chat.agents() == [chat.agents()[0]] * 2
-    assert other.agents()[-1] != chat.agents()[0]
 
 
 async def test_other_choices_leave_no_agents(demo: Stack) -> None:

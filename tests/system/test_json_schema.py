@@ -59,12 +59,6 @@ async def client(stack: Stack) -> Client:
     return await stack.client()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def warm(seed: int) -> types_pb2.Sampling:
     return types_pb2.Sampling(temperature=1.0, seed=seed)
 
@@ -90,38 +84,6 @@ async def test_held_and_free_turns_run_together_and_each_keeps_to_its_own(client
         assert whole(turn, schema), turn.text
     assert [turn.text for turn in turns[-2:]] == [alone.text] * 2
     assert len({turn.text for turn in turns}) == 5
-
-
-@pytest.mark.slow
-async def test_memory_and_retries_are_as_for_any_turn(client: Client) -> None:
-    first = await held(client, "keeper", FACT, request_id="once")
-    again = await held(client, "keeper", FACT, request_id="once")
-    assert again.finished.replayed
-    assert (again.text, again.token_ids) == (first.text, first.token_ids)
-    with pytest.raises(grpc.aio.AioRpcError) as other:
-        await held(client, "keeper", {"type": "null"}, request_id="once")
-    assert other.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    glance = await held(client, "keeper", FACT, cache_policy=inference_pb2.CACHE_POLICY_READ_ONLY)
-    assert whole(glance, FACT)
-    assert not glance.finished.durable
-    anonymous = await client.turn("", prompt="a", sampling=warm(1), max_tokens=LONG, json_schema=json.dumps(FACT))
-    assert whole(anonymous, FACT)
-    following = await held(client, "keeper", SCHEMAS["list"])
-    assert following.match == "EXTEND"
-    assert following.cached
-    assert following.finished.version.version == first.finished.version.version + 1
-
-
-@pytest.mark.slow
-async def test_what_cuts_a_text_cuts_json_too(client: Client) -> None:
-    cut = await held(client, "cut", FACT, max_tokens=3)
-    assert cut.finished.reason == types_pb2.FINISH_REASON_LENGTH
-    stopped = await held(client, "stopped", FACT, stop=["colour"])
-    assert stopped.finished.stop_string == "colour"
-    assert "colour" not in stopped.text
-    told = await held(client, "told", SCHEMAS["list"], top_logprobs=2)
-    assert min(told.logprobs) < -1, "the model's own log-probabilities, which do not know of the schema"
 
 
 async def test_bad_schemas_are_refused_before_any_effect(client: Client) -> None:

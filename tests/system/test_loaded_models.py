@@ -9,8 +9,8 @@ from itertools import pairwise
 import grpc
 import pytest
 
-from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2
-from tests.system.several import ARGUMENTS, LOADED, TOLERANCE, Several
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from tests.system.several import ARGUMENTS, TOLERANCE, Several
 from tests.system.stack import Client, Turn, chat
 from tests.tiny_models import write_llama
 
@@ -71,80 +71,6 @@ async def test_two_models_generate_at_a_time_and_a_third_takes_the_place_of_the_
     turn = await c.turn("both", messages=chat(("user", "Hello?")), **ARGUMENTS)
     assert await several.difference("both", "c", turn) < TOLERANCE
     assert await several.loaded() == ["a", "c"], "a was used after b"
-
-
-async def test_a_load_tells_how_far_it_is(several: Several) -> None:
-    await several.unload("b")
-    told = await several.load("b")
-    stages = list(dict.fromkeys(at.stage for at in told))
-    assert [stage for stage in stages if stage not in ("wait", "fetch")] == ["read", "self-test", "pool", "ready"]
-    assert stages[0] == "wait"
-    for stage in stages:
-        shares = [at.progress for at in told if at.stage == stage]
-        assert shares == sorted(shares) and all(0 <= share <= 1 for share in shares)
-    assert told[-1].model.state == LOADED and told[-1].model.memory.pool_bytes > 0
-    assert [at.stage for at in await several.load("b")] == ["ready"]
-
-
-@pytest.mark.slow
-async def test_an_unload_waits_for_running_requests_and_later_ones_load_again(several: Several) -> None:
-    a, order = await several.on("a"), []
-    await a.turn("other", messages=chat(("user", "Hello?")), max_tokens=1)
-    running = asyncio.create_task(generate(a, "runs", order, 500))
-    async with asyncio.timeout(60):
-        while not order:
-            await asyncio.sleep(0.01)
-    unloading = asyncio.create_task(several.unload("a"))
-    async with asyncio.timeout(60):
-        while (await several.model("a")).state != model_pb2.MODEL_STATE_DRAINING:
-            assert not unloading.done(), "it did not wait"
-            await asyncio.sleep(0.005)
-    before = len((await several.stack.ledger("other", "a")).token_ids)
-    later = asyncio.create_task(a.say("other", "And now?", **ARGUMENTS))
-    turn = await running
-    assert len(turn.token_ids) == 500
-    assert await unloading > 0
-    assert (await later).cached == {"warm": before}
-    assert await several.difference("other", "a", await later) < TOLERANCE
-    assert await several.difference("runs", "a", turn) < TOLERANCE
-    assert await several.stack.metric("worker", "agentmem_model_unloads_total", model_id="a", reason="request") >= 1
-
-
-@pytest.mark.slow
-async def test_a_model_leaves_when_its_time_is_over_and_comes_back_for_a_request(several: Several) -> None:
-    t = await several.on("t")
-    await t.turn("agent", messages=chat(("user", "Hello?")), **ARGUMENTS)
-    tokens = len((await several.stack.ledger("agent", "t")).token_ids)
-    described = await several.model("t")
-    assert (described.ttl.ToNanoseconds(), described.pinned) == (TTL * 1e9, False)
-    async with asyncio.timeout(60):
-        while "t" in await several.loaded():
-            await asyncio.sleep(0.1)
-    assert await several.stack.metric("worker", "agentmem_model_unloads_total", model_id="t", reason="ttl") == 1
-    turn = await t.say("agent", "And now?", **ARGUMENTS)
-    assert turn.cached == {"warm": tokens}
-    assert await several.difference("agent", "t", turn) < TOLERANCE
-
-
-@pytest.mark.slow
-async def test_a_pinned_model_makes_room_for_nobody_but_leaves_by_request(several: Several) -> None:
-    try:
-        for name in "pab":
-            client = await several.on(name)
-            await client.turn("pins", messages=chat(("user", "Hello?")), max_tokens=1)
-        assert (await several.model("p")).pinned
-        assert await several.loaded() == ["b", "p"], "p was used longest ago"
-        await several.load("q")
-        assert await several.loaded() == ["p", "q"]
-        with pytest.raises(grpc.aio.AioRpcError, match="'p', 'q' are pinned") as caught:
-            await client.turn("pins", messages=chat(("user", "Hello?")), max_tokens=1)
-        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        assert await several.unload("p") > 0
-        await client.say("pins", "And now?", max_tokens=1)
-        assert await several.loaded() == ["b", "q"]
-    finally:
-        for name in "pq":
-            await several.unload(name)
 
 
 @pytest.mark.slow

@@ -100,16 +100,6 @@ async def test_only_the_newest_message_each_time(demo: Stack, sdk: openai.AsyncO
     assert text.count(FACT) == text.count(QUESTION) + 1 == 2, "each once, and the model's answer"
 
 
-async def test_the_whole_conversation_each_time(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named, said = Named(sdk), [system(), user(FACT)]
-    for question in ("Where is the key?", QUESTION):
-        told = await named.ask(*said)
-        said += [assistant(told.text), user(question)]
-    told = await named.ask(*said)
-    assert (told.text, told.report["match"], told.report["appended"]) == (ANSWER, "extend", False)
-    assert (await memory(demo, named.agent)).count(SYSTEM) == 1
-
-
 async def test_both_habits_mixed(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     noted = await named.ask(system(), user(FACT))
@@ -164,15 +154,6 @@ async def test_what_is_prefilled_may_be_only_what_is_new(demo: Stack) -> None:
     )
     with pytest.raises(grpc.aio.AioRpcError, match="memory_mode"):
         await client.inference.Prefill(request)
-
-
-async def test_what_is_prefilled_is_a_beginning_and_not_said_twice(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named, client = Named(sdk), await demo.client("gateway")
-    beginning = chat(("system", SYSTEM), ("user", FACT))
-    await client.inference.Prefill(inference_pb2.PrefillRequest(key=client.key(named.agent), messages=beginning))
-    told = await named.ask(system(), user(FACT), user(QUESTION))
-    assert (told.report["match"], told.report["appended"]) == ("extend", False)
-    assert (await memory(demo, named.agent)).count(FACT) == 1
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import agent_pb2
 from tests.system.stack import Stack, running
 
 FACT = "The colour of the boat is green."
@@ -31,12 +30,6 @@ async def stack() -> AsyncIterator[Stack]:
     async with running("demo", "store", "worker", "gateway", worker_flags=("--max-requests", "2")) as started:
         await reachable(started)
         yield started
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -97,29 +90,6 @@ async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, 
     assert agents == {told["agent_id"]}
 
 
-async def test_stop_strings(sdk: openai.AsyncOpenAI) -> None:
-    noted, _, _ = await asked(sdk, [said(FACT)], stream=False)
-    messages = [said(FACT), {"role": "assistant", "content": noted}, said(QUESTION)]
-    whole = await sdk.chat.completions.create(**MODEL, messages=messages)
-    assert whole.choices[0].message.content == ANSWER
-    stopped = await sdk.chat.completions.create(**MODEL, messages=messages, stop=["nothing like it", " is gr"])
-    assert stopped.choices[0].message.content == "The colour of the boat"
-    assert stopped.choices[0].finish_reason == "stop"
-
-
-async def test_choices_and_seeds(sdk: openai.AsyncOpenAI) -> None:
-    async def texts(seed: int) -> list[str | None]:
-        answer = await sdk.chat.completions.create(
-            model="demo", messages=[said("sea Rex 12 house")], n=2, temperature=2, seed=seed, max_tokens=12
-        )
-        return [choice.message.content for choice in answer.choices]
-
-    first = await texts(1)
-    assert first[0] != first[1]
-    assert await texts(1) == first
-    assert await texts(9) != first
-
-
 async def test_errors_are_the_sdk_s_own(sdk: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         await sdk.chat.completions.create(model="gpt-9", messages=[said(FACT)])
@@ -152,26 +122,6 @@ async def test_a_full_worker_is_tried_again_when_it_says(stack: Stack, sdk: open
     (refused, first), (served, second) = answered
     assert (refused, served) == (429, 200)
     assert second - first >= wait, "the SDK by itself would wait for half a second at most"
-
-
-@pytest.mark.slow
-async def test_closing_a_stream_cancels_the_turn(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named: Any = {"extra_headers": {"X-Agent-ID": "leaving"}}
-    await sdk.chat.completions.create(**MODEL, messages=[said(FACT)], max_tokens=4, **named)
-    before = await stack.ledger("leaving")
-    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
-    requests: list[Any] = [
-        sdk.chat.completions.create(messages=[said(FACT), said("Go on.")], **ENDLESS, **named),
-        sdk.completions.create(prompt="boat", **ENDLESS),
-    ]
-    for request in requests:
-        stream = await request
-        await anext(aiter(stream))
-        assert await stack.metric("worker", "agentmem_num_requests_running") == 1
-        await stream.close()
-        await idle(stack)
-    assert await stack.ledger("leaving") == before
-    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 2
 
 
 async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> None:
@@ -222,26 +172,6 @@ def cached(response: Any) -> int:
     return int(response.usage.input_tokens_details.cached_tokens)
 
 
-@pytest.mark.slow
-async def test_responses_follow_each_other(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    under: Any = {"instructions": "You are a keeper of facts."}
-    first = await respond(sdk, FACT, **under)
-    second = await respond(sdk, "Where is the key?", first, **under)
-    async with sdk.responses.stream(
-        model="demo", temperature=0, input=QUESTION, previous_response_id=second.id, **under
-    ) as stream:
-        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
-        third = await stream.get_final_response()
-    assert third.output_text == "".join(deltas) == ANSWER
-    assert cached(first) == 0
-    assert cached(second) == first.usage.total_tokens
-    assert third.usage is not None and cached(third) == second.usage.total_tokens
-    assert len({report(one)["agent_id"] for one in (first, second, third)}) == 1
-    with pytest.raises(openai.BadRequestError) as other:
-        await respond(sdk, QUESTION, third)
-    assert other.value.param == "instructions"
-
-
 async def test_responses_are_remembered_by_content_too(sdk: openai.AsyncOpenAI) -> None:
     first = await respond(sdk, f"{FACT} The boat is fast.")
     history: Any = [said(f"{FACT} The boat is fast."), *first.output, said(QUESTION)]
@@ -269,33 +199,6 @@ async def test_responses_branch(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
         assert cached(one) >= before.usage.total_tokens
     late = await respond(sdk, LOCKER, root)
     assert "417" in late.output_text and report(late)["agent_id"] not in agents
-
-
-async def test_a_retry_of_a_response_is_the_same_turn(sdk: openai.AsyncOpenAI) -> None:
-    first = await respond(sdk, f"{FACT} Once.")
-    once: Any = {"extra_headers": {"Idempotency-Key": "once"}}
-    second = await respond(sdk, QUESTION, first, **once)
-    again = await respond(sdk, QUESTION, first, **once)
-    assert (again.id, again.output_text) == (second.id, second.output_text)
-    assert [report(one)["replayed"] for one in (second, again)] == [False, True]
-    assert report(again)["agent_id"] == report(first)["agent_id"]
-
-
-async def test_what_is_unknown_or_not_stored_cannot_be_followed(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    stored = await respond(sdk, "The name of the cat is Tim.")
-    hidden = await respond(sdk, "The name of the cat is Tim.", stored, store=False)
-    gone = await respond(sdk, "The name of the cat is Kim.")
-    client = await stack.client("gateway")
-    key = client.key(report(gone)["agent_id"])
-    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), timeout=30)
-    for unknown in (hidden, gone, stored.model_copy(update={"id": f"resp_{'0' * 32}{stored.id[-16:]}"})):
-        with pytest.raises(openai.NotFoundError) as missing:
-            await respond(sdk, "What is the name of the cat?", unknown)
-        assert missing.value.param == "previous_response_id"
-    assert (await sdk.responses.retrieve(stored.id)).output_text == stored.output_text
-    for unknown in (hidden, gone):
-        with pytest.raises(openai.NotFoundError, match="does not exist"):
-            await sdk.responses.retrieve(unknown.id)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import socket
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -247,33 +246,6 @@ async def test_a_cancelled_turn(stack: Stack, collector: Collector, client: Clie
     long.cancel()
 
 
-async def test_turns_at_the_same_time_are_not_mixed(collector: Collector, client: Client) -> None:
-    callers = {name: caller() for name in ("kim", "lee")}
-    turns = [
-        said(client, name, metadata, f"{name} " * length, max_tokens=20)
-        for (name, (_, _, metadata)), length in zip(callers.items(), (60, 90), strict=True)
-    ]
-    done = dict(zip(callers, await asyncio.gather(*turns), strict=True))
-    for name, (trace_id, parent, _) in callers.items():
-        spans = await collector.trace(trace_id, TURN)
-        check_tree(spans, parent)
-        assert {span.attributes.get("agentmem.agent_id", name) for span in spans} == {name}
-        check_chunks(spans, done[name][1].usage.prompt_tokens)
-        check_times(spans, done[name][1].timings)
-
-
-async def test_who_is_not_sampled_has_no_spans(stack: Stack, collector: Collector, client: Client) -> None:
-    trace_id, _, metadata = caller(sampled=False)
-    await said(client, "unseen", metadata)
-    seen_id, _, metadata = caller()
-    await said(client, "seen", metadata)
-    await collector.trace(seen_id, TURN)
-    assert collector.spans(trace_id) == []
-    unseen = [line for line in stack.logs("store").splitlines() if f"id-of-{trace_id}" in line]
-    assert any("CommitTurn" in line for line in unseen)
-    assert all(f'"trace_id": "{trace_id}"' in line for line in unseen), "it is the same trace for all that"
-
-
 async def test_probes_have_no_spans(stack: Stack, collector: Collector, client: Client) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -284,19 +256,6 @@ async def test_probes_have_no_spans(stack: Stack, collector: Collector, client: 
     sent = b"".join(collector.raw)
     for probe in (b"/healthz", b"/readyz", b"/metrics", b"grpc.health"):
         assert probe not in sent
-
-
-async def test_a_collector_that_says_nothing_holds_nobody_up(tiny: Path) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        flags = ("--otlp", f"127.0.0.1:{silent.getsockname()[1]}")
-        async with running(f"tiny={tiny}", "store", store_flags=flags) as stack:
-            await stack.ledger("nobody")
-            process = stack.processes["store"]
-            process.terminate()
-            assert await asyncio.to_thread(process.wait, 25) == 0  # OpenTelemetry would wait for 30 s
-            assert "stopping" in stack.logs("store")
 
 
 KEY = f"am_0123456789ab_{secrets.token_urlsafe(32)}"

@@ -8,12 +8,11 @@ from base64 import b64decode
 from datetime import datetime
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from gateway.cli.main import main
 from tests.system.stack import Stack, chat
 
@@ -66,37 +65,6 @@ async def test_json_has_the_exact_text_too(stack: Stack) -> None:
     assert roles == [["system", "user", "assistant"], ["user", "assistant"]]
 
 
-async def test_rest_reads_it_in_pages(stack: Stack) -> None:
-    async with httpx.AsyncClient(base_url=stack.url) as http:
-        query = {"model": "demo", "include_text": "true", "page_size": "1"}
-        first = (await http.get("/v1/agents/marco/turns", params=query)).json()
-        query["page_token"] = first["next_page_token"]
-        second = (await http.get("/v1/agents/marco/turns", params=query)).json()
-    assert [message["content"] for message in second["turns"][0]["messages"]] == [QUESTION, ANSWER]
-    assert second["turns"][0]["request_id"] == "asked"
-    assert not second["next_page_token"]
-
-
-@pytest.mark.slow
-async def test_a_whole_chat_and_what_it_left_behind(stack: Stack) -> None:
-    """Each turn shows what is new in it; a raw prompt and what is left of a turn are shown as they were rendered."""
-    client = await stack.client("gateway")
-    noted = await client.turn("lena", messages=chat(("user", FACT)), max_tokens=20)
-    whole = chat(("user", FACT), ("assistant", noted.text), ("user", QUESTION))
-    await client.turn("lena", messages=whole, max_tokens=20)
-    edited = chat(("user", FACT), ("assistant", noted.text), ("user", "Where is the key?"))
-    await client.turn("lena", messages=edited, max_tokens=20)
-    (lena,) = await told(stack, "show", "lena", "--text")
-    said = [[(m["role"], m["content"]) for m in turn["messages"]] for turn in lena["history"]]
-    assert said[0] == [("user", FACT), ("assistant", noted.text)]
-    assert said[-1][0] == ("user", "Where is the key?")
-    assert not any(QUESTION in content for turn in said for _, content in turn)
-    key = client.key("raw")
-    await client.inference.Prefill(inference_pb2.PrefillRequest(key=key, prompt=FACT))
-    (raw,) = await told(stack, "show", "raw", "--text")
-    assert [(m["role"], FACT in m["content"]) for m in raw["history"][0]["messages"]] == [("", True)]
-
-
 async def test_branches(stack: Stack) -> None:
     assert "has the memory of marco" in await agentmem(stack, "fork", "marco", "polo")
     assert "exists" in await agentmem(stack, "fork", "marco", "polo", fails=True)
@@ -137,17 +105,3 @@ async def test_pins_and_probes(stack: Stack) -> None:
     assert (await told(stack, "probe", "marco", QUESTION))["cache"]["match"] == "extend"
     assert (await told(stack, "show", "marco"))[0]["tokens"] == held
     assert "agent 'nobody' does not exist" in await agentmem(stack, "probe", "nobody", "x", fails=True)
-
-
-async def test_agents_without_a_name_are_hidden(stack: Stack) -> None:
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        body = {"model": "demo", "messages": [{"role": "user", "content": FACT}], "max_tokens": 2}
-        made = (await http.post("/v1/chat/completions", json=body)).json()["agentmem"]["agent_id"]
-    client = await stack.client("gateway")
-    everyone = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(), timeout=10)
-    given = ["agents", "--gateway", f"127.0.0.1:{stack.ports['grpc']}"]
-    said = await asyncio.to_thread(CliRunner().invoke, main, given)
-    assert made not in said.stdout and "marco" in said.stdout
-    assert said.stderr == "1 agent without a name not shown; --all shows them too\n"
-    assert made in await agentmem(stack, "--all")
-    assert len(await told(stack, "list", "--all")) == len(everyone.agents) == len(await told(stack, "list")) + 1

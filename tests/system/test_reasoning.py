@@ -4,14 +4,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
-import httpx
 import openai
 import pytest
 import pytest_asyncio
 
-from agentmem import AsyncClient
-from agentmem.v1 import types_pb2
-from gateway.cli.chat import Conversation, Shown, turn_dict
 from tests.scripted_model import OPENING_TEMPLATE, SAID, THINKING_TEMPLATE, THOUGHT, write_thinking
 from tests.system.stack import Client, Stack, chat, running
 
@@ -36,18 +32,6 @@ async def client(stack: Stack) -> Client:
     return await stack.client()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def gpt(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as sdk:
-        yield sdk
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0) as sdk:
-        yield sdk
-
-
 async def test_the_contract_tells_both_and_the_ledger_has_what_was_written(client: Client, stack: Stack) -> None:
     request: dict[str, Any] = {"messages": chat(("user", "hi")), "request_id": "r", "top_logprobs": 0}
     turn = await client.turn("both", **request)
@@ -64,31 +48,9 @@ async def test_the_contract_tells_both_and_the_ledger_has_what_was_written(clien
     assert (appended.reasoning, appended.text) == (THOUGHT, SAID)
 
 
-async def test_max_tokens_inside_the_thinking(client: Client) -> None:
-    turn = await client.turn("cut", messages=chat(("user", "hi")), max_tokens=3)
-    assert turn.finished.reason == types_pb2.FINISH_REASON_LENGTH
-    assert turn.text == ""
-    assert turn.reasoning and THOUGHT.startswith(turn.reasoning)
-    assert turn.finished.usage.reasoning_tokens == 3
-
-
-async def test_stop_strings_are_of_the_answer(client: Client) -> None:
-    unharmed = await client.turn("", messages=chat(("user", "hi")), stop=["muse", "</think>"])
-    assert (unharmed.reasoning, unharmed.text) == (THOUGHT, SAID)
-    stopped = await client.turn("", messages=chat(("user", "hi")), stop=["calm"])
-    assert (stopped.reasoning, stopped.text, stopped.finished.stop_string) == (THOUGHT, "It is ", "calm")
-
-
-async def test_raw_text_stays_raw(client: Client, gpt: openai.AsyncOpenAI) -> None:
-    prompt = "<|muse|>"
-    turn = await client.turn("", prompt=prompt, parse_special=True)
-    assert (turn.reasoning, turn.text) == ("", WRITTEN)
-    assert turn.finished.usage.reasoning_tokens == 0
-
-
-async def test_chat_completions(gpt: openai.AsyncOpenAI) -> None:
+async def test_chat_completions(sdk: openai.AsyncOpenAI) -> None:
     asked: Any = {"model": "thinking", "messages": [QUESTION]}
-    whole = await gpt.chat.completions.create(**asked, logprobs=True)
+    whole = await sdk.chat.completions.create(**asked, logprobs=True)
     message = whole.choices[0].message
     assert (message.content, message.model_extra) == (SAID, {"reasoning_content": THOUGHT})
     assert whole.usage is not None and whole.usage.completion_tokens_details is not None
@@ -96,7 +58,7 @@ async def test_chat_completions(gpt: openai.AsyncOpenAI) -> None:
     content = whole.choices[0].logprobs and whole.choices[0].logprobs.content
     assert content and b"".join(bytes(token.bytes or ()) for token in content).startswith(f"\n\n{SAID}".encode())
     reasoning, text = "", ""
-    async for chunk in await gpt.chat.completions.create(**asked, stream=True):
+    async for chunk in await sdk.chat.completions.create(**asked, stream=True):
         for choice in chunk.choices:
             assert not (text and (choice.delta.model_extra or {}).get("reasoning_content"))
             reasoning += (choice.delta.model_extra or {}).get("reasoning_content", "")
@@ -104,9 +66,9 @@ async def test_chat_completions(gpt: openai.AsyncOpenAI) -> None:
     assert (reasoning, text) == (THOUGHT, SAID)
 
 
-async def test_responses(gpt: openai.AsyncOpenAI) -> None:
+async def test_responses(sdk: openai.AsyncOpenAI) -> None:
     asked: Any = {"model": "thinking", "input": "How is the lake?"}
-    async with gpt.responses.stream(**asked) as stream:
+    async with sdk.responses.stream(**asked) as stream:
         events = [event async for event in stream]
         streamed = await stream.get_final_response()
     thoughts = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
@@ -116,8 +78,8 @@ async def test_responses(gpt: openai.AsyncOpenAI) -> None:
     assert reasoning.content and [part.text for part in reasoning.content] == [THOUGHT]
     assert streamed.usage is not None and streamed.usage.output_tokens_details.reasoning_tokens
     whole: Any = [{"role": "user", "content": asked["input"]}, *streamed.output, {"role": "user", "content": "Why?"}]
-    by_content = await gpt.responses.create(model="thinking", input=whole)
-    followed = await gpt.responses.create(model="thinking", input="Why?", previous_response_id=streamed.id)
+    by_content = await sdk.responses.create(model="thinking", input=whole)
+    followed = await sdk.responses.create(model="thinking", input="Why?", previous_response_id=streamed.id)
     assert by_content.output_text == followed.output_text == SAID
 
 
@@ -144,80 +106,41 @@ def cached(answer: Any) -> int:
 
 
 @pytest.mark.parametrize("sent_back", [False, True], ids=["text alone", "with its reasoning"])
-async def test_the_next_turn_goes_on_from_all_that_was_written(gpt: openai.AsyncOpenAI, sent_back: bool) -> None:
+async def test_the_next_turn_goes_on_from_all_that_was_written(sdk: openai.AsyncOpenAI, sent_back: bool) -> None:
     said: list[Any] = [{"role": "user", "content": f"Is the answer sent back {sent_back}?"}]
-    first = await gpt.chat.completions.create(model="thinking", messages=said)
+    first = await sdk.chat.completions.create(model="thinking", messages=said)
     answer: Any = {"role": "assistant", "content": SAID}
     said += [{**answer, "reasoning_content": THOUGHT} if sent_back else answer, QUESTION]
-    second = await gpt.chat.completions.create(model="thinking", messages=said)
+    second = await sdk.chat.completions.create(model="thinking", messages=said)
     assert first.usage is not None
     assert cached(second) == first.usage.total_tokens, "what the template leaves out is still in memory"
     edited = [said[0], {**answer, "reasoning_content": "No."}, said[2]]
-    third = await gpt.chat.completions.create(model="thinking", messages=edited)
+    third = await sdk.chat.completions.create(model="thinking", messages=edited)
     assert cached(third) < first.usage.total_tokens
 
 
-async def test_a_request_can_have_its_history_rendered(gpt: openai.AsyncOpenAI) -> None:
+async def test_a_request_can_have_its_history_rendered(sdk: openai.AsyncOpenAI) -> None:
     said: list[Any] = [{"role": "user", "content": "Is history rendered?"}]
-    first = await gpt.chat.completions.create(model="thinking", messages=said)
+    first = await sdk.chat.completions.create(model="thinking", messages=said)
     assert first.usage is not None
     said += [{"role": "assistant", "content": SAID}, QUESTION]
     rendered = {"X-Agent-History": "template"}
-    second = await gpt.chat.completions.create(model="thinking", messages=said, extra_headers=rendered)
+    second = await sdk.chat.completions.create(model="thinking", messages=said, extra_headers=rendered)
     assert 0 < cached(second) <= first.usage.prompt_tokens
     assert second.choices[0].message.content == SAID
     with pytest.raises(openai.BadRequestError) as unknown:
-        await gpt.chat.completions.create(model="thinking", messages=said, extra_headers={"X-Agent-History": "x"})
+        await sdk.chat.completions.create(model="thinking", messages=said, extra_headers={"X-Agent-History": "x"})
     assert unknown.value.param == "X-Agent-History"
 
 
-@pytest.mark.slow
-async def test_a_named_agent_goes_on_after_a_restart_and_goes_back(client: Client, stack: Stack) -> None:
-    asked = [("user", "one?")]
-    first = await client.turn("named", messages=chat(*asked))
-    asked += [("assistant", first.text), ("user", "two?")]
-    second = await client.turn("named", messages=chat(*asked))
-    assert (second.match, second.cached) == ("EXTEND", {"hot": len_of(first)})
-    asked += [("assistant", second.text), ("user", "three?")]
-    stack.kill("worker")
-    await stack.renew("worker")
-    third = await (await stack.client()).turn("named", messages=chat(*asked))
-    assert third.match == "EXTEND"
-    again = await (await stack.client()).turn("named", messages=chat(*asked[:-1], ("user", "other?")))
-    assert again.match == "PARTIAL"
-    assert sum(again.cached.values()) >= len_of(second)
-
-
-def len_of(turn: Any) -> int:
-    usage = turn.finished.usage
-    return int(usage.prompt_tokens + usage.completion_tokens)
-
-
-async def test_rest_has_both(stack: Stack) -> None:
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        body = {"messages": {"messages": [{"role": "user", "content": "hi"}]}}
-        got = await http.post("/v1/agents/rest/generate", params={"model": "thinking"}, json=body)
-    assert (got.status_code, got.json()["reasoning"], got.json()["text"]) == (200, THOUGHT, SAID)
-
-
-async def test_the_terminal_shows_thinking_dimmed(stack: Stack) -> None:
-    told, thought = list[str](), list[str]()
-    conversation = Conversation("terminal", "thinking")
-    async with AsyncClient(f"127.0.0.1:{stack.ports['grpc']}") as client:
-        await conversation.open(client)
-        answer = await conversation.take_turn(client, "hi", Shown(told.append, thought.append))
-    assert ("".join(thought), "".join(told)) == (THOUGHT, f"\n\n{SAID}")
-    assert turn_dict("terminal", answer)["reasoning"] == answer.reasoning == THOUGHT
-
-
-async def test_what_is_held_to_a_schema_is_thought_about_first(client: Client, gpt: openai.AsyncOpenAI) -> None:
+async def test_what_is_held_to_a_schema_is_thought_about_first(client: Client, sdk: openai.AsyncOpenAI) -> None:
     schema = '{"enum": ["calm", "rough"]}'
     turn = await client.turn("", messages=chat(("user", "hi")), json_schema=schema)
     assert (turn.reasoning, turn.text in ('"calm"', '"rough"')) == (THOUGHT, True), turn.text
     raw = await client.turn("", prompt="<|muse|>", json_schema=schema)
     assert (raw.reasoning, raw.text in ('"calm"', '"rough"')) == ("", True), "raw text has no format"
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "sea", "schema": {"enum": ["calm", "rough"]}}}
-    answer = await gpt.chat.completions.create(model="thinking", messages=[QUESTION], response_format=wanted)
+    answer = await sdk.chat.completions.create(model="thinking", messages=[QUESTION], response_format=wanted)
     message = answer.choices[0].message
     assert (message.model_extra or {})["reasoning_content"] == THOUGHT
     assert message.content in ('"calm"', '"rough"')

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from agentmem.kv.blockfile import STATE
-from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import chat, running
@@ -25,27 +24,6 @@ every = pytest.mark.parametrize("write", EVERY, ids=NAMES)
 async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
     for _, tensors in await hot_and_after_a_restart(stacks, write):
         assert any(name.startswith(STATE) for name in tensors)
-
-
-@pytest.mark.slow
-@recurrent
-async def test_a_cut_resumes_at_the_checkpoint_before_it(stacks: SharedStacks, write: Writer) -> None:
-    oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write, killable=True) as stack:
-        client = await stack.client()
-        await client.say("a", LONG, **ARGUMENTS)
-        before = await check(stack, oracle, await client.say("a", "Who told you?", **ARGUMENTS))
-        ids = list((await stack.ledger("a")).token_ids)[: before - 3]
-        for tier, resumed in (("hot", 256), ("warm", before - 1)):
-            cut = await client.turn("a", token_ids=types_pb2.TokenIds(ids=[*ids, 7, 8, 9]), **ARGUMENTS)
-            await check(stack, oracle, cut)
-            assert cut.match == "PARTIAL"
-            # Where others may begin; before the 9 where the checkpoint there has been written, which takes its time.
-            assert cut.cached in ({tier: resumed}, {tier: before - 1})
-            await restarted(stack, "a")
-        outside = await client.turn("a", token_ids=types_pb2.TokenIds(ids=[*ids[:100], 7, 8, 9]), **ARGUMENTS)
-        assert (outside.match, outside.cached, outside.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE")
-        await check(stack, oracle, outside)
 
 
 @pytest.mark.slow

@@ -202,23 +202,3 @@ async def test_odd_names(http: httpx.AsyncClient, name: str) -> None:
     found = (await http.get("/v1/agents", params={"agent": name})).json()["agents"]
     assert [one["key"]["agent_id"] for one in found] == [name]
     assert (await agent.call("DELETE"))["deleted"] == 1
-
-
-async def test_an_import_that_is_broken_off_leaves_nothing(http: httpx.AsyncClient) -> None:
-    agent = Agent(http, "source")
-    await agent.say(TOLD)
-    await agent.on_disk()
-    file = await agent.call("GET", "/export")
-    begun = asyncio.Event()
-
-    async def half() -> AsyncIterator[bytes]:
-        yield file[:-1]
-        begun.set()
-        await asyncio.Event().wait()
-
-    sending = asyncio.create_task(Agent(http, "half").answer("POST", "/import", content=half(), headers=FILE))
-    await begun.wait()
-    sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
-    assert (await Agent(http, "half").answer("GET")).status_code == 404
-    assert (await Agent(http, "half").call("POST", "/import", content=file, headers=FILE))["agent"]["turns"] == 1

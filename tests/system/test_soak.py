@@ -16,7 +16,7 @@ import pytest
 from agentmem.v1 import agent_pb2, inference_pb2
 from benchmarks.demo_model.world import KINDS
 from tests.full_matrix import FULL
-from tests.system.load import ALL, MEGABYTE, check_flat, complete, holdings, idle, observed
+from tests.system.load import ALL, MEGABYTE, check_flat, complete, holdings, idle, observed, open_chat
 from tests.system.stack import Client, Stack
 
 AGENTS = 30 if FULL else 10
@@ -81,15 +81,26 @@ class Soak:
         return now < self._until or self.turns < self._enough or not short
 
     async def _leave(self, name: str, said: str, dice: random.Random) -> None:
+        """Go at any moment, before the first byte of an answer too."""
+        self.left += 1
+        events = dice.randrange(4)
+        if dice.random() < 0.5:
+            chat = await open_chat(self._stack, name, [("user", said)], max_tokens=500)
+            if events:
+                assert await chat.status() == 200
+                async for _ in chat.events():
+                    if not (events := events - 1):
+                        break
+            await chat.close()
+            return
         call = self._client.inference.Generate(
             inference_pb2.GenerateRequest(key=self._client.key(name), prompt=said, max_tokens=500)
         )
         try:
-            for _ in range(dice.randrange(4)):
+            for _ in range(events):
                 assert await call.read() is not grpc.aio.EOF
         finally:
             call.cancel()
-        self.left += 1
 
     async def _fork(self, name: str) -> None:
         fork = f"{name}, a fork"

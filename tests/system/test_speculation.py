@@ -38,7 +38,6 @@ def best(scores, count=3):
     return ordered[:count]
 """
 QUOTE = f"Repeat this code exactly:\n\n```python\n{CODE}```"
-STOP = "scores.values()"
 TOKENS = 60
 LAST = 1
 """Steps behind the last token, which compute its KV."""
@@ -64,12 +63,6 @@ async def stack(directory: Path) -> AsyncIterator[Stack]:
     async with running(f"smollm2={directory}", "store", "worker", "gateway", worker_flags=flags) as started:
         await reachable(started)
         yield started
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
-        yield client
 
 
 @dataclass
@@ -183,37 +176,6 @@ async def test_a_quotation_is_the_one_of_plain_steps(
     ledger, text = await agent.generated()
     assert ledger.turns[-1].generated_tokens == answer.counted
     assert text.decode().startswith(answer.text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("most", [1, 23, 24])
-async def test_no_token_is_beyond_max_tokens(stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, most: int) -> None:
-    agent = Agent(stack, sdk, f"most-{most}")
-    answer = await agent.asks(QUOTE, stream=most == 24, max_tokens=most)
-    assert (answer.counted, len(answer.tokens), answer.reason) == (most, most, "length")
-    assert agree(answer, plain)
-    ledger, text = await agent.generated()
-    assert ledger.turns[-1].generated_tokens == most
-    assert ledger.turns[-1].end_token == len(ledger.token_ids)
-    assert text == "".join(answer.tokens).encode()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
-async def test_nothing_is_behind_a_stop_string(
-    stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, stream: bool
-) -> None:
-    assert STOP in plain.text
-    agent = Agent(stack, sdk, f"stop-{stream}")
-    answer = await agent.asks(QUOTE, stream=stream, stop=[STOP])
-    assert answer.reason == "stop"
-    assert answer.accepted > 0
-    assert agree(answer, plain)
-    assert answer.text == plain.text.partition(STOP)[0]
-    ledger, text = await agent.generated()
-    assert ledger.turns[-1].end_token == len(ledger.token_ids)
-    assert answer.text.startswith(text.decode()), "and no token that reaches into the stop string"
-    assert len(answer.text) - len(text.decode()) < 8
 
 
 @pytest.mark.slow

@@ -86,14 +86,3 @@ async def test_they_are_a_part_of_what_is_matched(http: httpx.AsyncClient, stack
     assert (other["match"], other["miss_reason"]) in (("partial", "diverged"), ("diverge", "below_min"))
     after = (await stack.ledger(agent)).text
     assert b"Thinks: True" in after and b"Thinks: False" not in after
-
-
-@pytest.mark.parametrize("door", DOORS)
-async def test_what_cannot_be_set_is_refused_and_nothing_is_done(http: httpx.AsyncClient, door: str) -> None:
-    path, body, name, _ = DOORS[door]
-    agent = f"refused-{door}"
-    sent = {} if door == "rest" else {"x-agent-id": agent}
-    answer = await http.post(path.format(agent), json=body(ASKED, {"add_generation_prompt": False}), headers=sent)
-    assert answer.status_code == 400
-    assert name in answer.json()["error"]["message"] and "add_generation_prompt" in answer.json()["error"]["message"]
-    assert (await http.get(f"/v1/agents/{agent}", params={"model": "scripted"})).status_code == 404

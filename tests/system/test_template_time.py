@@ -10,9 +10,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2
 from inference_service.text import template
-from tests.system.files import exported, imported
 from tests.system.stack import Stack, chat, hosting
 from tests.system.test_changed_models import Running, stack, working  # noqa: F401 - a fixture
 from tests.tiny_models import CHATML, write_llama
@@ -110,14 +109,3 @@ async def test_agents_found_by_content_keep_theirs(timed: Stack) -> None:
     assert (await client.agent(first["agentmem"]["agent_id"])).template_time == "1987-03-05T21:45:07"
     refused = await conversation.say("And now?", **{"X-Agent-Template-Time": "tomorrow"})
     assert refused["error"]["param"] == "X-Agent-Template-Time"
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_an_export_takes_it_along(timed: Stack) -> None:
-    client = await timed.client("gateway")
-    await client.turn("there", messages=chat(("user", FACTS)), max_tokens=4, template_time="2026-03-02T09:30:17+01:00")
-    await imported(client, await exported(client, "there"), "back")
-    assert (await client.agent("back")).template_time == "2026-03-02T09:30:17+01:00"
-    whole = await client.turn("back", messages=chat(("user", FACTS)), max_tokens=4)
-    assert whole.started.cache.match == types_pb2.MATCH_PARTIAL
-    assert sum(whole.cached.values()) > 100

@@ -7,11 +7,10 @@ import grpc
 import numpy as np
 import pytest
 
-from agentmem.conversations import message_hashes
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.shared import SharedStacks, Writer
-from tests.system.stack import Client, Stack, Turn, chat
+from tests.system.stack import Client, Stack, Turn
 from tests.tiny_models import write_gemma3, write_llama
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
@@ -115,28 +114,11 @@ async def test_a_damaged_file_ends_a_prefetch_before_it(stack: Stack, client: Cl
     await check(stack, directory, turn)
 
 
-async def test_a_conversation_is_found_by_its_messages_and_nonsense_refused(stack: Stack, client: Client) -> None:
-    said = [{"role": "user", "content": "Who told you?"}]
-    turn = await client.turn("a", messages=chat(("user", "Who told you?")), label="blue", **ARGUMENTS)
-    said.append({"role": "assistant", "content": turn.text})
-    said.append({"role": "user", "content": "And the house?"})
-    request = agent_pb2.FindAgentRequest(namespace="default", model_id="tiny", message_hashes=message_hashes(said))
-    await prefetch(client)  # behind the turn, whose KV goes into the pool after its answer
-    found = await client.agents.FindAgent(request, timeout=10)
-    assert (found.agent.key.agent_id, found.matched_messages, found.version) == ("a", 2, turn.finished.version)
-    assert found.agent.tier == types_pb2.TIER_HOT
-    request.label = "red"
-    assert not (await client.agents.FindAgent(request, timeout=10)).HasField("agent")
-    await client.say("a", "Nobody knows.", **ARGUMENTS)
-    request.label = ""
-    found = await client.agents.FindAgent(request, timeout=10)
-    assert (found.matched_messages, found.version) == (2, turn.finished.version), "an appended turn has none"
-    assert found.agent.version.version == turn.finished.version.version + 1
+async def test_prefetches_of_nobody_and_to_other_tiers_are_refused(client: Client) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await prefetch(client, "nobody")
     assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    warm = agent_pb2.PrefetchAgentRequest(key=client.key("a"), tier=types_pb2.TIER_WARM)
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await client.agents.PrefetchAgent(
-            agent_pb2.PrefetchAgentRequest(key=client.key("a"), tier=types_pb2.TIER_WARM), timeout=30
-        )
+        await client.agents.PrefetchAgent(warm, timeout=30)
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -7,10 +7,10 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+from openai.types.chat import ChatCompletion
 
 from agentmem.conversations import chain_of
-from agentmem.v1 import agent_pb2, model_pb2, types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.scripted_model import write_scripted
 from tests.system.stack import Client, Stack, Turn, chat, hosting
 
@@ -29,16 +29,16 @@ TOOLS: list[Any] = [WEATHER]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def scripted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """All three processes; the markers of calls are special tokens."""
     directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
-    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as stack:
-        yield stack
+    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as started:
+        yield started
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(scripted: Stack) -> Client:
-    return await scripted.client()
+async def client(stack: Stack) -> Client:
+    return await stack.client()
 
 
 def asked(*said: tuple[str, str], tools: bool = True) -> types_pb2.Messages:
@@ -50,11 +50,6 @@ def asked(*said: tuple[str, str], tools: bool = True) -> types_pb2.Messages:
 
 def arguments(turn: Turn) -> list[Any]:
     return [(call.name, json.loads(call.arguments_json)) for call in turn.calls]
-
-
-async def test_the_model_names_its_parser(client: Client) -> None:
-    model = (await client.models.GetModel(model_pb2.GetModelRequest(), timeout=10)).model
-    assert model.tool_parser == "json_tools"
 
 
 async def test_calls_are_told_apart_and_replayed(client: Client) -> None:
@@ -78,24 +73,7 @@ async def test_unasked_calls_are_text(client: Client) -> None:
     assert turn.finished.reason == types_pb2.FINISH_REASON_STOP
 
 
-async def test_what_the_parser_refuses_and_what_is_cut_short_is_text(client: Client) -> None:
-    broken = await client.turn("broken", messages=asked(("user", "broken")), tool_calls=True)
-    assert (broken.calls, broken.text) == ([], 'Well, <tool_call>{"name": get_weather}</tool_call>!')
-    assert broken.finished.reason == types_pb2.FINISH_REASON_STOP
-    short = await client.turn("short", messages=asked(("user", "hi")), tool_calls=True, max_tokens=6)
-    assert (short.calls, short.text) == ([], 'I look.\n{"name": "get_weather", "arguments"')
-    assert short.finished.reason == types_pb2.FINISH_REASON_LENGTH
-
-
-async def test_a_stop_string_inside_a_call_does_not_cut_it(client: Client) -> None:
-    turn = await client.turn("stop", messages=asked(("user", "hi")), tool_calls=True, stop=["Paris"])
-    assert arguments(turn) == [("get_weather", {"city": "Paris"})]
-    assert turn.finished.stop_string == ""
-    before = await client.turn("before", messages=asked(("user", "hi")), tool_calls=True, stop=["look"])
-    assert (before.text, before.calls, before.finished.stop_string) == ("I ", [], "look")
-
-
-async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(client: Client, scripted: Stack) -> None:
+async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(client: Client, stack: Stack) -> None:
     first = await client.turn("found", messages=asked(("user", "hi")), tool_calls=True)
     assert (first.text, arguments(first)) == ("I look.", [("get_weather", {"city": "Paris"})])
     (call,) = first.calls
@@ -116,12 +94,6 @@ async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(clien
     second = await client.turn("found", messages=messages, tool_calls=True)
     assert (second.match, second.cached) == ("EXTEND", {"hot": tokens})
     assert (second.text, second.finished.reason) == ("It rains in Paris!", types_pb2.FINISH_REASON_STOP)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sdk(scripted: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0) as sdk:
-        yield sdk
 
 
 def cached(completion: ChatCompletion) -> int:
@@ -172,25 +144,6 @@ async def test_the_sdk_gathers_calls_of_a_stream(sdk: openai.AsyncOpenAI) -> Non
     assert completion.usage is not None
     # The calls, too, though the model spelled their markers in ordinary tokens and the template writes special ones.
     assert cached(second) == completion.usage.total_tokens
-
-
-async def test_the_sdk_streams_raw_chunks(sdk: openai.AsyncOpenAI) -> None:
-    said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
-    stream = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, stream=True)
-    parts = [part async for chunk in stream for part in chunk.choices[0].delta.tool_calls or ()]
-    # How many pieces there are is a matter of time: those that come within 20 ms go together.
-    assert {part.index for part in parts} == {0}
-    assert parts[0].id
-    assert parts[0].function is not None
-    assert parts[0].function.name == "get_weather"
-    assert (parts[0].type, {part.id for part in parts[1:]} - {None}) == ("function", set())
-    assert "".join((part.function and part.function.arguments) or "" for part in parts) == '{"city": "Paris"}'
-
-
-async def test_tool_choice_none_calls_nothing(sdk: openai.AsyncOpenAI) -> None:
-    said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
-    none = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="none")
-    assert (none.choices[0].message.content, none.choices[0].message.tool_calls) == ("Nobody knows.", None)
 
 
 def result(call_id: str) -> dict[str, str]:

@@ -203,20 +203,6 @@ async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
 
 
 @pytest.mark.slow
-async def test_who_asks_twice_joins(runs: Any, stack: Stack) -> None:
-    request = asked(LONG.replace("100", "3"))
-    events, joined = await asyncio.gather(*(events_of(runs.RunWorkflow(request)) for _ in range(2)))
-    assert [e for e in events if not is_live(e)] == [e for e in joined if not is_live(e)]
-    assert len(spoken(events)) == 6
-    other = asked(LONG, request.request_id)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await events_of(runs.RunWorkflow(other))
-    error = errors.from_rpc(caught.value)
-    assert isinstance(error, errors.InvalidArgument)
-    assert error.field == "request_id"
-
-
-@pytest.mark.slow
 async def test_a_run_goes_on_without_its_client_until_it_is_cancelled(runs: Any, stack: Stack) -> None:
     cancelled_before = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
     begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke")
@@ -290,28 +276,6 @@ async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(run
         token = secrets_of_agents.tokens(f" {secret}")[-1]
         assert {agent for agent, ledger in ledgers.items() if secret in bytes(ledger.text).decode()} == knowing
         assert {agent for agent, ledger in ledgers.items() if token in ledger.token_ids} == knowing
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        (LONG.replace("lena]", "omar]"), "phases[0].agents[1]"),
-        (LONG.replace("colour", "${colour}"), "phases[0].prompts"),
-        (LONG.replace("rounds: 100", "rounds: 100, round: 3"), "phases[0].round"),
-        ("a: [", "definition"),
-    ],
-    ids=["unknown agent", "missing variable", "unknown field", "bad YAML"],
-)
-async def test_a_bad_file_is_refused_by_line_before_anything_begins(runs: Any, text: str, field: str) -> None:
-    before = await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest())
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await events_of(runs.RunWorkflow(asked(text)))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "line " in (caught.value.details() or "")
-    error = errors.from_rpc(caught.value)
-    assert isinstance(error, errors.InvalidArgument)
-    assert field in {violation.field for violation in error.violations}
-    assert await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest()) == before
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,20 @@
 """The remote tier in S3, or in what speaks like it: MinIO, Ceph, R2, Garage.
 
-It needs conditional writes (PUT with If-None-Match and If-Match), and a bucket without versioning: where old versions
-are kept, what was deleted can still be read by who may read the bucket's versions.
+It needs conditional writes (PUT with If-None-Match), and a bucket without versioning: where old versions are kept, what
+was deleted can still be read by who may read the bucket's versions.
 
 Below the prefix are objects, and the manifest that says whose they are:
 
-    manifest.json                                   whose the prefix is
-    blocks/ab/<chain hash>-<digest>.safetensors     copies of blocks, by the first byte of their chain hash
-    windows/ab/<chain hash>-<digest>.safetensors    copies of windows
-
-and, where the store is one of a cluster's, behind the digest a dash and the generation of the upload.
+    manifest.json                                               whose the prefix is
+    blocks/ab/<chain hash>-<digest>-<generation>.safetensors    copies of blocks, by the first byte of their chain hash
+    windows/ab/<chain hash>-<digest>-<generation>.safetensors   copies of windows
 
 A namespace is part of the chain hash, so two namespaces never share an object, and keys don't say whose they are. Which
-blocks make up an agent is in the database alone.
+blocks make up an agent is in the ledger alone.
 
 Rows say which objects may be read, and whatever no row knows is deleted. Two stores on one prefix would delete each
-other's objects and, worse, an agent that was erased in one could live on in the other. So a prefix has one owner, the
-random id in the data directory's database, and a store that finds another id there refuses to start. The first claim is
-a PUT with If-None-Match: of two stores that start at once on an empty prefix, one loses and sees it. That a data
-directory was copied, the id does not show: each start also replaces the manifest's `session` with a new random one, by
-a PUT with If-Match, and keeps in its database which one it left there. A store that starts from an old copy doesn't
-know the present session, and refuses; one that runs while a copy takes over notices before it deletes.
+other's objects, so a prefix has one owner, the random id of the data directory or cluster, and a store that finds
+another one there refuses to start. A copied data directory has the same id: do not give both the same prefix.
 """
 
 import errno
@@ -28,10 +22,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import (
@@ -39,7 +32,6 @@ from obstore.exceptions import (
     BaseError,
     NotSupportedError,
     PermissionDeniedError,
-    PreconditionError,
     UnauthenticatedError,
 )
 from obstore.store import S3Store
@@ -50,20 +42,18 @@ from agentmem.kv.object_location import Location
 from cache_service.files.directory import FOLDERS, SUFFIX
 from cache_service.files.disk import open_regular
 from cache_service.files.publication import Spool
-from cache_service.tiers.remote import credentials
 from cache_service.tiers.remote.contract import (
-    Claim,
     NotOwner,
     ObjectDamaged,
     ObjectMissing,
     ObjectName,
     RemoteError,
     RemoteRefused,
-    RemoteTier,
     RemoteUnavailable,
 )
 
 if TYPE_CHECKING:
+    from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import S3Config
 
 FORMAT = 1
@@ -71,7 +61,7 @@ MANIFEST = "manifest.json"
 
 _KEY = re.compile(
     rf"(?P<folder>[a-z]+)/(?P<first>[0-9a-f]{{2}})/"
-    rf"(?P<chain>(?P=first)[0-9a-f]{{62}})-(?P<digest>[0-9a-f]{{32}})(-(?P<generation>[0-9a-f]{{16}}))?"
+    rf"(?P<chain>(?P=first)[0-9a-f]{{62}})-(?P<digest>[0-9a-f]{{32}})-(?P<generation>[0-9a-f]{{16}})"
     rf"{re.escape(SUFFIX)}"
 )
 _KINDS = {folder: kind for kind, folder in FOLDERS.items()}
@@ -81,7 +71,6 @@ _LAST_BACKOFF = timedelta(seconds=2)
 _CONNECT_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 20
 _LIST_PAGE = 1000
-_CLAIM_ATTEMPTS = 3
 
 _UNREADABLE = (errno.EIO, errno.EINVAL, errno.ELOOP)  # of a disk that fails, and of what is no regular file
 
@@ -93,8 +82,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 def object_key(name: ObjectName) -> str:
     """An object's key."""
     chain_hash = name.chain_hash.hex()
-    generation = f"-{name.generation}" if name.generation else ""
-    return f"{FOLDERS[name.kind]}/{chain_hash[:2]}/{chain_hash}-{name.digest.hex()}{generation}{SUFFIX}"
+    return f"{FOLDERS[name.kind]}/{chain_hash[:2]}/{chain_hash}-{name.digest.hex()}-{name.generation}{SUFFIX}"
 
 
 def object_name(key: str) -> ObjectName | None:
@@ -103,54 +91,55 @@ def object_name(key: str) -> ObjectName | None:
     if match is None or match["folder"] not in _KINDS:
         return None
     chain_hash, digest = bytes.fromhex(match["chain"]), bytes.fromhex(match["digest"])
-    return ObjectName(_KINDS[match["folder"]], chain_hash, digest, match["generation"] or "")
+    return ObjectName(_KINDS[match["folder"]], chain_hash, digest, match["generation"])
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """Whose a prefix is: which data directory's, and which of its starts came last."""
-
-    owner: str
-    session: str
-
-    def to_bytes(self) -> bytes:
-        """The object's content."""
-        return json.dumps({"format": FORMAT, "owner": self.owner, "session": self.session}).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """The manifest that this is the content of. Raises NotOwner if no version of ours that we know wrote it."""
-        try:
-            content = json.loads(data)
-            version, owner, session = content["format"], content["owner"], content["session"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise NotOwner("its manifest.json is not Agentmem's; choose another prefix") from error
-        if version != FORMAT:
-            raise NotOwner(f"its objects have format {version}, this program writes {FORMAT}; use a newer agentmem")
-        return cls(str(owner), str(session))
-
-    def check(self, claim: Claim) -> None:
-        """Raise NotOwner unless `claim` may take over from this."""
-        if self.owner != claim.owner:
-            raise NotOwner(
-                "it belongs to the store of another data directory; choose another prefix, or, if that store is gone"
-                " for good, delete manifest.json there, and its objects become this store's to delete"
-            )
-        if self.session not in claim.known | {claim.session}:
-            raise NotOwner(
-                "another copy of this data directory has used it since; if this is the copy to go on with, delete"
-                " manifest.json there, and give the other one another prefix"
-            )
+def manifest(owner: str) -> bytes:
+    """Return the manifest of a place."""
+    return json.dumps({"format": FORMAT, "owner": owner}).encode()
 
 
-class S3Tier(RemoteTier):
-    """Objects below one prefix of one bucket, through obstore, which is thread-safe."""
+def owner_of(data: bytes) -> str:
+    """Return whose the place with this manifest is. Raises NotOwner if no version of ours that we know wrote it."""
+    try:
+        content = json.loads(data)
+        version, owner = content["format"], content["owner"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotOwner("its manifest.json is not Agentmem's; choose another prefix") from error
+    if version != FORMAT:
+        raise NotOwner(f"its objects have format {version}, this program writes {FORMAT}; use a newer agentmem")
+    return str(owner)
+
+
+def _from_files() -> "Boto3CredentialProvider | None":
+    """Return what reads AWS's profiles and logins, if boto3 is installed and finds an identity. Raises RemoteRefused.
+
+    Without it obstore reads the environment, and asks for the identities of EC2, ECS and EKS.
+    """
+    try:
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    try:
+        return Boto3CredentialProvider()
+    except BotoCoreError as error:
+        raise RemoteRefused(str(error)) from error
+    except ValueError:  # none found
+        return None
+
+
+class S3Tier:
+    """Copies of published files below one prefix of one bucket. All methods block; any thread.
+
+    An object is immutable, and every method may be repeated. All raise RemoteRefused and RemoteUnavailable, after
+    seconds of retries. `location` is the place as an operator would write it.
+    """
 
     def __init__(self, location: Location, endpoint: str, region: str, timeout: float) -> None:
         """Raises RemoteRefused if the client can't be made of this."""
         self.location = f"{location} at {endpoint}" if endpoint else str(location)
         try:
-            region = region or credentials.region() or ""
             config: S3Config = {}
             if endpoint:
                 config["endpoint"] = endpoint
@@ -170,45 +159,46 @@ class S3Tier(RemoteTier):
                     "backoff": {"init_backoff": _FIRST_BACKOFF, "max_backoff": _LAST_BACKOFF, "base": 2},
                 },
                 config=config,
-                credential_provider=credentials.from_files(),
+                credential_provider=_from_files(),
             )
         except (BaseError, ValueError) as error:
             raise RemoteRefused(f"{self.location}: {_first_line(error)}") from error
 
-    def claim(self, claim: Claim) -> None:
-        """Create the manifest, or replace the one that is known. Who loses a race reads it again, and sees why."""
-        for _ in range(_CLAIM_ATTEMPTS):
-            found = self._read_manifest()
-            if found is not None:
-                manifest, e_tag = found
-                try:
-                    manifest.check(claim)
-                except NotOwner as error:
-                    raise NotOwner(f"{self.location}: {error}") from error
-                if manifest.session == claim.session:
-                    return
-            elif not claim.may_create:
-                raise NotOwner(
-                    f"{self.location}: it has no manifest.json; if objects of this data directory are elsewhere,"
-                    " name that place as --remote, or copy all of it to this one, or give its objects up with"
-                    " `agentmem store abandon-remote` and delete them there"
-                )
-            content = Manifest(claim.owner, claim.session).to_bytes()
-            try:
-                with self._errors("manifest"):
-                    obstore.put(self._store, MANIFEST, content, mode={"e_tag": e_tag} if found else "create")
-            except (AlreadyExistsError, PreconditionError):
-                continue
-            return
-        raise RemoteUnavailable(f"{self.location}: others keep writing its manifest; try again")
+    def claim(self, owner: str, *, may_create: bool) -> None:
+        """Take the place, if it is empty and `may_create`. Raises NotOwner if it is not the owner's then.
 
-    def holds(self, claim: Claim) -> bool:
-        """Whether the manifest still has this owner and session."""
-        found = self._read_manifest()
-        return found is not None and found[0] == Manifest(claim.owner, claim.session)
+        Of two that claim an empty place at once one succeeds.
+        """
+        try:
+            if may_create:
+                with self._errors("manifest"):
+                    obstore.put(self._store, MANIFEST, manifest(owner), mode="create")
+                return
+        except AlreadyExistsError:
+            pass
+        try:
+            with self._errors("manifest"):
+                found = owner_of(bytes(obstore.get(self._store, MANIFEST).bytes()))
+        except ObjectMissing:
+            raise NotOwner(
+                f"{self.location}: it has no manifest.json; if objects of this data directory are elsewhere,"
+                " name that place as --remote, or copy all of it to this one, or give its objects up with"
+                " `agentmem store abandon-remote` and delete them there"
+            ) from None
+        except NotOwner as error:
+            raise NotOwner(f"{self.location}: {error}") from error
+        if found != owner:
+            raise NotOwner(
+                f"{self.location}: it belongs to the store of another data directory; choose another prefix, or,"
+                " if that one is gone for good, delete manifest.json there, and its objects become this store's"
+            )
 
     def put(self, name: ObjectName, path: Path) -> None:
-        """One PUT with If-None-Match; the bytes that were checked are those that are sent."""
+        """Upload a published file, if the object isn't there. When this returns it is there, whole.
+
+        Raises ObjectDamaged if the file has not this digest or the disk cannot read it, ObjectMissing if there is none,
+        OSError if it cannot be opened now. After RemoteUnavailable the object may be there.
+        """
         try:
             with open(open_regular(path), "rb") as file:
                 data = file.read()
@@ -227,7 +217,11 @@ class S3Tier(RemoteTier):
             return
 
     def get(self, name: ObjectName, size_bytes: int, target: Path) -> None:
-        """One GET, hashed while it is written."""
+        """Bring an object's bytes to `target`, a path in staging/ where nothing is; mode 0600, not fsynced.
+
+        Where this raises, `target` is gone. Raises ObjectMissing, ObjectDamaged; ResourceExhausted and Internal of the
+        local disk.
+        """
         spool = Spool(target, size_bytes, name.digest)
         try:
             for chunk in self._chunks(name):
@@ -240,12 +234,15 @@ class S3Tier(RemoteTier):
             raise
 
     def delete(self, names: Sequence[ObjectName]) -> None:
-        """In requests of up to a thousand keys."""
+        """Delete objects; those that aren't there count as deleted. Where this raises, some may be gone."""
         with self._errors("deletion"):
             obstore.delete(self._store, [object_key(name) for name in names])
 
     def names(self) -> Iterator[ObjectName]:
-        """In pages; a page is asked for when it is wanted."""
+        """Yield all objects, in no order; what isn't named as we name objects is left out. Pages are asked for lazily.
+
+        One that is put or deleted meanwhile may be among them or not.
+        """
         for folder in FOLDERS.values():
             pages = obstore.list(self._store, f"{folder}/", chunk_size=_LIST_PAGE)
             while True:
@@ -261,20 +258,12 @@ class S3Tier(RemoteTier):
         with self._errors("download"):
             yield from obstore.get(self._store, object_key(name)).stream(_CHUNK_BYTES)
 
-    def _read_manifest(self) -> tuple[Manifest, str] | None:
-        try:
-            with self._errors("manifest"):
-                found = obstore.get(self._store, MANIFEST)
-                return Manifest.from_bytes(bytes(found.bytes())), found.meta["e_tag"] or ""
-        except ObjectMissing:
-            return None
-
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
-        """Ours for obstore's. AlreadyExists and Precondition are answers that callers ask for, and pass."""
+        """Raise ours for obstore's errors. AlreadyExists is an answer that callers ask for, and passes."""
         try:
             yield
-        except (AlreadyExistsError, PreconditionError, RemoteError):
+        except (AlreadyExistsError, RemoteError):
             raise
         except (BaseError, FileNotFoundError) as error:
             raise self._error(doing, error) from None  # the original's text is long, and may hold an access key's id

@@ -94,7 +94,7 @@ const MISSES = /** @type {Record<string, string>} */ ({
   diverged: 'the prompt differs from the memory from there on',
   not_trimmable: 'layers of a window or a state cannot go back to there, and no checkpoint was saved',
   incompatible: 'the model’s files have changed since',
-  corrupt: 'a file failed its verification, and is in quarantine',
+  corrupt: 'a file failed its verification, and was deleted',
   io_error: 'a file could not be read',
   below_min: 'too few tokens are common to be worth a restore',
   template: 'the chat template renders this history in another way than the memory has it',

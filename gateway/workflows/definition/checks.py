@@ -33,7 +33,7 @@ _SILENT: Final = "does not speak in this phase"
 
 
 class Problem(NamedTuple):
-    """What is wrong at `path`: with its key, if `of_key`; with the `${` at `offset` in its text, if there is one.
+    """What is wrong at `path`, or with its key.
 
     Where a name is unknown, `given` is that name and `known` are those it may have been meant to be.
     """
@@ -41,7 +41,6 @@ class Problem(NamedTuple):
     path: Path
     message: str
     of_key: bool = False
-    offset: int | None = None
     given: str = ""
     known: Collection[str] = ()
 

@@ -40,7 +40,7 @@ def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[di
     """
     values = dict(given)
     found = []
-    for name in TopologicalSorter({name: _names(text) for name, text in templates.items()}).static_order():
+    for name in TopologicalSorter({name: references(text) for name, text in templates.items()}).static_order():
         if name not in given:
             values[name] = ""
             if filled_length(templates[name], values) > MAX_TEXT:
@@ -61,12 +61,13 @@ def _variable(name: str, templates: Mapping[str, str]) -> Iterator[Problem]:
     path, text = ("variables", name), templates[name]
     if name in _BUILT_IN:
         yield Problem(path, f"{name} has a meaning of its own in templates; choose another name", of_key=True)
-    yield from (Problem(path, _MISSPELLED, offset=offset) for offset in misspelled(text))
-    for named, offset in references(text):
+    if misspelled(text):
+        yield Problem(path, _MISSPELLED)
+    for named in dict.fromkeys(references(text)):
         if named.partition(".")[0] in _BUILT_IN:
-            yield Problem(path, f"{shown_name(named)} has no value in a variable", offset=offset)
+            yield Problem(path, f"{shown_name(named)} has no value in a variable")
         elif named not in templates:
-            yield Problem(path, _no_variable(named), offset=offset, given=named, known=templates)
+            yield Problem(path, _no_variable(named), given=named, known=templates)
 
 
 def _no_variable(name: str) -> str:
@@ -75,7 +76,7 @@ def _no_variable(name: str) -> str:
 
 def _cycles(templates: Mapping[str, str]) -> list[list[str]]:
     """Return variables that refer to each other, each from the first in the file round to it again; not all of many."""
-    graph = {name: [other for other in _names(text) if other in templates] for name, text in templates.items()}
+    graph = {name: [other for other in references(text) if other in templates] for name, text in templates.items()}
     order = {name: place for place, name in enumerate(templates)}
     found: list[list[str]] = []
     while len(found) < MAX_MISTAKES:
@@ -124,20 +125,16 @@ def _texts(definition: Definition) -> Iterator[_Text]:
 def _text(
     text: _Text, definition: Definition, phases: Mapping[str, int], variables: Mapping[str, str]
 ) -> Iterator[Problem]:
-    yield from (Problem(text.path, _MISSPELLED, offset=offset) for offset in misspelled(text.text))
+    if misspelled(text.text):
+        yield Problem(text.path, _MISSPELLED)
     if filled_length(text.text, variables) > MAX_TEXT:
         yield Problem(text.path, TOO_LONG)
-    often: Counter[str] = Counter()
-    wrong: dict[str, str | None] = {}
-    for name, offset in references(text.text):
-        often[name] += 1
-        if name not in wrong:
-            wrong[name] = _reference(name, text, definition, phases)
-        if message := wrong[name]:
+    for name, often in Counter(references(text.text)).items():
+        if message := _reference(name, text, definition, phases):
             known = definition.variables if name.partition(".")[0] not in _BUILT_IN else ()
-            yield Problem(text.path, message, offset=offset, given=name, known=known)
-        elif often[name] == MAX_REPEATS + 1 and name not in variables:
-            yield Problem(text.path, f"names {shown_name(name)} more than {MAX_REPEATS} times", offset=offset)
+            yield Problem(text.path, message, given=name, known=known)
+        elif often > MAX_REPEATS and name not in variables:
+            yield Problem(text.path, f"names {shown_name(name)} more than {MAX_REPEATS} times")
 
 
 def _reference(name: str, text: _Text, definition: Definition, phases: Mapping[str, int]) -> str | None:
@@ -199,7 +196,3 @@ def _outcome_field(outcome: Outcome, field: str, phase: Phase) -> tuple[bool, st
 
 def _listed(names: list[str]) -> str:
     return ", ".join(shown_name(name) for name in names)
-
-
-def _names(text: str) -> list[str]:
-    return [name for name, _ in references(text)]

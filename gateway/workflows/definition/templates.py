@@ -9,19 +9,12 @@ import json
 import re
 import string
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from agentmem.errors import FailedPrecondition
 
 MAX_FILLED: Final = 256 * 1024
 """Characters of one text, filled in: what was said has no bound that a file's checks could know."""
-
-
-class Reference(NamedTuple):
-    """What a text names: `name` is "topic" or "outcome.vote.winner", and `offset` where its $ is, in characters."""
-
-    name: str
-    offset: int
 
 
 class _Template(string.Template):
@@ -35,19 +28,19 @@ class _Template(string.Template):
     """  # type: ignore[assignment]  # string.Template compiles it
 
 
-def references(text: str) -> tuple[Reference, ...]:
-    """Return what `text` names, in its order, as often as it does."""
-    return tuple(Reference(found["braced"], found.start()) for found in _found(text) if found["braced"] is not None)
+def references(text: str) -> tuple[str, ...]:
+    """Return the names in `text`, such as "topic" or "outcome.vote.winner", in its order, with repetitions."""
+    return tuple(found["braced"] for found in _found(text) if found["braced"] is not None)
 
 
-def misspelled(text: str) -> tuple[int, ...]:
-    """Return the offsets of `${` with no name and } after it. A text that has any can't be filled in."""
-    return tuple(found.start() for found in _found(text) if found["invalid"] is not None)
+def misspelled(text: str) -> bool:
+    """Return whether a `${` has no name and } after it. Such a text can't be filled in."""
+    return any(found["invalid"] is not None for found in _found(text))
 
 
 def filled_length(text: str, values: Mapping[str, str]) -> int:
     """Return how many characters `text` has with `values` filled in; names without a value count nothing."""
-    return len(text) + sum(len(values.get(name, "")) - len(f"${{{name}}}") for name, _ in references(text))
+    return len(text) + sum(len(values.get(name, "")) - len(f"${{{name}}}") for name in references(text))
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -61,7 +54,7 @@ def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
     Raise FailedPrecondition if it would be longer than MAX_FILLED, before it is made: a text that is named often, or
     that names others, grows from phase to phase.
     """
-    if len(text) + sum(len(values[name]) - len(f"${{{name}}}") for name, _ in references(text)) > MAX_FILLED:
+    if len(text) + sum(len(values[name]) - len(f"${{{name}}}") for name in references(text)) > MAX_FILLED:
         raise FailedPrecondition(
             f"{what} would have more than {MAX_FILLED} characters with what was said filled in; name fewer texts in "
             "it, or give agents a smaller max_tokens, and begin another run"

@@ -1,5 +1,5 @@
 """Attention over quantized K and V. Models call `backend`; `latents` attends over latents as arrays. `paged.attention`
-uses the .cu kernels, for NVIDIA GPUs; `chunks` joins their results. `self_test` verifies them at load, by `reference`.
+has kernels for NVIDIA GPUs; `chunks` joins their results. `self_test` verifies them at load, by `reference`.
 """
 
 from inference_service.engine.attention.backend import AttentionBackend

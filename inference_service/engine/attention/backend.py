@@ -1,7 +1,6 @@
-"""The attention backend: the one place where models meet the caches of a pass.
+"""The attention backend: models meet the caches of a pass here alone.
 
-mlx-lm's models call `scaled_dot_product_attention` by a name in their own module, which `AttentionBackend.install`
-replaces.
+mlx-lm's models call `scaled_dot_product_attention` by a name in their own module, which `install` replaces.
 """
 
 import sys
@@ -15,10 +14,9 @@ from inference_service.engine.paged.passes import KVCache, Pieces, Seen, over_pi
 
 
 class AttentionBackend:
-    """Attention over the caches of all loaded models: those of one architecture share a module, and so a backend.
+    """Attention over the caches of all loaded models; those of one architecture share a module, and so a backend.
 
-    `calls` counts calls by models; `heads` and `latents` describe the last: how many heads, and whether over latents.
-    Engine thread only.
+    `calls` counts calls by models; `heads` and `latents` describe the last one. Engine thread only.
     """
 
     def __init__(self) -> None:
@@ -27,7 +25,7 @@ class AttentionBackend:
         self.latents = False
 
     def install(self, model: nn.Module) -> None:
-        """Replace mlx-lm's attention in every module that defines a part of `model` and uses it."""
+        """Replace mlx-lm's attention in every module of `model` that uses it."""
         modules = {sys.modules[type(module).__module__] for _, module in model.named_modules()}
         for module in (module for module in modules if hasattr(module, ATTENTION_NAME)):
             original = getattr(module, ATTENTION_NAME)
@@ -41,7 +39,7 @@ class AttentionBackend:
 
 
 class _Dispatch:
-    """Replaces a model module's `scaled_dot_product_attention`; arrays go to the original."""
+    """Attends over caches; passes arrays to the original."""
 
     def __init__(self, backend: AttentionBackend, fallback: Any) -> None:
         self.backend = backend

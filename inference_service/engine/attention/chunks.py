@@ -17,7 +17,7 @@ TILES: Final = (*FILES, "attention/tiles.cu")
 """As `FILES`, for kernels on tensor cores."""
 _MERGE_FILES: Final = (*TILES, "matrices.cu", "attention/merging.cu")
 _MOST_THREADS: Final = 512
-"""Most threads of a block that joins several heads, and multiplies them with a basis."""
+"""Of a thread block that multiplies several heads with a basis."""
 
 _MERGE = """
   const int output = blockIdx.x * {together} + threadIdx.x / {v_dim};
@@ -42,15 +42,13 @@ _BACK = "v_back + head * v_back_shape[0] / heads * {v_dim} * {v_dim}"
 
 
 class Split(NamedTuple):
-    """Query heads of a thread block, and lanes for a token's K and V."""
-
     heads: int
     k_lanes: int
     v_lanes: int
 
 
 def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tuple[Split, int]:
-    """Return the split, and the elements of a row per lane. `floats` registers may hold those of several heads.
+    """Return the split, and the elements of a row per lane, with `floats` registers for several heads.
 
     Raises ValueError if the widths do not split over lanes, or the bits are not supported.
     """
@@ -63,7 +61,7 @@ def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tupl
 
 
 def _lanes(units: int) -> int:
-    """Return the lanes for a row of `units` units: a power of two, so that they can exchange values."""
+    """Return a power of two, so that lanes can exchange values."""
     return min(16, units & -units)
 
 
@@ -84,12 +82,11 @@ def joined(
     codec: KVCodec,
     v_mean: mx.array | None,
 ) -> mx.array:
-    """Join the chunks' results, out of the packed basis and with the mean of V: [rows, heads, n, v_dim]. `v_mean` is
-    the one that they lack.
+    """Join the chunks' results, out of the packed basis and with the mean of V: [rows, heads, n, v_dim], of the
+    queries' dtype.
 
-    `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32, over packed K and V;
-    `queries` [rows, heads, n, k_dim] are the model's, padded to packed K's width; the output has their dtype. `sinks`
-    [heads]. Raises ValueError for means of another dtype.
+    `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32; `queries` [rows,
+    heads, n, k_dim] are padded to packed K's width; `sinks` [heads]. Raises ValueError for means of another dtype.
     """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
@@ -127,7 +124,7 @@ def unit(bits: int) -> int:
 
 
 def readable(width: int, by: Quantization) -> bool:
-    """Return whether rows of this width can be unpacked: whole units, none of them in two groups."""
+    """Return whether rows split into whole units, none of them in two groups."""
     return by.bits in BITS and not width % unit(by.bits) and not by.group_size % unit(by.bits)
 
 
@@ -141,7 +138,7 @@ def merge_inputs(*, sinks: bool, centred: bool, based: bool = False) -> list[str
 def _merge_kernel(
     dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool, together: int
 ) -> Any:
-    """Return the kernel. `together` are the heads that a thread block multiplies with a basis; 0 without one."""
+    """`together` are the heads that a thread block multiplies with a basis; 0 without one."""
     named = {"type": CUDA_TYPES[dtype], "k_dim": k_dim, "v_dim": v_dim, "scale": float(scale)}
     named["together"] = max(1, together)
     source = _MERGE.format(

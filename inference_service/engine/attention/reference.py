@@ -1,4 +1,4 @@
-"""Packed K and V, and attention over them, computed plainly: the references of checks at load."""
+"""Plain references of the checks at load."""
 
 import mlx.core as mx
 import numpy as np
@@ -9,10 +9,10 @@ from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat, Qua
 
 
 def plain_values(x: Quantized, by: Quantization, mean: mx.array, back: mx.array | None) -> mx.array:
-    """Return the values of packed K or V, float32 [rows, kv_heads, tokens, width]: the reference for codecs.
+    """Return the values of packed K or V, float32 [rows, kv_heads, tokens, width].
 
-    `back` is the matrix out of the packed basis, for all heads or each; without one, `mean` [kv_heads, width] is not
-    added. Multiplied on the CPU: GPUs multiply float32 matrices in fewer bits.
+    `back` is the matrix out of the packed basis; without one, `mean` [kv_heads, width] is not added. On the CPU: GPUs
+    multiply float32 in fewer bits.
     """
     values = dequantize(x, by).astype(mx.float32)
     if back is None:
@@ -60,10 +60,10 @@ def plain_attention(
     window: int | None = None,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """Return softmax(q k^T) v in float32, causal, with explicit scores: the reference.
+    """Return causal attention in float32, with explicit scores summed elementwise: GPUs multiply float32 in fewer bits.
 
-    `k` and `v` are float32 [rows, kv_heads, tokens, …], `queries` [rows, heads, n, k_dim] the last n tokens; the result
-    is float32 [rows, heads, n, v_dim]. Products are summed elementwise: GPUs multiply float32 matrices in fewer bits.
+    `k` and `v` are [rows, kv_heads, tokens, …], `queries` [rows, heads, n, k_dim] the last n tokens; the result is
+    [rows, heads, n, v_dim].
     """
     group = queries.shape[1] // k.shape[1]
     k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)

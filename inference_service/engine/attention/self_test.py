@@ -19,7 +19,6 @@ from inference_service.engine.paged.passes import banded
 from inference_service.engine.quantization import Quantized
 
 ROUNDING: Final = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
-"""Errors that rounding explains."""
 _ENCODING_TOLERANCE = 3.0
 """At 8 bits, bfloat16 adds as much again; at 3 bits, a missing mean makes it five."""
 _ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
@@ -27,8 +26,7 @@ _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
 _ARRAYS = ((60, (300, 170)), (60, (60,)))
 _LAST: Final = 20
 """Tokens of each sequence that are written after the others, as few as a step writes."""
-"""Queries per row, and the rows' tokens: in one block and across several; more tokens than a chunk of kernels that
-split the tokens, more queries than a thread block of those that split the queries."""
+"""Queries per row, and the rows' tokens: in one block and across several, beyond a chunk and a thread block."""
 
 
 class Row(NamedTuple):
@@ -42,15 +40,14 @@ class Row(NamedTuple):
     values: list[tuple[mx.array, mx.array]]
     """By sequence, float32 [1, kv_heads, tokens, width]."""
     kv: list[tuple[mx.array, mx.array]]
-    """K and V of each, [1, kv_heads, tokens, width], as they were before they were packed."""
+    """[1, kv_heads, tokens, width] before packing."""
     lengths: tuple[int, ...]
     means: tuple[mx.array, mx.array]
-    """K's and V's, [kv_heads, width], even if packing does not subtract them."""
+    """[kv_heads, width] of K and V, even if packing does not subtract them."""
     off: float
     """RMS error of `values` over that of packing alone; about 1."""
 
     def of(self, sequence: int) -> "Row":
-        """Return one sequence's."""
         own = slice(sequence, sequence + 1)
         tables = Tables(*(part[own] for part in self.tables))
         return self._replace(tables=tables, values=self.values[own], kv=self.kv[own], lengths=self.lengths[own])
@@ -82,7 +79,7 @@ def _over_arrays(row: Row, queries: mx.array, scale: float, sinks: mx.array | No
 
 
 def _written(row: Row, queries: mx.array) -> tuple[mx.array, mx.array | None]:
-    """Write the last tokens again, with their queries, where a kernel multiplies these: as in a pass."""
+    """Write the last tokens again, with their queries, as in a pass."""
     if row.codec.kernel_bases is None:
         return row.written, None
     k, v = (mx.concatenate([x[:, :, -queries.shape[2] :] for x in side]) for side in zip(*row.kv, strict=True))
@@ -98,8 +95,7 @@ def _latents(row: Row, queries: mx.array, scale: float, _: mx.array | None) -> m
 
 
 def one_query_error(geometry: Geometry) -> float:
-    """Return the largest error of the kernel for one query per row over all layer groups, relative to the largest
-    output.
+    """Return the largest error of the kernel over all layer groups, relative to the largest output.
 
     Raises FailedPrecondition if rounding does not explain it, and the kernel's ValueError and RuntimeError.
     """
@@ -107,18 +103,18 @@ def one_query_error(geometry: Geometry) -> float:
 
 
 def few_queries_error(geometry: Geometry) -> float:
-    """As `one_query_error`, of the kernel for a few queries of a sequence."""
+    """As `one_query_error`, for a few queries of a sequence."""
     return _kernel_error(_latents if geometry.latents else _few, "a few queries", _FEW, geometry)
 
 
 def many_queries_error(geometry: Geometry) -> float:
-    """As `one_query_error`, of many queries of a sequence, over arrays in the packed basis."""
+    """As `one_query_error`, for many queries, over arrays in the packed basis."""
     return _kernel_error(_over_arrays, "many queries", _ARRAYS, geometry)
 
 
 def unpacking_error(geometry: Geometry) -> float:
-    """Return the largest error of K and V that a kernel unpacks, relative to the largest element. Raises as
-    `one_query_error`, and if writing is wrong: all other tests start from what is in the blocks.
+    """Return the largest error of unpacked K and V, relative to the largest element. Raises as `one_query_error`, and
+    if writing is wrong: all other tests start from what is in the blocks.
     """
     errors = []
     for group in geometry.groups:
@@ -158,7 +154,7 @@ def _random(dtype: mx.Dtype, seed: int, *shape: int, mean: mx.array | float = 0.
 
 
 def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], seed: int) -> Row:
-    """Write random K and V of these lengths to blocks in random order; with a window, only the last tokens."""
+    """Write random K and V to blocks in random order; with a window, only the last tokens."""
     random = partial(_random, geometry.dtype)
     tokens = geometry.piece_tokens if group.window else geometry.block_tokens
     layout = BlockLayout(geometry.shapes(group, tokens) if group.window else geometry.block_shapes(tokens))
@@ -249,8 +245,8 @@ def _group_error(
 def encoding_error(geometry: Geometry) -> float:
     """Return the RMS error of packed K and V over the rounding error of their steps; about 1.
 
-    Attention's own tests start from packed K and V, so they cannot see a mean missing there. Raises FailedPrecondition
-    if the error is more than rounding explains.
+    Attention's own tests cannot see a mean missing there. Raises FailedPrecondition if it is more than rounding
+    explains.
     """
     error = max(_group_encoding_error(geometry, group) for group in geometry.groups)
     if not error <= _ENCODING_TOLERANCE:
@@ -278,9 +274,8 @@ def _group_encoding_error(geometry: Geometry, group: LayerGroup) -> float:
 
 
 def arrays_error(geometry: Geometry) -> float:
-    """Return the largest error of K and V that layers see as arrays, relative to the largest element.
-
-    Raises FailedPrecondition if rounding does not explain it.
+    """Return the largest error of K and V as arrays, relative to the largest element. Raises FailedPrecondition if
+    rounding does not explain it.
     """
     error = max(_group_arrays_error(geometry, group) for group in geometry.groups)
     if not error <= ROUNDING[geometry.dtype]:

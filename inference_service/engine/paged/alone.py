@@ -1,6 +1,4 @@
-"""Caches of one sequence without a pool, for measuring a model: K and V are packed and unpacked as everywhere, but stay
-arrays. Engine thread only.
-"""
+"""Caches of one sequence without a pool, for measuring a model: K and V are packed and unpacked, but stay arrays."""
 
 from typing import Any
 
@@ -21,7 +19,6 @@ class SequenceKVCache(ArrayKVCache):
 
     @property
     def offset(self) -> int:
-        """Number of tokens."""
         return self.tokens
 
     @property
@@ -30,11 +27,9 @@ class SequenceKVCache(ArrayKVCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         return sum(int(array.nbytes) for array in self.working.state)
 
     def empty(self) -> bool:
-        """Return whether nothing was written."""
         return not self.tokens
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
@@ -44,18 +39,14 @@ class SequenceKVCache(ArrayKVCache):
 
 
 class SequenceStates(StatesCache):
-    """A recurrent layer's arrays of one sequence."""
-
     def __init__(self, arrays: int) -> None:
         super().__init__([None] * arrays, 0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         return sum(int(array.nbytes) for array in self.state)
 
     def empty(self) -> bool:
-        """Return whether nothing was written."""
         return not self.state
 
 

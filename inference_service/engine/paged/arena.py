@@ -1,5 +1,5 @@
-"""Memory of the pool's blocks of one kind, in segments, copied to files and back. Engine thread only, except `put` and
-`read` of blocks in host memory that no other thread uses meanwhile.
+"""Memory of the pool's blocks of one kind, in segments. Engine thread only, except `put` and `read` of host blocks that
+no other thread uses meanwhile.
 """
 
 from abc import ABC, abstractmethod
@@ -22,25 +22,22 @@ Placed = tuple[int, int, HostTensors]
 """(block, first token to write in it, tensors [layers, kv_heads, n, width] of n tokens)."""
 
 Reading = Callable[[], TensorBytes]
-"""Blocks on their way to a file, begun on the engine's thread: waits for the device, and returns a private copy as a
-file's tensors by name. Any thread may call it, once, while the blocks are held; drop it then, it keeps what was read.
+"""A block on its way to a file: waits for the device, and returns a private copy by tensor name. Any thread, once,
+while the block is held.
 
-A copy launched after a pass is ready when the pass is, so the engine's thread does not wait for it: with prompts of 32
-agents of Llama 3.1 8B on an H100 that took a third of its time.
+Copies are launched after a pass, so that the engine's thread does not wait: that took a third of its time for 32
+prompts of Llama 3.1 8B (H100).
 """
 
 
 def _wait() -> None:
-    """Wait for all that was launched."""
-    with suppress(RuntimeError):  # A pass that failed raises its error again.
+    with suppress(RuntimeError):
         mx.synchronize()
 
 
 class Arena(ABC):
-    """`blocks` blocks in segments of `segment_blocks`; by default one segment.
-
-    The first segment is allocated at once, others when one of their blocks is first used. Raises MemoryError if the
-    device has less memory.
+    """`blocks` blocks in segments of `segment_blocks`, allocated when one of their blocks is first used; the first one
+    at once. Raises MemoryError.
     """
 
     def __init__(self, layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> None:
@@ -52,17 +49,14 @@ class Arena(ABC):
 
     @staticmethod
     def of(layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> "Arena":
-        """Return an arena of the kind that the device needs."""
         kind = DeviceArena if has_own_memory() else HostArena
         return kind(layout, blocks, segment_blocks)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all allocated segments."""
         return sum(int(segment.nbytes) for segment in self._segments.values())
 
     def take(self, blocks: Iterable[int]) -> None:
-        """Allocate the missing segments of these blocks."""
         for segment in sorted({block // self._segment_blocks for block in blocks} - self._segments.keys()):
             count = min(self._segment_blocks, self._blocks - segment * self._segment_blocks)
             nbytes = count * self.layout.nbytes
@@ -78,7 +72,7 @@ class Arena(ABC):
             self._taken(segment, words)
 
     def has(self, blocks: Iterable[int]) -> bool:
-        """Return whether all these blocks are allocated. Any thread."""
+        """Any thread."""
         return {block // self._segment_blocks for block in blocks} <= self._segments.keys()
 
     def release(self, segments: Iterable[int]) -> None:
@@ -88,11 +82,9 @@ class Arena(ABC):
             self._segments.pop(segment, None)
 
     def close(self) -> None:
-        """Release the memory. The arena must not be used afterwards."""
         self.release(list(self._segments))
 
     def _place(self, block: int) -> tuple[int, int]:
-        """Return a block's segment and its index there."""
         segment, place = divmod(block, self._segment_blocks)
         if segment not in self._segments:
             raise self._missing(segment)
@@ -111,12 +103,10 @@ class Arena(ABC):
         """Copy host tensors to allocated blocks; done on return."""
 
     def read(self, block: int, tokens: int) -> Reading:
-        """Begin to read the first `tokens` tokens of a block."""
         words = self._begun(block)
         return lambda: self.layout.read(words(), tokens)
 
     def read_run(self, blocks: Sequence[int], start: int, end: int) -> Reading:
-        """Begin to read the tokens from position `start` up to `end` in blocks of a table."""
         tokens = next(iter(self.layout.tensors.values())).shape[2]
         first = start // tokens * tokens
         begun = [self._begun(block) for block in blocks]
@@ -129,7 +119,7 @@ class Arena(ABC):
         return made
 
     def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
-        """Return a private copy of the first `tokens` tokens in a table's blocks, [layers, kv_heads, tokens, width]."""
+        """Return a private copy of a table's first `tokens` tokens, [layers, kv_heads, tokens, width]."""
         parts = [self.layout.views(words()) for words in [self._begun(block) for block in blocks]]
         return {
             name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
@@ -137,23 +127,20 @@ class Arena(ABC):
 
     @abstractmethod
     def _begun(self, block: int) -> Callable[[], Words]:
-        """Begin to copy a block to host memory. The returned function, for any thread, gives [words], maybe the block's
-        own memory.
+        """Begin to copy a block to host memory. Any thread may call the result for [words], maybe the block's own
+        memory.
         """
 
     @abstractmethod
     def copy(self, source: int, target: int) -> None:
-        """Copy a block to an allocated one. Passes launched later see it."""
+        """Passes launched later see the copy."""
 
 
 class HostArena(Arena):
-    """An arena in memory that the device shares with the host."""
-
     def _taken(self, segment: int, words: mx.array) -> None:
         """Nothing to note: the host reads segments directly."""
 
     def words(self, block: int) -> Words:
-        """Return a block's own memory [words]."""
         segment, place = self._place(block)
         words: Words = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
         return words
@@ -171,8 +158,6 @@ class HostArena(Arena):
 
 
 class DeviceArena(Arena):
-    """An arena in the device's own memory, which kernels write and read by address."""
-
     def __init__(self, layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> None:
         self._bases: dict[int, int] = {}
         super().__init__(layout, blocks, segment_blocks)
@@ -187,7 +172,7 @@ class DeviceArena(Arena):
             self._bases.pop(segment, None)
 
     def addresses(self, blocks: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the addresses of these blocks. Raises LookupError if one is not allocated."""
+        """Raises LookupError for a block that is not allocated."""
         bases, segment_blocks, nbytes = self._bases, self._segment_blocks, self.layout.nbytes
         try:
             found = [bases[block // segment_blocks] + block % segment_blocks * nbytes for block in blocks]
@@ -196,7 +181,7 @@ class DeviceArena(Arena):
         return np.array(found, np.int64)
 
     def put(self, placed: Sequence[Placed]) -> None:
-        """Waits for passes, which may still write there. A block not written from its first token on is read first."""
+        """Waits for passes, which may still write there."""
         if not placed:
             return
         _wait()
@@ -219,7 +204,7 @@ class DeviceArena(Arena):
         mx.async_eval(launched)  # type: ignore[no-untyped-call]
 
         def copied() -> Words:
-            mx.eval(launched)  # So are all passes before it.
+            mx.eval(launched)
             words = np.empty(self.layout.words, np.uint32)
             driver().to_host(at, words)
             return words

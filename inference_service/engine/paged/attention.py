@@ -1,7 +1,7 @@
 """Attention over the pool's blocks, found by tables, as kernels for NVIDIA GPUs.
 
-A thread block of `flash_decoding` takes a chunk of tokens within one block of the pool, and so reads contiguous memory.
-In kernels for many queries, each tile finds its tokens by the table.
+A thread block of `flash_decoding` takes tokens of one pool block, which are contiguous. In kernels for many queries,
+each tile finds its tokens by the table.
 """
 
 from functools import lru_cache
@@ -21,11 +21,10 @@ from inference_service.engine.quantization import filled_up
 
 _THREADS: Final = 256
 _FLOATS: Final = 64
-"""Registers that a lane may spend on queries, and then on outputs."""
+"""Registers of a lane for queries, and then for outputs."""
 _BLOCKS: Final = 384
-"""Thread blocks to aim at: about three per multiprocessor of a large GPU. More cost more to merge."""
+"""Thread blocks to aim at, about three per multiprocessor of a large GPU."""
 _SHORTEST: Final = 64
-"""Fewest tokens of a chunk."""
 
 _DECODE = """
   const int kv_head = blockIdx.y / {tiles}, head = blockIdx.y * {heads}, row = blockIdx.z;
@@ -67,9 +66,9 @@ def flash_decoding(
 ) -> mx.array:
     """Compute attention of queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
 
-    `layer` int32 [1] is the layer's index in the group; `after` is the output of `write`; `sinks` [heads].
-    `packed_queries` are the queries in the packed basis where `write_with_queries` has made them. Raises ValueError for
-    unsupported shapes. Errors of the compiler or driver surface as RuntimeError when the result is evaluated.
+    `layer` int32 [1] is the index in the group; `after` is the output of `write`; `sinks` [heads]; `packed_queries` are
+    in the packed basis. Raises ValueError for unsupported shapes; the compiler's errors are RuntimeErrors at
+    evaluation.
     """
     queries = filled_up(queries, codec.format.group_size)
     rows, heads, n, _ = queries.shape
@@ -91,7 +90,7 @@ def flash_decoding(
 
 @lru_cache(maxsize=64)
 def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
-    """Return the kernel for `heads` query heads per KV head, and how many a thread block takes."""
+    """Return the kernel, and how many query heads a thread block takes."""
     by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
     if share > _FLOATS or group.v_dim > 1024:
         raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
@@ -150,8 +149,8 @@ def flash_prefill(
     after: mx.array,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
-    """Compute attention of queries [rows, heads, n, k_dim], the last n of each row's tokens: [rows, heads, n, v_dim].
-    See `flash_runs`.
+    """Compute attention of each row's last n queries [rows, heads, n, k_dim]: [rows, heads, n, v_dim]. See
+    `flash_runs`.
     """
     rows, heads, n, _ = queries.shape
     several = shares((Run(row, row * n, n) for row in range(rows)), heads // group.kv_heads)
@@ -178,10 +177,9 @@ def flash_runs(
     after: mx.array,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
-    """Compute attention of runs of queries [T, heads, 1, k_dim] with these `shares`: [T, heads, 1, v_dim].
+    """Compute attention of runs of queries [T, heads, 1, k_dim] in 16 bits: [T, heads, 1, v_dim].
 
-    K, V and queries have 16 bits; the rest as for `flash_decoding`. One call takes runs of different lengths (Ye et
-    al., 2025, "FlashInfer").
+    Runs may differ in length (Ye et al., 2025, "FlashInfer"). The rest as for `flash_decoding`.
     """
     queries = filled_up(queries, codec.format.group_size)
     count, heads, n, _ = queries.shape
@@ -216,11 +214,9 @@ def over_arrays(
     after: mx.array,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
-    """Compute attention of queries [1, heads, n, k_dim] over the last `total` tokens of a sequence: [1, heads, n,
-    v_dim].
+    """Compute attention of queries [1, heads, n, k_dim] over a sequence's last `total` tokens: [1, heads, n, v_dim].
 
-    K and V become arrays in the packed basis, of a codec with bases: so as many rows are multiplied as there are
-    queries, however long the context. `mask` is MLX's; the rest as for `flash_decoding`.
+    K and V become arrays in the packed basis: only as many rows are multiplied as there are queries. `mask` is MLX's.
     """
     begins, queries = tables.spans[:, 1] - total, filled_up(queries, codec.format.group_size)
     k, v = kernels.decoded_in_packed_basis(
@@ -286,10 +282,10 @@ def flash_latents(
     scale: float,
     after: mx.array,
 ) -> mx.array:
-    """Compute attention over latents, which are K and V, and rotary keys: latents [rows, heads, n, k_dim].
+    """Compute attention over latents (K and V in one) and rotary keys: latents [rows, heads, n, k_dim].
 
-    `queries` [rows, heads, n, k_dim] are in latent space, `rotary_queries` [rows, heads, n, v_dim] have positions: each
-    row's last n tokens. `tokens` is the most that a row may have. The rest as for `flash_prefill`.
+    `queries` [rows, heads, n, k_dim] are in latent space, `rotary_queries` [rows, heads, n, v_dim] have positions.
+    `tokens` is the most that a row may have.
     """
     by = codec.format
     queries, rotary_queries = filled_up(queries, by.group_size), filled_up(rotary_queries, by.group_size)

@@ -1,5 +1,5 @@
-"""Starts of sequences from KV, and checkpoints in the pool's pieces: windows of sliding layers, states of recurrent
-ones. Engine thread only.
+"""Starts of sequences, and checkpoints (windows of sliding layers, recurrent states) in the pool's pieces. Engine
+thread only.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,11 +20,10 @@ from inference_service.engine.paged.writing import put
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """KV that a sequence starts from.
+    """KV of `tokens` tokens that a sequence starts from, with `blocks` for all that it can grow to.
 
-    It has `tokens` tokens, `blocks` for all that it can grow to, and its own `pieces`. The first `shared` tokens are in
-    others' blocks. `cut` is (a block with some more, the own block that it is copied to); `files` are own blocks with
-    their tensors. Then comes a `checkpoint`, or the file of one. `arrays`: there is memory for K and V as arrays.
+    The first `shared` tokens are in others' blocks. `cut` is (a block, the own block to copy it to); `files` are own
+    blocks with their tensors. A `checkpoint` or its file follows. `arrays`: there is memory for K and V as arrays.
     """
 
     blocks: Items[int]
@@ -40,8 +39,6 @@ class Start:
 
 
 class Checkpoints:
-    """A model's checkpoints in `pieces` pieces. States take no memory before there are some."""
-
     def __init__(self, geometry: Geometry, pieces: int, segment_pieces: int | None = None) -> None:
         self._geometry = geometry
         self._segment_pieces = segment_pieces or max(1, pieces)
@@ -54,25 +51,21 @@ class Checkpoints:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for windows and states."""
         states = sum(int(array.nbytes) for states in self._states.values() for array in states.arrays)
         return states + (self.windows.nbytes if self.windows is not None else 0)
 
     def close(self) -> None:
-        """Release the memory."""
         if self.windows is not None:
             self.windows.close()
         self._states.clear()
 
     def release(self, segments: Iterable[int]) -> None:
-        """Free segments without active pieces, and their states."""
         closed = set(segments)
         if self.windows is not None:
             self.windows.release(closed)
         self._forget(piece for piece in list(self._states) if piece // self._segment_pieces in closed)
 
     def begin(self, sequence: Sequence, pieces: Iterable[int]) -> None:
-        """Give a new sequence its own pieces, and allocate them."""
         own = list(pieces)
         self._forget(own)
         if self._geometry.states is not None:
@@ -83,7 +76,7 @@ class Checkpoints:
             sequence.window = WindowTable(self._geometry.piece_tokens, window=self._geometry.window, spare=own)
 
     def go_on(self, sequence: Sequence, checkpoint: Checkpoint, tokens: int) -> None:
-        """Go on from a checkpoint, up to `tokens`. A partly filled last piece is copied, as it is written next."""
+        """Go on from a checkpoint, up to `tokens`. A partly filled last piece is copied."""
         states, window = self._parts(checkpoint)
         if states is not None:
             sequence.states, sequence.row = states.shared(), 0
@@ -109,9 +102,8 @@ class Checkpoints:
             sequence.states, sequence.row = States(uploaded_states(file, geometry.states)), 0
 
     def capture(self, sequence: Sequence, *, last: bool = False) -> Checkpoint | None:
-        """Return a checkpoint at the sequence's end; None for full attention alone, and if layers are lost.
-
-        Also None without pieces for it and, unless it is the `last`, for the sequence to go on.
+        """Return a checkpoint at the sequence's end; None for full attention alone, for lost layers, and without pieces
+        for it and, unless it is the `last`, for the sequence to go on.
         """
         geometry, kept, table = self._geometry, int(not last), sequence.window
         if geometry.resumes_anywhere or sequence.lost:
@@ -133,7 +125,6 @@ class Checkpoints:
         return Checkpoint(sequence.length, tokens, tuple(pieces))
 
     def drop(self, sequence: Sequence, checkpoint: Checkpoint) -> None:
-        """Give a sequence back the pieces of its own checkpoint, no longer needed."""
         pieces = list(checkpoint.pieces)
         if self._geometry.states is not None:
             sequence.slots.append(pieces.pop(0))
@@ -142,7 +133,6 @@ class Checkpoints:
             sequence.window.take_back(pieces)
 
     def read(self, checkpoint: Checkpoint) -> Reading:
-        """Begin to read a checkpoint."""
         states, window = self._parts(checkpoint)
         readings: list[Reading] = []
         if self.windows is not None:
@@ -164,9 +154,7 @@ class Checkpoints:
 
 
 def host_copies(arrays: Items[mx.array]) -> Callable[[], list[bytes]]:
-    """Begin to copy arrays. The returned function, for any thread, waits for the device and returns a private copy of
-    each one's bytes, row-major.
-    """
+    """Begin to copy arrays. Any thread may call the result, which waits and returns each one's bytes, row-major."""
     begun = [mx.contiguous(array) for array in arrays]
     begun = [array.view(mx.uint16) if array.dtype.size == 2 else array for array in begun]
     mx.async_eval(begun)  # type: ignore[no-untyped-call]
@@ -174,7 +162,7 @@ def host_copies(arrays: Items[mx.array]) -> Callable[[], list[bytes]]:
 
 
 def uploaded_states(file: HostTensors, group: StateGroup) -> list[list[mx.array]]:
-    """Return the states of a checkpoint's file on the device, [1, …] for each array of each layer, evaluated."""
+    """Return states [1, …] by layer and array, evaluated."""
     found = []
     for layer, arrays in zip(group.layers, group.arrays, strict=True):
         found.append([_array(file[state_name(layer, i)], array.dtype) for i, array in enumerate(arrays)])

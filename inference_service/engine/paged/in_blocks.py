@@ -1,7 +1,6 @@
 """Caches of layers whose K and V kernels write into blocks and read there. NVIDIA GPUs.
 
-Tables are built once for all layers of a kind. Rows attend over packed K and V. For many queries of one sequence, K and
-V are unpacked while the layer is computed.
+Tables are built once for all layers of a kind. For many queries of one sequence, K and V are unpacked layer by layer.
 """
 
 from collections.abc import Callable
@@ -30,7 +29,7 @@ _BUCKET: Final = 8
 
 
 class PassTables:
-    """The tables of a pass over one arena. `table_of` gives a sequence's; `before` leaves the pass's own tokens out."""
+    """The tables of a pass over one arena; `before`: without the pass's own tokens."""
 
     def __init__(
         self, of: Pass, arena: DeviceArena, table_of: Callable[[KVSequence], BlockTable], *, before: bool = False
@@ -42,7 +41,6 @@ class PassTables:
 
     @cached_property
     def each(self) -> list[Tables]:
-        """A table per piece, [1, blocks]."""
         ends = [(s, start if self._before else start + last - first) for s, first, last, start in self.of.spans()]
         return [self._tables([each]) for each in ends]
 
@@ -62,7 +60,7 @@ class PassTables:
         return [Run(last - 1, first, last - first) for _, first, last, _ in self.of.spans()]
 
     def shares(self, heads: int) -> mx.array | None:
-        """Return the shares of `runs` for `heads` query heads per KV head; None without runs."""
+        """None without runs."""
         if heads not in self._shares:
             self._shares[heads] = mx.array(shares(self.runs, heads)) if self.runs else None
         return self._shares[heads]
@@ -112,14 +110,14 @@ class PassTables:
 
 
 class BlockKVCache(KVCache):
-    """One layer's K and V in blocks. `update_and_fetch` returns this cache itself, for `attend`, or arrays."""
+    """One layer's K and V in blocks. `update_and_fetch` returns this cache, for `attend`, or arrays."""
 
     def __init__(
         self, of: Pass, layer: int, codec: KVCodec, group: PagedGroup, index: mx.array, tables: PassTables,
         before: PassTables | None, *, one: bool, few: bool, latents: bool = False,
     ) -> None:  # fmt: skip
-        """`index` int32 [1] is the layer's index in its group. `before` are the window's tables before a chunk so long
-        that it reuses their blocks. `one`, `few`: attend over packed K and V for one query, for a few.
+        """`index` int32 [1]: the layer's index in its group. `before`: the window's tables before a chunk that reuses
+        their blocks. `one`, `few`: attend over packed K and V for one query, for a few.
         """
         super().__init__(of, layer, codec, group.window)
         self._group, self._index, self._tables, self._before = group, index, tables, before
@@ -131,7 +129,7 @@ class BlockKVCache(KVCache):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """The dtype of K and V, to which some models return from attention in float32."""
+        """Some models return to it from attention in float32."""
         return self._group.dtype
 
     @property
@@ -157,13 +155,12 @@ class BlockKVCache(KVCache):
 
     @property
     def _over_packed(self) -> bool:
-        """True if kernels attend over packed K and V."""
         if self.of.rows or self.of.tokens == 1:
             return self._one
         return self._few and self.of.tokens <= self._most_few
 
     def _shown(self, start: int) -> int:
-        """Return how many tokens before position `start` those from there on see."""
+        """Return how many tokens before `start` are seen from there on."""
         return min(start, self.window - 1) if self.window else start
 
     def _write(self, keys: mx.array, values: mx.array, *, as_encoded: bool = False) -> None:
@@ -172,7 +169,7 @@ class BlockKVCache(KVCache):
         self._written = write_kernels.write(self._group, self._index, keys, values, *of, as_encoded=as_encoded)
 
     def _arrays(self, tables: Tables, start: int, n: int, widths: tuple[int, int]) -> tuple[mx.array, mx.array]:
-        """Return K and V that n tokens from position `start` on see, themselves last."""
+        """Return K and V that n tokens from `start` on see, themselves last."""
         assert self._written is not None
         before = self._shown(start)
         k, v = kernels.decoded(
@@ -221,7 +218,7 @@ class BlockKVCache(KVCache):
         return out[..., : self._value_width]
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
-        """Compute attention of queries over the latents that each sees; see `attention.flash_latents`."""
+        """See `attention.flash_latents`."""
         assert self._written is not None
         tables = self._tables.rows
         most = tables.blocks.shape[1] * self._group.tokens
@@ -231,5 +228,4 @@ class BlockKVCache(KVCache):
 
 
 def slides_first(tokens: int) -> bool:
-    """Return whether a window's table has room for `tokens` tokens besides all that they see."""
     return tokens <= SLACK

@@ -1,7 +1,7 @@
-"""Kernels for NVIDIA GPUs that read K and V in the pool's blocks, by tables of block addresses; `write_kernels` writes.
+"""Kernels for NVIDIA GPUs that read K and V in the pool's blocks, by tables of block addresses.
 
-MLX has no operation that writes to its inputs, and does not track reads by address. So a reader of a block in the same
-graph takes the writer's output as an input, and memory is freed only after waiting for the device.
+MLX does not track reads by address: a reader takes the writer's output as an input, and memory is freed only after
+waiting for the device.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ from inference_service.engine.quantization import KVFormat, last_axes
 from inference_service.engine.rotation import block
 
 WARPS: Final = 4
-"""Warps of a thread block; each takes a row."""
 _THREADS: Final = 256
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
@@ -35,14 +34,12 @@ class PagedGroup:
     format: KVFormat
     dtype: mx.Dtype
     tokens: int
-    """Tokens in a block of the pool."""
     offsets: tuple[int, ...]
     """Bytes from a block's beginning to each of the six tensors."""
     window: int = 0
 
     @classmethod
     def of(cls, geometry: Geometry, group: LayerGroup, layout: BlockLayout, tokens: int) -> Self:
-        """Return the group for blocks of `tokens` tokens."""
         prefix = geometry.prefix(group)
         return cls(
             group.kv_heads, group.k_dim, group.v_dim, geometry.format_of(group), geometry.dtype, tokens,
@@ -50,8 +47,8 @@ class PagedGroup:
         )  # fmt: skip
 
     def fields(self) -> dict[str, str | int]:
-        """Return the fields of kernel templates: types, widths, bits, and `k_in` and `v_in`, which locate K and V of
-        head `kv_head` of layer `layer[0]` in a block.
+        """Return the fields of kernel templates; `k_in` and `v_in` locate head `kv_head` of layer `layer[0]` in a
+        block.
         """
         found: dict[str, str | int] = {
             "type": CUDA_TYPES[self.dtype],
@@ -76,15 +73,13 @@ class PagedGroup:
 
     @property
     def rotated_width(self) -> int:
-        """Elements of the widest row that kernels rotate; 0 without rotation."""
+        """Elements of the widest rotated row; 0 without rotation."""
         return max(self.k_dim, self.v_dim) if block(self.k_dim, self.format) else 0
 
 
 class Tables(NamedTuple):
-    """Where K and V of some rows lie, on the device.
-
-    `blocks` int64 [rows, n] are addresses. `spans` int32 [rows, 2] are the position at which a row's first block
-    begins, and the end of its tokens, the ones being written included.
+    """Addresses `blocks` int64 [rows, n], and `spans` int32 [rows, 2]: the position of a row's first block, and the end
+    of its tokens, those being written included.
     """
 
     blocks: mx.array
@@ -121,10 +116,8 @@ _DECODE_SIDE = """{type}* to = {array} + int64_t(at) * {dim};
 def decoded(
     group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """Return K and V [rows, kv_heads, total, width] as arrays in the model's own basis, with their means.
-
-    Each row begins at its position in `begins`, int32 [rows]; what follows its end says nothing. `after` is the output
-    of `write`.
+    """Return K and V [rows, kv_heads, total, width] in the model's own basis, each row from its position in `begins`,
+    int32 [rows]. `after` is the output of `write`.
     """
     return codec.unbalanced(*_decoded(group, layer, tables, begins, total, codec.kernel_means or (None, None), after))
 
@@ -133,9 +126,7 @@ def decoded_in_packed_basis(
     group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array,
     *, with_k_mean: bool,
 ) -> tuple[mx.array, mx.array]:  # fmt: skip
-    """As `decoded`, for queries in the packed basis, if the codec has bases. The mean of K shifts all scores of a query
-    alike: only beside sinks it counts.
-    """
+    """As `decoded`, in the packed basis. K's mean shifts all scores of a query alike: it counts beside sinks alone."""
     assert codec.packed_means is not None
     k_mean, v_mean = codec.packed_means
     return _decoded(group, layer, tables, begins, total, (k_mean if with_k_mean else None, v_mean), after)
@@ -167,9 +158,7 @@ def _decoder(group: PagedGroup, means: str) -> Any:
 
 
 def by_sides(template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, means: str) -> str:
-    """Return the source of a kernel that does the same with K and V, for a warp a row; `means` are sides that have
-    one.
-    """
+    """Return the source of a kernel that does the same with K and V, a warp a row; `means`: the sides that have one."""
     fields = group.fields()
     sides = {
         side: side_template.format(
@@ -182,7 +171,6 @@ def by_sides(template: str, side_template: str, arrays: Sequence[str], group: Pa
 
 
 def mean_of(side: str) -> str:
-    """Return the pointer and the stride of a KV head's mean."""
     return f"{side}_mean + kv_head * {side}_mean_strides[0], {side}_mean_strides[2]"
 
 
@@ -200,7 +188,6 @@ _LOAD = """
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) to[i] = from[i];
 """
 _COPIERS: Final = 32
-"""Thread blocks that copy one block of the pool."""
 
 
 def store(words: mx.array, addresses: mx.array) -> mx.array:
@@ -241,7 +228,7 @@ _ADDRESS = "address[0] = reinterpret_cast<int64_t>(words);"
 
 
 def address(words: mx.array) -> int:
-    """Return the device address of an array's memory, valid as long as the array. Waits for the device."""
+    """Return the device address of an array's memory. Waits for the device."""
     [found] = _address()(
         inputs=[words],
         grid=(1, 1, 1),

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from inference_service.engine.geometry import MLX_DTYPE, HostTensors, TensorBytes, TensorShapes
 
 _ALIGNMENT: Final = 16
-"""Bytes to which each tensor is aligned: kernels load this many at once."""
+"""Bytes; kernels load this many at once."""
 _NUMBERS: Final = {"U32": np.uint32, "F32": np.float32, "BF16": np.uint16, "F16": np.uint16}
-"""NumPy dtypes by safetensors' names; 16-bit floats are uint16."""
+"""16-bit floats are uint16."""
 
 HostTensor = npt.NDArray[np.generic]
 
@@ -26,13 +26,10 @@ class BlockTensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return prod(self.shape) * int(MLX_DTYPE[self.dtype].size)
 
 
 class BlockLayout:
-    """The tensors of a block by name, one after the other."""
-
     def __init__(self, shapes: TensorShapes) -> None:
         """`shapes` are those of a whole block."""
         self.tensors: dict[str, BlockTensor] = {}
@@ -41,15 +38,12 @@ class BlockLayout:
             self.tensors[name] = BlockTensor(end, dtype, shape)
             end += -(-self.tensors[name].nbytes // _ALIGNMENT) * _ALIGNMENT
         self.words = end // 4
-        """uint32 words of a block."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a block."""
         return self.words * 4
 
     def views(self, block: npt.NDArray[np.uint32]) -> dict[str, HostTensor]:
-        """Return views of the tensors of a block [words] in host memory."""
         whole = block.view(np.uint8)
         return {
             name: whole[each.offset : each.offset + each.nbytes].view(_NUMBERS[each.dtype]).reshape(each.shape)
@@ -63,14 +57,12 @@ class BlockLayout:
             views[name][:, :, first : first + new.shape[2]] = new
 
     def read(self, block: npt.NDArray[np.uint32], tokens: int) -> TensorBytes:
-        """Return a private copy of a block's first `tokens` tokens as a file's tensors by name."""
+        """Return a private copy by tensor name."""
         return flat({name: view[:, :, :tokens] for name, view in self.views(block).items()})
 
 
 def flat(tensors: HostTensors) -> TensorBytes:
-    """Copy tensors to bytes in C order, in one allocation: NumPy asks for large pages, `bytes` has a fault per small
-    page.
-    """
+    """Copy tensors to bytes in C order, in one allocation: NumPy asks for large pages."""
     memory, found, end = np.empty(sum(each.nbytes for each in tensors.values()), np.uint8), {}, 0
     for name, tensor in tensors.items():
         own = memory[end : end + tensor.nbytes]

@@ -1,8 +1,7 @@
 """One call of the model: tokens of some sequences, and the caches that its layers get. Engine thread only.
 
-A pass has pieces: each the next tokens of one sequence. One piece goes to the model as tokens [1, n]. Several go as
-rows [T, 1], one token each with its own position, those of a sequence in order: so decoding rows, short prompts and
-drafts of any length are computed together.
+A pass has pieces, each the next tokens of one sequence. One piece goes to the model as tokens [1, n], several as rows
+[T, 1], one token each with its own position: so decoding, short prompts and drafts are computed together.
 """
 
 from abc import ABC, abstractmethod
@@ -20,25 +19,20 @@ from inference_service.engine.quantization import Quantized
 
 
 class Piece(NamedTuple):
-    """The next `tokens` tokens of a sequence."""
-
     sequence: Sequence
     tokens: int
 
 
 class Pass:
-    """The tokens of one call, for all layers. `advance` adds them to the sequences."""
-
     def __init__(self, pieces: Items[Piece], *, rows: bool | None = None, ends: bool = False) -> None:
-        """`rows`: the model gets rows [T, 1]; by default with several pieces. `ends`: logits are wanted of each piece's
-        last token alone. Without pieces it is of a sequence in no pool, whose caches count its tokens.
+        """`rows`: as [T, 1], by default with several pieces. `ends`: logits of each piece's last token alone. Without
+        pieces, a sequence in no pool.
         """
         self.pieces = list(pieces)
         self.rows = len(self.pieces) > 1 if rows is None else rows
         self.starts = [piece.sequence.length for piece in self.pieces]
         self.tokens = sum(piece.tokens for piece in self.pieces)
         self.wanted: mx.array | None = None
-        """The tokens whose logits are wanted; None for all."""
         if ends and len(self.pieces) < self.tokens:
             self.wanted = mx.array([end - 1 for _, _, end, _ in self.spans()])
         if self.rows:
@@ -48,14 +42,13 @@ class Pass:
             self.offset = self.starts[0] if self.starts else 0
 
     def spans(self) -> Iterator[tuple[Sequence, int, int, int]]:
-        """Yield each piece's sequence, first row, end row, and first token's position."""
         row = 0
         for (sequence, n), start in zip(self.pieces, self.starts, strict=True):
             yield sequence, row, row + n, start
             row += n
 
     def seen(self, window: int) -> list[tuple[int, int]]:
-        """Return each row's (first, end) among the tokens shown to its piece; it sees those, itself last."""
+        """Return each row's (first, end) among the tokens shown to its piece."""
         found = []
         for _, first, end, start in self.spans():
             before = min(start, window - 1) if window else start
@@ -64,13 +57,12 @@ class Pass:
         return found
 
     def advance(self) -> None:
-        """Add the tokens to the sequences' lengths."""
         for sequence, n in self.pieces:
             sequence.length += n
 
 
 class StatesCache(ArraysCache):  # type: ignore[misc]  # mlx-lm has no types
-    """A recurrent layer's arrays [rows, …] within a pass; None before the first token."""
+    """A recurrent layer's arrays [rows, …]; None before the first token."""
 
     def __init__(self, arrays: Items[mx.array | None], offset: int | mx.array) -> None:
         super().__init__(len(arrays))
@@ -79,14 +71,13 @@ class StatesCache(ArraysCache):  # type: ignore[misc]  # mlx-lm has no types
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays, for `mx.eval`."""
         return [array for array in self.cache if array is not None]
 
     def make_mask(self, n: int, **_: Any) -> None:
-        """Return None: rows have no padding."""
+        """None: rows have no padding."""
 
     def advance(self, n: int) -> None:
-        """Do nothing: some models do not report the tokens they took, so the pass counts for all."""
+        """The pass counts: some models do not report the tokens they took."""
 
 
 class KVCache(ABC):
@@ -117,7 +108,7 @@ class KVCache(ABC):
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """Compute attention of queries [rows, heads, n, k_dim] over the tokens each sees: [rows, heads, n, v_dim]. For
-        caches that `update_and_fetch` returns in place of K and V.
+        caches that `update_and_fetch` returns.
         """
         raise NotImplementedError
 
@@ -126,8 +117,8 @@ class KVCache(ABC):
         raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
-        """Return the mask of one piece's tokens: None for one token, "causal", or bool [n, total]. None for rows, as
-        each is shown what it sees. Raises ValueError for another window than the layer's.
+        """Return the mask of one piece's tokens: None for one token, "causal", or bool [n, total]. None for rows.
+        Raises ValueError for another window than the layer's.
         """
         if window_size not in (None, self.window or None):
             if not self.window:
@@ -147,7 +138,7 @@ class KVCache(ABC):
         return banded(n, shown + n, self.window or shown + n)
 
     def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """As `update_and_fetch`, but for rows what each sees, padded to the longest; `arrays_mask` masks that."""
+        """As `update_and_fetch`, but for rows what each sees, padded to the longest."""
         seen, others = self.update_and_fetch(keys, values)
         if not isinstance(seen, Pieces):
             return seen, others
@@ -167,7 +158,7 @@ class KVCache(ABC):
 
 
 def banded(n: int, total: int, window: int) -> mx.array:
-    """Return bool [n, total]: each of the last `n` of `total` positions sees itself and the window - 1 before it."""
+    """Return bool [n, total]: each of the last `n` positions sees itself and the window - 1 before it."""
     queries, keys = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
     return (queries >= keys) & (queries < keys + window)
 
@@ -186,20 +177,17 @@ class Pieces(list[Seen]):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """The arrays' dtype: some models ask V for it."""
+        """Some models ask V for it."""
         return self[0].values.dtype
 
     @property
     def window(self) -> int:
-        """The window of the layer that they are of: another layer may attend over them, without a cache of its own."""
+        """Another layer may attend over them, without a cache of its own."""
         return self[0].window
 
 
 class ArrayKVCache(KVCache):
-    """A cache over arrays that sequences keep: attention sees K and V packed and unpacked again.
-
-    `packed` goes into the blocks after the pass. `load` makes a layer's arrays from the blocks.
-    """
+    """A cache over arrays that sequences keep; `packed` goes into the blocks after the pass."""
 
     def __init__(
         self, of: Pass, layer: int, codec: KVCodec, window: int, load: Callable[[Sequence, int], WorkingKV]
@@ -241,8 +229,7 @@ def over_pieces(
     attend: Any, queries: mx.array, pieces: Pieces, window: int, scale: float, sinks: mx.array | None
 ) -> mx.array:
     """Compute attention of rows' queries [T, heads, 1, k_dim], each piece's over what it sees: [T, heads, 1, v_dim].
-
-    `attend` is mlx-lm's function, over arrays.
+    `attend` is mlx-lm's, over arrays.
     """
     found, row = [], 0
     scaled = queries * scale if sinks is None and on_cpu() else None
@@ -258,11 +245,10 @@ def over_pieces(
 
 
 def _one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
-    """Compute attention of a query, times the scale, [1, heads, 1, k_dim] over all of K and V [1, kv_heads, n, …]:
-    [1, heads, 1, v_dim].
+    """Compute attention of a scaled query [1, heads, 1, k_dim] over K and V [1, kv_heads, n, …]: [1, heads, 1, v_dim].
 
-    For CPUs: MLX's function multiplies K and V with each query head alone. 8 rows of SmolLM2 over 390 tokens, 30
-    layers, on two cores: 96 ms by MLX, 54 so; one row over 4,096: 95 and 55.
+    For CPUs: MLX's function multiplies K and V with each query head alone. 8 rows of SmolLM2 over 390 tokens: 96 ms by
+    MLX, 54 so; one row over 4,096: 95 and 55.
     """
     _, heads, _, width = scaled.shape
     grouped = scaled.reshape(1, keys.shape[1], -1, width)
@@ -271,7 +257,7 @@ def _one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
 
 
 def state_caches(of: Pass, states: Items[tuple[int, int]]) -> dict[int, StatesCache]:
-    """Return the caches of recurrent layers by layer; `states` are (layer, number of arrays)."""
+    """`states` are (layer, number of arrays)."""
     sequences = [piece.sequence for piece in of.pieces]
     for sequence in sequences:
         if sequence.states is None:

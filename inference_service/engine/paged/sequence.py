@@ -1,4 +1,4 @@
-"""Where one sequence's KV is: the blocks of its tokens, and the states of its recurrent layers. Engine thread only.
+"""Where one sequence's KV is. Engine thread only.
 
     positions    0 … length          full attention: blocks from the first token on
                  … length            windows: blocks of the last window + SLACK tokens at least
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import mlx.core as mx
 
 SLACK: Final = 256
-"""Tokens kept beyond the window: a sequence can be trimmed, and resumed before a checkpoint, by as many."""
+"""Tokens kept beyond the window: a sequence can be trimmed by as many."""
 
 
 @dataclass(eq=False)
@@ -27,23 +27,20 @@ class BlockTable:
     first: int = 0
 
     def at(self, position: int) -> int:
-        """Return the block of the token at a position."""
         return self.blocks[(position - self.first) // self.tokens]
 
     def of(self, start: int, end: int) -> list[int]:
-        """Return the blocks of the tokens from `start` up to `end`."""
         return self.blocks[(start - self.first) // self.tokens : -(-(end - self.first) // self.tokens)]
 
     def kept_from(self, length: int) -> int:  # noqa: ARG002
-        """Return the first position that a sequence of `length` tokens keeps."""
+        """Return the first position that is kept of `length` tokens."""
         return self.first
 
 
 @dataclass(eq=False)
 class WindowTable(BlockTable):
-    """The blocks of sliding layers. Blocks that leave the window are reused for new tokens.
-
-    `spare` are the sequence's own blocks without tokens and in no checkpoint, at first all of them.
+    """The blocks of sliding layers, reused as they leave the window. `spare` are own blocks in no checkpoint, without
+    tokens.
     """
 
     window: int = 0
@@ -59,11 +56,9 @@ class WindowTable(BlockTable):
 
     @property
     def most(self) -> int:
-        """Most blocks that it has."""
         return -(-(self.window + SLACK) // self.tokens) + 1
 
     def kept_from(self, length: int) -> int:
-        """Return the first position that a sequence of `length` tokens keeps."""
         return max(self.first, self.written, length - self.window - SLACK)
 
     def slide(self, end: int) -> None:
@@ -79,13 +74,12 @@ class WindowTable(BlockTable):
             self.blocks.append(self.spare.pop())
 
     def share(self, length: int) -> list[int]:
-        """Return the blocks of a checkpoint after `length` tokens. They are not reused unless it is taken back."""
+        """Return the blocks of a checkpoint after `length` tokens, not reused until `take_back`."""
         found = self.of(self.kept_from(length), length)
         self._shared.update(found)
         return found
 
     def take_back(self, blocks: Items[int]) -> None:
-        """Release the blocks of a checkpoint no longer needed."""
         self._shared.subtract(blocks)
         self.spare += [block for block in blocks if self._is_free(block) and block not in self.blocks]
 
@@ -106,28 +100,24 @@ class States:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """All arrays, for `mx.eval`."""
         return [array for layer in self.layers for array in layer if array is not None]
 
     @property
     def empty(self) -> bool:
-        """True before the first token."""
         return any(array is None for layer in self.layers for array in layer)
 
     def shared(self) -> "States":
-        """Return other handles: assigning to their elements does not change the originals."""
+        """Return other handles: assigning to their elements leaves the originals."""
         return States([[a if a is None else a[...] for a in layer] for layer in self.layers])
 
     def rows(self, rows: Items[int]) -> "States":
-        """Return copies of some rows: views would keep all rows alive."""
+        """Return copies of some rows: views would keep all alive."""
         wanted = mx.array(list(rows))
         return States([[a if a is None else mx.take(a, wanted, axis=0) for a in layer] for layer in self.layers])
 
 
 @dataclass(eq=False)
 class Sequence:
-    """One sequence's KV: its tokens, and where they are."""
-
     full: BlockTable
     length: int = 0
     shared: int = 0
@@ -135,20 +125,18 @@ class Sequence:
     window: WindowTable | None = None
     states: States | None = None
     row: int = 0
-    """The sequence's row in `states`."""
     working: dict[int, "WorkingKV"] = field(default_factory=dict)
-    """K and V as arrays by layer, where the device attends over these and has memory for them."""
+    """K and V as arrays by layer, where the device attends over these."""
     arrays: bool = True
-    """True if there is memory for `working`; else passes make one layer's arrays at a time from the blocks."""
+    """False: passes make one layer's arrays at a time from the blocks."""
     lost: bool = False
-    """True if layers other than full attention cannot go on: their window or state is gone."""
+    """True if a window or state is gone, so that its layers cannot go on."""
     slots: list[int] = field(default_factory=list)
-    """Own pieces under which checkpoints keep states."""
     ended: bool = False
     """True if its blocks may be others' by now: results for it are no longer written."""
 
     def trim(self, tokens: int) -> None:
-        """Shorten to `tokens` tokens. Sets `lost` if a window or state cannot go back that far."""
+        """Sets `lost` if a window or state cannot go back that far."""
         if tokens == self.length:
             return
         self.lost = self.lost or self.states is not None or not self._window_reaches(tokens)
@@ -163,9 +151,7 @@ class Sequence:
 
 
 class Checkpoint(NamedTuple):
-    """All that a model needs besides blocks to go on from `position`: pieces with the last `tokens` tokens before it.
-    The first piece is that of recurrent states, if any.
-    """
+    """A model's windows and states at `position`: pieces with the last `tokens` tokens, that of states first."""
 
     position: int
     tokens: int
@@ -173,9 +159,7 @@ class Checkpoint(NamedTuple):
 
 
 def gathered(sequences: Items[Sequence]) -> States:
-    """Return the states of these sequences as rows in this order, uncopied where they already lie so. Raises ValueError
-    if only some have a state.
-    """
+    """Return states as rows, uncopied where they lie so. Raises ValueError if only some sequences have one."""
     first = sequences[0].states
     assert first is not None
     rows = [each.row for each in sequences]
@@ -198,14 +182,13 @@ def _rows(states: States) -> int:
 
 
 def with_slack(tokens: int) -> int:
-    """Return the capacity of arrays for so many tokens."""
     return -(-tokens // SLACK) * SLACK
 
 
 class WorkingKV:
     """One layer's K and V of one sequence as arrays [1, kv_heads, capacity, width] in the model's own basis.
 
-    `window` 0 is full attention; a window keeps at least the last window + SLACK tokens.
+    A `window`, if not 0, keeps at least its last window + SLACK tokens.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -214,9 +197,7 @@ class WorkingKV:
         self._arrays: list[mx.array] = []
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append n tokens; return views of all they see. Views must not outlive the step: a write while they live
-        copies the buffers.
-        """
+        """Append n tokens; return views of all they see. A write while views live copies the buffers."""
         n, new = int(keys.shape[2]), (keys, values)
         if self._arrays and [each.shape[3] for each in self._arrays] != [each.shape[3] for each in new]:
             # Unpacked arrays are padded to whole groups.
@@ -234,11 +215,10 @@ class WorkingKV:
         return k, v
 
     def take(self, keys: mx.array, values: mx.array, filled: int) -> None:
-        """Take arrays as they are, of which the first `filled` tokens count. Nothing was appended before."""
+        """Take arrays of which the first `filled` tokens count. Nothing was appended before."""
         self._arrays, self.filled = [keys, values], filled
 
     def _make_room(self, n: int) -> None:
-        """Drop tokens that a window does not need, or grow, if n more do not fit."""
         kept = self._kept(n)
         if not self._arrays or (kept == self.filled and self.filled + n <= int(self._arrays[0].shape[2])):
             return
@@ -256,13 +236,12 @@ class WorkingKV:
         return self.filled
 
     def growth(self, n: int) -> int:
-        """Return the bytes of the arrays if n more tokens need larger ones; 0 where there is room."""
+        """Return the bytes of larger arrays if n more tokens need them; else 0."""
         if not self._arrays or self._kept(n) < self.filled or self.filled + n <= int(self._arrays[0].shape[2]):
             return 0
         return sum(int(array.nbytes) for array in self._arrays)
 
     def trim(self, tokens: int) -> None:
-        """Drop the last tokens."""
         self.filled -= tokens
 
     def reaches(self, length: int) -> bool:
@@ -271,5 +250,4 @@ class WorkingKV:
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays, for `mx.eval`."""
         return self._arrays

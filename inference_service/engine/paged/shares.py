@@ -1,4 +1,4 @@
-"""How thread blocks share the queries of a pass that attend together, those of short prompts. Pure."""
+"""How thread blocks share the queries of short prompts that attend together. Pure."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -18,8 +18,8 @@ class Run(NamedTuple):
 
 
 def shares(runs: Iterable[Run], heads: int, count: int = 0) -> Any:
-    """Return how thread blocks share the queries of some runs, int32 [blocks, 5]: a run, and the first and end of its
-    rows. `heads` is query heads per KV head. Padded to `count` with blocks without rows.
+    """Return int32 [blocks, 5]: a run, and the first and end of its rows. `heads` is query heads per KV head. Padded to
+    `count`.
     """
     found = []
     for run in runs:
@@ -31,5 +31,4 @@ def shares(runs: Iterable[Run], heads: int, count: int = 0) -> Any:
 
 
 def most_shares(queries: int, heads: int, runs: int) -> int:
-    """Return the most blocks of `shares` for `queries` queries in `runs` runs."""
     return heads * queries // ROWS + runs

@@ -1,6 +1,4 @@
-"""All KV memory of a model: blocks of full-attention layers, checkpoints of others, and the caches for a call of the
-model. Engine thread only.
-"""
+"""All KV memory of a model: blocks, checkpoints, and the caches for a call. Engine thread only."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -36,12 +34,11 @@ from inference_service.engine.paged.writing import Home, Written
 log = logging.getLogger(__name__)
 
 _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
-"""Layers' indices in their group, for kernels."""
 
 
 class Kernels(NamedTuple):
-    """Phases that use our kernels: attention over packed K and V in blocks, for `one` query of a row and a `few` of a
-    sequence; `traced` passes.
+    """Phases that use our kernels: attention over packed K and V for `one` query of a row and a `few` of a sequence;
+    `traced` passes.
     """
 
     one: bool = False
@@ -53,7 +50,7 @@ NO_KERNELS: Final = Kernels()
 
 
 class KVStore:
-    """The arenas of one model. `codecs` are its KV layers'; by default K and V are not centred."""
+    """The arenas of one model. Without `codecs`, K and V are not centred."""
 
     def __init__(
         self,
@@ -64,7 +61,7 @@ class KVStore:
         segments: tuple[int | None, int | None] = (None, None),
         kernels: Kernels = NO_KERNELS,
     ) -> None:
-        """`segments` are the blocks and the pieces of windows allocated at once; by default all."""
+        """`segments`: blocks and pieces of windows allocated at once; by default all."""
         self.geometry = geometry
         self.codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
         self.full = Arena.of(BlockLayout(geometry.block_shapes(BLOCK_TOKENS)), blocks, segments[0])
@@ -78,30 +75,26 @@ class KVStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for arenas and states."""
         return self.full.nbytes + self.checkpoints.nbytes
 
     def close(self) -> None:
-        """Release the memory. The store must not be used afterwards."""
         self.full.close()
         self.checkpoints.close()
         self._end_traces()
 
     def release(self, blocks: Items[int], pieces: Items[int]) -> None:
-        """Free segments of blocks and of pieces without active ones."""
         self.full.release(blocks)
         self.checkpoints.release(pieces)
         mx.clear_cache()
 
     def sequence(self, blocks: Items[int], pieces: Items[int] = ()) -> Sequence:
-        """Return an empty sequence with these blocks, in order, and its own pieces, all allocated."""
         self.full.take(blocks)
         sequence = Sequence(BlockTable(BLOCK_TOKENS, list(blocks)))
         self.checkpoints.begin(sequence, pieces)
         return sequence
 
     def started(self, start: Start) -> Sequence:
-        """Return a sequence that starts from KV in blocks and files. Raises MemoryError."""
+        """Raises MemoryError."""
         sequence = self.sequence(start.blocks, start.pieces)
         sequence.shared = start.shared
         if start.cut is not None:
@@ -118,19 +111,16 @@ class KVStore:
         return sequence
 
     def capture(self, sequence: Sequence) -> Checkpoint | None:
-        """Return a checkpoint at a sequence's end; None for full attention alone, and if layers are lost."""
         return self.checkpoints.capture(sequence, last=True)
 
     def read_checkpoint(self, checkpoint: Checkpoint) -> Reading:
-        """Begin to read a checkpoint."""
         return self.checkpoints.read(checkpoint)
 
     def read_block(self, block: int, tokens: int) -> Reading:
-        """Begin to read the first `tokens` tokens in a block."""
         return self.full.read(block, tokens)
 
     def host_buffers(self, block: int, tokens: int) -> HostBuffers | None:
-        """Return the memory of a block's first tokens by tensor and layer; None if it is not the host's. Any thread."""
+        """None if it is not the host's memory. Any thread."""
         if not isinstance(self.full, HostArena):
             return None
         views = self.full.layout.views(self.full.words(block))
@@ -138,16 +128,15 @@ class KVStore:
 
     @property
     def layers(self) -> int:
-        """Number of caches of a pass."""
         states = self.geometry.states
         return self.geometry.layers + (len(states.layers) if states is not None else 0)
 
     def start_bytes(self, tokens: int) -> int:
-        """Return the bytes that a sequence starting after `tokens` tokens takes besides its blocks."""
+        """Return the bytes that a sequence after `tokens` tokens takes besides its blocks."""
         return self.geometry.array_bytes(tokens) if self.by_arrays else 0
 
     def growth(self, pieces: Items[Piece]) -> int:
-        """Return the bytes that a pass takes besides computing: full arrays are copied to larger ones."""
+        """Return the bytes that a pass takes besides computing."""
         found = 0
         for sequence, n in pieces if self.by_arrays else ():
             for group in self.geometry.groups:
@@ -157,7 +146,6 @@ class KVStore:
 
     @property
     def by_arrays(self) -> bool:
-        """True if sequences keep K and V as arrays."""
         return isinstance(self.full, HostArena)
 
     def resume(self, sequence: Sequence) -> None:
@@ -172,14 +160,14 @@ class KVStore:
         sequence.working.clear()
 
     def load(self, sequence: Sequence, layer: int) -> WorkingKV:
-        """Return one layer's arrays of the tokens in a sequence's blocks, lazily."""
+        """Return one layer's arrays, lazily."""
         home = next(each for each in self._homes if layer in each.group.layers)
         [working] = home.unpacked(sequence, [layer], self.codecs.__getitem__, self.geometry.dtype)
         return working
 
     def compute(self, network: Any, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
-        """Compute a pass's tokens [T], lazily. Return the logits that are wanted [n, vocabulary], and what is to be
-        written to blocks. The sequences count the tokens.
+        """Compute a pass's tokens [T], lazily; return the wanted logits [n, vocabulary]. The sequences count the
+        tokens.
         """
         if (traced := self.step(of, tokens)) is not None:
             logits, written = traced
@@ -192,7 +180,6 @@ class KVStore:
         return found if of.wanted is None or len(found) == len(of.wanted) else found[of.wanted], written
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
-        """Return the caches of a pass, in layer order."""
         kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
         found: dict[int, Any] = dict(kv)
         if (states := self.geometry.states) is not None:
@@ -230,9 +217,7 @@ class KVStore:
         return found
 
     def step(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written] | None:
-        """Return logits [T, 1, vocabulary] of rows from a trace, and do what `caches` and `taken` do. Without a trace,
-        return None and do nothing.
-        """
+        """Return logits [T, 1, vocabulary] of rows from a trace, in place of `caches` and `taken`; None without one."""
         if self.traces is None or not self.traces.knows(of):
             return None
         before: Items[Items[mx.array]] = ()
@@ -248,7 +233,7 @@ class KVStore:
 
     @staticmethod
     def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
-        """Set the sequences' states, if there are some. Views would keep a whole chunk alive."""
+        """Views would keep a whole chunk alive."""
         if not arrays:
             return None
         after = States(arrays) if of.rows else States(arrays).rows([0])
@@ -257,7 +242,6 @@ class KVStore:
         return after
 
     def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
-        """Trace passes over rows."""
         states = self.geometry.states
         arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
         counts = [(layer, len(each)) for layer, each in arrays]
@@ -268,7 +252,7 @@ class KVStore:
         self.traces = Traces(model, self._layers, arenas, counts, heads[: len(arenas)])
 
     def give_up_tracing(self, error: Exception) -> None:
-        """Run the model's layers from now on: a pass failed, perhaps because it was traced."""
+        """Run the model's layers from now on: a traced pass failed."""
         if self.traces is not None:
             self._end_traces()
             log.warning("passes are not traced any more: %s", error)
@@ -279,7 +263,7 @@ class KVStore:
         self.traces = None
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
-        """Return the caches of layers with KV; `tables` are those of full attention, then of windows."""
+        """`tables` are those of full attention, then of windows."""
         found = {}
         for group in self.geometry.groups:
             sliding = group is self.geometry.sliding
@@ -301,7 +285,7 @@ class KVStore:
             yield PassTables(of, self._device(self.windows), window)
 
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> Written:
-        """Count the tokens of a pass, now in its caches. Return what is still to be written to blocks."""
+        """Count the tokens of a pass; return what is still to be written to blocks."""
         states = self._settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
         for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:

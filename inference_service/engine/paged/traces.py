@@ -1,10 +1,8 @@
-"""Passes over rows that are traced once and replayed, without the Python of a model's layers. Engine thread only.
+"""Passes over rows that are traced once and replayed. Engine thread only.
 
-On a fast GPU, a pass of few rows takes as long as describing it: 13 ms for 32 rows of Llama 3.1 8B on an H200, of which
-the GPU needs 11. Threads of arriving turns want the interpreter, too, when prompts are pending. `mx.compile` replays a
-graph from its trace. A trace holds for one number of rows and of blocks in a table; both are padded (rows not with
-recurrent states), so that few are made while agents come and go: each takes 30 to 50 ms, and as much again to make the
-device's graph. Padding rows are of a sequence that is nobody's, in a block of its own.
+On a fast GPU, describing a pass of few rows takes as long as computing it: 13 ms for 32 rows of Llama 3.1 8B (H200), 11
+of them the GPU's. A trace holds for one number of rows and of blocks in a table; both are padded, since each costs 30
+to 50 ms, and as much for the device's graph. Padding rows write to a block of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,6 @@ from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.paged.shares import Run, most_shares, shares
 
 _ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 832)
-"""Numbers of rows that are traced; fewer are padded."""
 _PIECES: Final = 64
 """Most pieces of a traced pass."""
 
@@ -41,7 +38,7 @@ class _Traced:
 
 
 class _TracedTables:
-    """An arena's tables within a trace. `shares` are in the order of `heads`; none if rows attend alone."""
+    """`shares` are in the order of `heads`; none if rows attend alone."""
 
     def __init__(
         self, heads: Sequence[int], blocks: mx.array, spans: mx.array, floors: mx.array, *shares: mx.array
@@ -54,12 +51,12 @@ class _TracedTables:
 
 
 Layers = Callable[[Any, list[Any]], dict[int, BlockKVCache]]
-"""(pass, tables of each arena) to the caches of layers with KV by layer."""
+"""(pass, tables of each arena) to caches by layer."""
 
 
 class Traces:
-    """The traces of one model. `layers` makes its caches; `states` are (layer, number of arrays) of recurrent layers;
-    `heads` are, by arena, the query heads per KV head, where rows of a sequence attend together.
+    """The traces of one model. `states` are (layer, number of arrays) of recurrent layers; `heads` are, by arena, the
+    query heads per KV head, where rows of a sequence attend together.
     """
 
     def __init__(
@@ -76,13 +73,10 @@ class Traces:
         self._step: Any = mx.compile(self._traced)
 
     def close(self) -> None:
-        """Drop the traces, which must not be used afterwards. They hold the model's weights, in a reference cycle that
-        Python would collect late.
-        """
+        """Drop the traces: they hold the model's weights in a reference cycle."""
         self._step = None
 
     def knows(self, of: Pass) -> bool:
-        """Return whether a pass is traced."""
         if not of.rows or of.tokens > _ROWS[-1] or len(of.pieces) > _PIECES:
             return False
         return all(piece.tokens <= SLACK for piece in of.pieces)

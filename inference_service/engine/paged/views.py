@@ -1,9 +1,7 @@
-"""Caches of a pass as arrays, for layers that compute attention themselves.
+"""Caches of a pass as arrays, for layers that compute attention themselves (DeepSeek V3, Gemma 2, StableLM).
 
-DeepSeek V3's latents, Gemma 2's capped scores and StableLM's float32 attention need K and V as arrays; all other layers
-attend through `engine.attention`. A `View` replaces a cache while the model is called: the cache keeps what it always
-keeps, and the layer sees it dequantized. If K and V are only in blocks, that costs one layer's in the compute dtype
-while the layer is computed.
+A `View` replaces a cache during a call: the cache keeps what it keeps, and the layer sees it dequantized, one layer at
+a time.
 """
 
 from typing import Any
@@ -14,21 +12,18 @@ from inference_service.engine.paged.passes import StatesCache
 
 
 class View:
-    """One layer's cache for one call of the model. Engine thread only.
-
-    `keys` and `values` are the last result of `update_and_fetch`, read by layers that share this layer's KV.
-    """
+    """`keys` and `values` are the last result, read by layers that share this layer's KV. Engine thread only."""
 
     def __init__(self, cache: Any) -> None:
         self.cache: Any = cache
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.start_position = 0
-        """For chunked attention: the first token that `update_and_fetch` returns."""
+        """The first token that `update_and_fetch` returns, for chunked attention."""
 
     @property
     def offset(self) -> Any:
-        """The first new token's position, int; int32 [T] for rows. Some models compute with it in Python."""
+        """The first new token's position, int; int32 [T] for rows."""
         return self.cache.offset
 
     def maybe_trim_front(self) -> None:
@@ -36,10 +31,8 @@ class View:
         self.start_position = max(0, self.offset - self.cache.window + 1) if self.offset else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; return all that a query sees,
-        dequantized.
-
-        If K is V, or V has no width, as in indexers, the halves of K are kept as K and V.
+        """Append K [rows, kv_heads, n, k_dim] and V; return all that a query sees, dequantized. Of indexers, whose K is
+        V or whose V has no width, halves of K are kept as K and V.
         """
         if halved := keys is values or not values.shape[-1]:
             keys, values = mx.split(keys, 2, axis=-1)
@@ -51,15 +44,13 @@ class View:
         return k, v
 
     def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
-        """Return the last result of `update_and_fetch`."""
         return self.keys, self.values
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
-        """Return bool [n, total], or [T, 1, 1, total] for rows; None where one query sees all. Never a name."""
+        """Return bool [n, total], or [T, 1, 1, total] for rows; None where one query sees all."""
         mask: mx.array | None = self.cache.arrays_mask(n, window_size, return_array=return_array)
         return mask
 
 
 def viewed(caches: Any) -> list[Any]:
-    """Return views of caches with K and V, and recurrent layers' caches as they are."""
     return [cache if isinstance(cache, StatesCache) else View(cache) for cache in caches]

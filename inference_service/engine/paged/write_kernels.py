@@ -1,7 +1,6 @@
 """Kernels for NVIDIA GPUs that pack K and V into the pool's blocks.
 
-With bases, K, V and the queries are multiplied by the same launch, on tensor cores: products by MLX, one after the
-other, cost the processor more than the GPU, and a step waits for it.
+With bases, K, V and queries are multiplied by the same launch, on tensor cores: a step waits for MLX's products.
 """
 
 from functools import lru_cache
@@ -116,12 +115,10 @@ def write(
     *,
     as_encoded: bool = False,
 ) -> mx.array:
-    """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into each row's last n places.
+    """Pack K [rows, kv_heads, n, k_dim] and V into each row's last n places, when the result, int32 [1], is evaluated.
 
-    `layer` int32 [1] is the layer's index in the group. Tokens before a row's table, or before its position in
-    `floors`, int32 [rows], are not written. The blocks are written when the result, int32 [1], is evaluated; readers
-    take it as an input. `as_encoded` packs to the last bit what `codec.encode` does. Raises ValueError for another
-    dtype than the group's.
+    `layer` int32 [1] is the index in the group. Tokens before a row's table or `floors`, int32 [rows], are not written.
+    `as_encoded` packs to the last bit what `codec.encode` does. Raises ValueError for another dtype than the group's.
     """
     bases = None if as_encoded else codec.kernel_bases
     written, _ = _write(group, layer, keys, values, None, tables, floors, codec, bases)
@@ -187,7 +184,7 @@ def _writer(group: PagedGroup, centred: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _based_writer(group: PagedGroup, heads: int, per_block: int) -> Any:
-    """Return the kernel that multiplies with bases: K, V and the queries of `heads` heads per KV head, or none if 0."""
+    """`heads` query heads per KV head are multiplied, too."""
     fields = group.fields() | {"group": heads, "tiles": per_block, "count": 16 * per_block, "warps": _BASED_WARPS}
     sides = {
         side: _BASED_SIDE.format(

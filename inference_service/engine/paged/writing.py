@@ -17,14 +17,13 @@ from inference_service.engine.quantization import Quantized
 
 
 class Home(NamedTuple):
-    """Where K and V of a layer group lie: in blocks of an arena, in tensors whose names begin with a prefix."""
+    """Where K and V of a layer group lie: an arena, and the prefix of its tensors."""
 
     group: LayerGroup
     arena: Arena
     prefix: str
 
     def table(self, sequence: Sequence) -> BlockTable:
-        """Return a sequence's blocks there."""
         table = sequence.window if self.group.window else sequence.full
         assert table is not None
         return table
@@ -32,7 +31,7 @@ class Home(NamedTuple):
     def unpacked(
         self, sequence: Sequence, layers: Items[int], codec_of: Callable[[int], KVCodec], dtype: mx.Dtype
     ) -> list[WorkingKV]:
-        """Return K and V of adjacent layers of the group as arrays, lazily, from a sequence's blocks."""
+        """Return K and V of adjacent layers of the group as arrays, lazily."""
         table, window = self.table(sequence), self.group.window or 0
         rows = [self.group.layers.index(layer) for layer in layers]
         start = table.kept_from(sequence.length)
@@ -51,7 +50,7 @@ class Home(NamedTuple):
     def _gathered(
         self, table: BlockTable, start: int, end: int, dtype: mx.Dtype, rows: Items[int]
     ) -> dict[str, mx.array]:
-        """Return the six tensors [layers, kv_heads, room, width] of these layers, `start` up to `end`, then zeros."""
+        """Return the six tensors [layers, kv_heads, room, width], `start` up to `end`, then zeros."""
         assert isinstance(self.arena, HostArena)
         views = [self.arena.layout.views(self.arena.words(block)) for block in table.of(start, end)]
         before, found = (start - table.first) % table.tokens, {}
@@ -69,9 +68,7 @@ class Home(NamedTuple):
 
 
 class Written:
-    """K and V of a pass to be written to blocks of host memory. Evaluate `state`, which includes recurrent `states`,
-    before `put`.
-    """
+    """K and V of a pass to be written to host memory. Evaluate `state` before `put`."""
 
     def __init__(
         self, homes: Items[Home], of: Pass, caches: Items[KVCache | StatesCache], states: States | None = None
@@ -94,12 +91,11 @@ class Written:
 
     @property
     def state(self) -> list[mx.array]:
-        """All arrays, for `mx.eval`."""
         states = self._states.arrays if self._states is not None else []
         return states + [array for _, stacked in self._packed for array in stacked.values()]
 
     def put(self) -> None:
-        """Copy the results to the blocks of sequences that have not ended."""
+        """Skips sequences that have ended."""
         for home, stacked in self._packed:
             hosts = {name: _host(array) for name, array in stacked.items()}
             row = 0
@@ -118,7 +114,7 @@ class Written:
 
 
 def put(arena: Arena, table: BlockTable, start: int, tensors: HostTensors, end: int) -> None:
-    """Copy tensors [layers, kv_heads, n, width] of the tokens from `start` up to `end` to a table's blocks."""
+    """Copy tensors [layers, kv_heads, n, width] of the tokens `start` up to `end` to a table's blocks."""
     placed, at = [], start
     while at < end:
         inside = (at - table.first) % table.tokens
@@ -130,5 +126,5 @@ def put(arena: Arena, table: BlockTable, start: int, tensors: HostTensors, end: 
 
 
 def _host(array: mx.array) -> Any:
-    """Return an evaluated array as host memory; 16-bit floats as their bits."""
+    """16-bit floats become their bits."""
     return np.array(array.view(mx.uint16) if array.dtype.size == 2 else array, copy=False)

@@ -373,9 +373,13 @@ class OpenCacheResponse(_message.Message):
     LEDGER_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
-    EVICTED_HASHES_FIELD_NUMBER: _builtins.int
+    EVICTED_FIELD_NUMBER: _builtins.int
     KV_FINGERPRINT_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
+    evicted: _builtins.bool
+    """Files of the agent's present state were evicted, for room, by a TTL or by EvictAgent, and the files asked for have no
+    other copy.
+    """
     kv_fingerprint: _builtins.str
     """Fingerprint of the KV of the agent's last published state, on disk or in the object store; a model with another
     fingerprint cannot use it. Empty: there is none.
@@ -398,10 +402,6 @@ class OpenCacheResponse(_message.Message):
     def turn(self) -> Global___CommittedTurn:
         """The turn committed under request_id."""
 
-    @_builtins.property
-    def evicted_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Chain hashes asked for whose files were evicted: for room, by a TTL or by EvictAgent."""
-
     def __init__(
         self,
         *,
@@ -409,13 +409,13 @@ class OpenCacheResponse(_message.Message):
         ledger: Global___Ledger | None = ...,
         files: _abc.Iterable[Global___StoredFile] | None = ...,
         turn: Global___CommittedTurn | None = ...,
-        evicted_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        evicted: _builtins.bool = ...,
         kv_fingerprint: _builtins.str = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_policy", b"context_policy", "evicted_hashes", b"evicted_hashes", "files", b"files", "kv_fingerprint", b"kv_fingerprint", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_policy", b"context_policy", "evicted", b"evicted", "files", b"files", "kv_fingerprint", b"kv_fingerprint", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

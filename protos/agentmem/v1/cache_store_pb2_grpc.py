@@ -219,9 +219,8 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QuarantineBlock(self, request, context):
-        """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent. A file with a digest other than the worker's was replaced meanwhile and stays. A missing
-        file is forgotten.
+        """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. A file with
+        a digest other than the worker's was replaced meanwhile and stays. A missing file is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

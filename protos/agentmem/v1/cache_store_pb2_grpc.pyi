@@ -99,9 +99,8 @@ class CacheStoreServiceStub:
     repeated.
     """
     QuarantineBlock: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]
-    """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent. A file with a digest other than the worker's was replaced meanwhile and stays. A missing
-    file is forgotten.
+    """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. A file with
+    a digest other than the worker's was replaced meanwhile and stays. A missing file is forgotten.
     """
     ReadBlock: _grpc.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]
     """ReadBlock streams a published file to another node, to its end even if it is deleted meanwhile. It does
@@ -197,9 +196,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     repeated.
     """
     QuarantineBlock: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]  # type: ignore[assignment]
-    """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent. A file with a digest other than the worker's was replaced meanwhile and stays. A missing
-    file is forgotten.
+    """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. A file with
+    a digest other than the worker's was replaced meanwhile and stays. A missing file is forgotten.
     """
     ReadBlock: _aio.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]  # type: ignore[assignment]
     """ReadBlock streams a published file to another node, to its end even if it is deleted meanwhile. It does
@@ -342,9 +340,8 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.QuarantineBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.QuarantineBlockResponse, _abc.Awaitable[_cache_store_pb2.QuarantineBlockResponse]]:
-        """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent. A file with a digest other than the worker's was replaced meanwhile and stays. A missing
-        file is forgotten.
+        """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. A file with
+        a digest other than the worker's was replaced meanwhile and stays. A missing file is forgotten.
         """
 
     def ReadBlock(

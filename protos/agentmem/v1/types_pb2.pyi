@@ -148,7 +148,7 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     files have changed. The ledger is intact.
     """
     MISS_REASON_CORRUPT: _MissReason.ValueType  # 6
-    """A file failed verification and is in quarantine."""
+    """A file failed verification and is deleted."""
     MISS_REASON_IO_ERROR: _MissReason.ValueType  # 7
     """A file could not be read."""
     MISS_REASON_BELOW_MIN: _MissReason.ValueType  # 8
@@ -181,7 +181,7 @@ MISS_REASON_INCOMPATIBLE: MissReason.ValueType  # 5
 files have changed. The ledger is intact.
 """
 MISS_REASON_CORRUPT: MissReason.ValueType  # 6
-"""A file failed verification and is in quarantine."""
+"""A file failed verification and is deleted."""
 MISS_REASON_IO_ERROR: MissReason.ValueType  # 7
 """A file could not be read."""
 MISS_REASON_BELOW_MIN: MissReason.ValueType  # 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,42 +9,13 @@ import trustme
 
 from agentmem import AsyncClient, ClientTls, GatewayUnreachable, errors
 from gateway.app import Gateway
+from tests.agentmem.test_errors import EXAMPLES
 from tests.gateway.running import settings
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured
 
-RAISED: tuple[errors.AgentmemError, ...] = (
-    errors.InvalidArgument("max_tokens", "must be at least 1"),
-    errors.Unauthenticated("no"),
-    errors.PermissionDenied("not yours"),
-    errors.NotFound("agent", "marco"),
-    errors.AlreadyExists("there is one"),
-    errors.Aborted("another was first"),
-    errors.FailedPrecondition("it cannot"),
-    errors.ContextExceeded("too long", 5000, 4096),
-    errors.ResourceExhausted("full", 2.5),
-    errors.Unavailable("starting", 2.5),
-    errors.DeadlineExceeded("too late"),
-    errors.DataLoss("damaged"),
-    errors.Unimplemented("not here"),
-    errors.Cancelled("aborted"),
-    errors.Internal("a bug"),
-)
 
-
-def tree(base: type[errors.AgentmemError] = errors.AgentmemError) -> Iterator[type[errors.AgentmemError]]:
-    for error in base.__subclasses__():
-        if error.__module__ == errors.__name__:
-            if not error.__name__.startswith("_"):
-                yield error
-            yield from tree(error)
-
-
-def test_all_of_the_tree_is_here() -> None:
-    assert {type(error) for error in RAISED} == set(tree())
-
-
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 async def test_each_comes_as_it_was_raised(address: str, worker: ScriptedWorker, error: errors.AgentmemError) -> None:
     async with AsyncClient(address, patience=0, timeout=600) as client:
         agent = client.agent("marco", model="demo")

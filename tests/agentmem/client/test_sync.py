@@ -19,8 +19,7 @@ from agentmem.client.blocking import LoopThread, _iterate
 from agentmem.client.models import AsyncModels
 from agentmem.client.sync import Models, Workflows
 from agentmem.client.workflows import AsyncWorkflows
-from tests.gateway.running import eventually
-from tests.gateway.scripted import ScriptedWorker, delta, started
+from tests.gateway.scripted import ScriptedWorker
 
 PAIRS = (
     (Client, AsyncClient),
@@ -89,51 +88,6 @@ async def test_threads_share_a_client(address: str, worker: ScriptedWorker) -> N
     assert len({request.request_id for request in worker.generated}) == 40
 
 
-async def test_closing_ends_the_calls_of_other_threads(address: str, worker: ScriptedWorker) -> None:
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        while True:
-            yield delta("on ")
-            await asyncio.sleep(0.01)
-
-    worker.script = endless
-    client, ended = Client(address), list[BaseException]()
-
-    def talk() -> None:
-        try:
-            client.agent("marco").ask("Hi")
-        except errors.AgentmemError as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=talk)
-    thread.start()
-    await eventually(lambda: worker.running == 1)
-    await asyncio.to_thread(client.close)
-    await asyncio.to_thread(thread.join, 20)
-    assert [type(error) for error in ended] == [errors.Cancelled]
-    await eventually(lambda: worker.running == 0)
-
-
-async def test_a_loop_that_is_left_lets_its_stream_be_closed(address: str, worker: ScriptedWorker) -> None:
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        while True:
-            yield delta("on ")
-            await asyncio.sleep(0.01)
-
-    worker.script = endless
-
-    def leave() -> None:
-        with client.agent("marco").stream("Hi") as stream:
-            for _ in stream:
-                break
-
-    with Client(address) as client:
-        await asyncio.to_thread(leave)
-        await eventually(lambda: worker.running == 0)
-        await asyncio.to_thread(client.close)
-
-
 def test_ctrl_c_while_an_item_is_waited_for() -> None:
     began, ended = threading.Event(), threading.Event()
 
@@ -199,30 +153,6 @@ def test_ctrl_c_while_a_call_is_handed_over(iterates: bool, monkeypatch: pytest.
         assert cancelled.wait(10)
     finally:
         loop.close()
-
-
-async def test_closing_ends_a_call_that_waits_through_an_outage(address: str, worker: ScriptedWorker) -> None:
-    waiting, ended = threading.Event(), list[BaseException]()
-    client = Client(address, on_outage=lambda _: waiting.set())
-
-    async def unavailable(_: Any) -> AsyncIterator[Any]:
-        raise errors.Unavailable("starting", 30)
-        yield
-
-    worker.script = unavailable
-
-    def talk() -> None:
-        try:
-            client.agent("marco").ask("Hi")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
-            ended.append(error)
-
-    thread = threading.Thread(target=talk)
-    thread.start()
-    await asyncio.to_thread(waiting.wait, 20)
-    await asyncio.to_thread(client.close)
-    await asyncio.to_thread(thread.join, 20)
-    assert [type(error) for error in ended] == [errors.Cancelled]
 
 
 class Unreadable(io.RawIOBase):

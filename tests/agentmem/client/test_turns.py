@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentmem import AnswerChanged, AsyncClient, Reasoning, Recalled, Restarted, Text, errors
+from tests.agentmem.client.test_closing import endless
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
@@ -86,12 +87,6 @@ async def test_reasoning_comes_apart(client: AsyncClient, worker: ScriptedWorker
 
 
 async def test_a_stream_that_is_left_ends_at_the_server(client: AsyncClient, worker: ScriptedWorker) -> None:
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        while True:
-            yield delta("on ")
-            await asyncio.sleep(0.01)
-
     worker.script = endless
     async with client.agent("marco").stream("Hi") as stream:
         async for _ in stream:

@@ -180,13 +180,6 @@ def test_hints_miss_no_more_than_must_be(schedule: str, capacity: int) -> None:
     assert misses(schedule, capacity, hinted=True) == optimal_misses(schedule, capacity)
 
 
-def test_in_round_robin_the_last_use_is_always_wrong_and_hints_are_as_good_as_can_be() -> None:
-    schedule = "abcdefgh" * 6
-    follow_ups = len(schedule) - 8
-    assert misses(schedule, 4, hinted=False) == follow_ups, "who spoke longest ago speaks next"
-    assert misses(schedule, 4, hinted=True) == optimal_misses(schedule, 4) < 0.65 * follow_ups
-
-
 def test_a_request_is_checked() -> None:
     hint = agent_pb2.TurnHint(key=key("a").to_proto(), steps=0)
     never = agent_pb2.TurnHint(key=key("b").to_proto())

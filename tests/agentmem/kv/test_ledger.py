@@ -1,11 +1,8 @@
-from dataclasses import FrozenInstanceError
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version, common_length
+from agentmem.kv.ledger import Ledger, TurnPlace, common_length
 
 tokens = st.lists(st.tuples(st.integers(0, 1000), st.binary(max_size=4)), max_size=12)
 
@@ -62,18 +59,6 @@ def test_turns_stay_as_long_as_they_are_whole(sizes: list[tuple[int, int]], data
     assert kept.followed_by([8], [b"y"], "h").turns == kept.turns, "tokens that are no turn"
     known = kept.followed_by([8], [b"y"], "h", 1, message_hashes=[b"one", b"two"])
     assert known.turns[-1] == TurnPlace(tokens_kept + 1, 1, 2, b"two")
-
-
-def test_empty() -> None:
-    assert len(Ledger()) == 0
-    assert Ledger().kept(0) == Ledger()
-    assert not len(Ledger().followed_by([], [], ""))
-    assert Version() == NO_VERSION == ("", 0, b"")
-
-
-def test_immutable() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Ledger().text = b"x"  # type: ignore[misc] # that is the test
 
 
 @given(common=st.binary(max_size=20), a=st.binary(max_size=3), b=st.binary(max_size=3))

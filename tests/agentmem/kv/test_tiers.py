@@ -4,37 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from agentmem.kv.tiers import Part, messages, parts, with_hot
+from agentmem.kv.tiers import messages, parts, with_hot
 from agentmem.v1 import agent_pb2
 from agentmem.v1.types_pb2 import TIER_HOT, TIER_NONE, TIER_REMOTE, TIER_WARM
 
 _ENDS = st.dictionaries(st.integers(0, 4).map(lambda block: block * BLOCK_TOKENS), st.integers(0, 5 * BLOCK_TOKENS))
-
-
-def test_blocks_of_several_tiers() -> None:
-    found = [*parts(600, [(TIER_WARM, {0: 256}), (TIER_REMOTE, {0: 256, 256: 300})])]
-    assert found == [
-        Part(0, 256, TIER_WARM),
-        Part(256, 300, TIER_REMOTE),
-        Part(300, 512, TIER_NONE),
-        Part(512, 600, TIER_NONE),
-    ]
-    assert [*parts(0, [])] == []
-
-
-def test_what_is_hot_is_said_over_the_rest() -> None:
-    ends = [3 * number for number in range(1, 601)]
-    listed = agent_pb2.ListBlocksResponse(blocks=messages(parts(600, [(TIER_WARM, {0: 256})]), ends))
-    with_hot(listed, 0, ends)
-    assert [block.tier for block in listed.blocks] == [TIER_WARM, TIER_NONE, TIER_NONE]
-    with_hot(listed, 300, ends)
-    told = [(b.first_token, b.tokens, b.tier, b.first_byte, b.bytes) for b in listed.blocks]
-    assert told == [
-        (0, 256, TIER_HOT, 0, 768),
-        (256, 44, TIER_HOT, 768, 132),
-        (300, 212, TIER_NONE, 900, 636),
-        (512, 88, TIER_NONE, 1536, 264),
-    ]
 
 
 @given(st.integers(0, 5 * BLOCK_TOKENS), _ENDS, _ENDS, st.integers(0, 5 * BLOCK_TOKENS))

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 
 from agentmem.process.cluster_tls import read_cluster_tls
 from agentmem.process.settings import SettingsError
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 
 NEEDED = "needs ca.pem, node.pem and its node-key.pem, in PEM form and not encrypted"
 

@@ -115,15 +115,6 @@ def raising(error: Exception) -> Callable[[], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("arity", ARITIES)
-async def test_what_goes_well_is_left_alone(client: Client, service: Service, arity: str) -> None:
-    service.good = 2
-    requests = (b"", b"", b"") if arity.startswith("stream") else (b"",)
-    *streamed, last = await client.call(arity, *requests)
-    assert last.prompt_tokens == len(requests)
-    assert len(streamed) == (2 if arity.endswith("stream") else 0)
-
-
-@pytest.mark.parametrize("arity", ARITIES)
 @pytest.mark.parametrize(
     "error",
     [errors.InvalidArgument("a.b", "is bad"), errors.NotFound("agent", "é"), errors.Unavailable("later", 2.5)],
@@ -193,13 +184,6 @@ async def test_what_is_not_implemented_says_so(client: Client, service: Service,
     assert arity in (failure.details() or "")
 
 
-async def test_unknown_methods_are_grpcs_own(client: Client) -> None:
-    method: Any = client._channel.unary_unary("/test.Service/nothing")
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await method(b"")
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 @pytest.mark.parametrize("arity", ARITIES)
 @pytest.mark.parametrize("data", [b"\x12\x02\xff\xfe", b"\x0a\x7f"], ids=["not UTF-8", "not a message"])
 async def test_bytes_that_do_not_parse_are_refused(client: Client, service: Service, arity: str, data: bytes) -> None:
@@ -254,17 +238,3 @@ async def test_a_reader_that_leaves_early_ends_the_stream(client: Client, servic
     async with closing_stream(client.start("unary_stream", b"")) as responses:
         assert (await anext(responses)).completion_tokens == 1
     await service.left.wait()
-
-
-async def test_an_abort_by_the_handler_itself_passes() -> None:
-    class Aborting(Service):
-        async def unary_unary(self, request: Any, context: Any) -> Any:
-            await context.abort(grpc.StatusCode.OUT_OF_RANGE, "own words")
-
-    service = Aborting()
-    server = GrpcServer("127.0.0.1:0", [("test.Service", service.register, service)])
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}") as channel:
-        failure = await Client(channel).failure("unary_unary")
-    assert (failure.code(), failure.details()) == (grpc.StatusCode.OUT_OF_RANGE, "own words")
-    await server.stop(0)

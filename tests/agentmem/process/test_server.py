@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from agentmem.channels import CLIENT_OPTIONS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, closing_stream, connect
+from agentmem.channels import CLIENT_OPTIONS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, connect
 from agentmem.process.server import GrpcServer
 from agentmem.process.sockets import MAX_SOCKET_PATH_BYTES, AddressError
 from agentmem.v1 import model_pb2, model_pb2_grpc
@@ -71,15 +71,6 @@ async def test_a_second_server_does_not_steal_the_socket(running: GrpcServer) ->
     with pytest.raises(AddressError, match="another server"):
         await server(running.address, Models("thief")).start()
     assert (await ask(running.address)).model_id == "first"
-
-
-async def test_the_socket_is_free_after_a_stop(run_dir: Path) -> None:
-    address = f"unix:{run_dir}/s.sock"
-    for name in ("one", "two", "three"):
-        started = server(address, Models(name))
-        await started.start()
-        assert (await ask(address)).model_id == name
-        await started.stop(0)
 
 
 async def test_what_a_killed_server_left_behind_is_cleared(run_dir: Path) -> None:
@@ -146,15 +137,6 @@ async def test_health_is_what_was_set(running: GrpcServer) -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_health_can_be_watched(running: GrpcServer) -> None:
-    async with connect(running.address) as channel:
-        call: Any = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=NAME))
-        async with closing_stream(call) as changes:
-            assert (await anext(changes)).status == NOT_SERVING
-            await running.set_serving(True)
-            assert (await anext(changes)).status == SERVING
-
-
 async def test_who_asks_a_server_for_its_health_is_heard(run_dir: Path) -> None:
     """So that a worker looks at the store as often as it is asked itself."""
     heard: list[None] = []
@@ -211,18 +193,6 @@ async def test_calls_that_outlast_the_grace_end(run_dir: Path) -> None:
 
 async def test_large_messages_pass(running: GrpcServer) -> None:
     assert len((await ask(running.address, "large")).error) == 40 * 1024 * 1024
-
-
-async def test_a_client_finds_a_restarted_server(run_dir: Path) -> None:
-    address = f"unix:{run_dir}/s.sock"
-    async with connect(address) as channel:
-        stub = model_pb2_grpc.ModelServiceStub(channel)
-        for name in ("one", "two"):
-            started = server(address, Models(name))
-            await started.start()
-            response: Any = await stub.GetModel(model_pb2.GetModelRequest(), wait_for_ready=True)
-            assert response.model.model_id == name
-            await started.stop(0)
 
 
 def test_both_ends_agree_on_limits() -> None:

@@ -28,7 +28,7 @@ async def test_agents_speak_again_and_no_turn_is_lost() -> None:
 
 
 def spoken(agent: str, first: float, door: int = 0, failures: tuple[str, ...] = ()) -> Spoken:
-    return Spoken(agent, f"{agent}-{first}", first - 1, first, first + 1, None, (), door, failures)
+    return Spoken(agent, f"{agent}-{first}", first - 1, first, first + 1, (), door, failures)
 
 
 def test_the_first_token_after_a_loss_is_the_earliest() -> None:

@@ -12,7 +12,7 @@ from benchmarks.cluster.events import Failure, Found, Load, Simulation
 from benchmarks.cluster.inputs import Costs
 from benchmarks.cluster.policies import policies
 
-GIVEN = inputs.read()
+GIVEN = inputs.GIVEN
 COSTS = inputs.costs(GIVEN)
 ASKED: dict[str, Any] = {
     "nodes": 6,

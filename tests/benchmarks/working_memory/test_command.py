@@ -14,12 +14,12 @@ def comparison() -> tuple[Comparison, Performance]:
     """Of five agents, and a run of theirs in which all is right."""
     compared = Comparison(Sizes({5: 60}, [], 3))
     works = [Work("turn", q.phase, q.agent, q.expected, 300, 290, 8, 0.1) for q in compared.scenarios[5].questions]
-    return compared, Performance(works, {"ask-1": 1.0})
+    return compared, Performance(works, 1.0)
 
 
 def forgetting(performance: Performance) -> Performance:
     """One answer is another one."""
-    return Performance([replace(performance.works[0], text="All right."), *performance.works[1:]], {"ask-1": 1.0})
+    return Performance([replace(performance.works[0], text="All right."), *performance.works[1:]], 1.0)
 
 
 @pytest.mark.parametrize("way", ["persistent", "killed", "pool of 4"])
@@ -42,7 +42,7 @@ def test_without_memory_only_leaks_are_mistakes() -> None:
     question = next(each for each in scenario.questions if each.how == "withheld")
     secret = next(fact for fact in scenario.facts if fact.entity == question.entity)
     told = Work("note", question.phase, question.agent, secret.answer, 1, 0, 1, 0.1)
-    compared.add(5, "no memory", Performance([*right.works, told], {"ask-1": 1.0}))
+    compared.add(5, "no memory", Performance([*right.works, told], 1.0))
     (mistake,) = compared.mistakes()
     assert "no memory: leak" in mistake
 

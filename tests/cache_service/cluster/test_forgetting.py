@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cache_service.cluster import membership, nodes
+from cache_service.cluster.offline.commands import forget
+from cache_service.cluster.postgres.settings import Settings, Survives
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.connection import Connection
-from cache_service.ledger.postgres.settings import Settings, Survives
-from cache_service.offline.cluster.commands import forget
 from cache_service.offline.findings import CannotCheck
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until

@@ -15,9 +15,9 @@ import pytest
 from agentmem.v1 import cluster_pb2 as pb
 from cache_service.cluster import keys, membership
 from cache_service.cluster.keys import ApiKey, KeyTaken
+from cache_service.cluster.postgres.database import Postgres
+from cache_service.cluster.postgres.settings import Settings, Survives
 from cache_service.cluster.settings import ClusterSettings
-from cache_service.ledger.postgres.database import Postgres
-from cache_service.ledger.postgres.settings import Settings, Survives
 from tests.cache_service.cluster.several import Node, node
 from tests.postgres import Server
 

@@ -90,15 +90,12 @@ async def test_an_upload_that_another_node_deletes_meanwhile_leaves_nothing(
     await add(b.store, [1, 0], version)
     await asyncio.wait_for(held, 30)
     assert bucket.objects()
-    monkeypatch.setattr("cache_service.tiers.replication.Replicator.deleted", nothing_is_waited_for)
-    await a.store.delete()
+    deletion = asyncio.ensure_future(a.store.delete())
+    await until(lambda: not a.store.store._database.read_blocking(objects.present))
+    assert not deletion.done(), "it waits for the object"
     erased.set()
+    await deletion
     await until(lambda: not bucket.objects())
-
-
-async def nothing_is_waited_for(*_: object) -> int:
-    """In the place of the wait for objects, which this test would wait for itself."""
-    return 0
 
 
 async def test_uploads_go_on_whatever_the_server_says(two: tuple[Node, Node], bucket: s3.Bucket) -> None:
@@ -239,27 +236,6 @@ async def test_a_put_after_its_nodes_lease_is_over_leaves_nothing(
     comes_back()
     await until(lambda: not bucket.objects())
     assert not await a.store.store._database.read(objects.waiting, AgentKey("default", "ada", "m"))
-
-
-async def test_what_arrives_of_a_node_that_died_is_deleted_again(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its object is deleted before it is there, since nobody can know when it will be."""
-    monkeypatch.setattr(replication, "_AGAIN_SECONDS", 1.0)
-    monkeypatch.setattr(replication, "_IDLE_SECONDS", 0.1)
-    async with node(data, cluster, "a", settings(bucket)) as a:
-        version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-        await add(a.store, [1, 0], version)
-        await settled(a.store)
-        (key,) = bucket.objects()
-        bytes_of_it = bucket.read(key)
-        a.store.store._database.write_blocking(
-            lambda c: c.execute("UPDATE objects SET present = 0, uploader = 'gone'") and None
-        )
-        await erased(a)
-        assert not bucket.objects()
-        bucket.write(key, bytes_of_it)
-        await until(lambda: not bucket.objects())
 
 
 @pytest.mark.slow

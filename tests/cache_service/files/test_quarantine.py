@@ -1,11 +1,10 @@
-"""Quarantine: what failed is out of use and kept with its reason, and nothing else is."""
+"""A file that failed verification is deleted, and nothing else is."""
 
-import json
+import logging
 
 import grpc
 import pytest
 
-from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
@@ -13,17 +12,17 @@ from tests.cache_service.conftest import Running, field_of
 from tests.cache_service.tiers.test_blocks import add, found, on_disk
 
 
-async def test_quarantine_keeps_the_file_and_the_reason(store: Running) -> None:
+async def test_a_damaged_file_is_deleted_and_logged(store: Running, caplog: pytest.LogCaptureFixture) -> None:
     block = await add(store, [1])
     (file,) = await found(store, block)
     request = pb.QuarantineBlockRequest(namespace="default", name=block, reason="digest")
-    for _ in range(2):
-        await store.cache.QuarantineBlock(request)
-    assert not await found(store, block)
-    (kept,) = on_disk(store.data)
-    assert kept.startswith("quarantine/") and blockfile.digest(kv.read(store.data / kept)) == file.digest
-    reason = json.loads(kv.read(store.data / kept.replace(".safetensors", ".reason.json")))
-    assert reason["reason"] == "digest" and reason["size_bytes"] == file.size_bytes and reason["time"] > 0
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            await store.cache.QuarantineBlock(request)
+    assert not await found(store, block) and on_disk(store.data) == []
+    (logged,) = (record for record in caplog.records if record.getMessage().startswith("damaged file deleted"))
+    said = str(logged.__dict__)
+    assert all(part in said for part in (file.chain_hash.hex(), file.digest.hex(), "digest", str(file.size_bytes)))
     assert store.metric("agentmem_cache_quarantined_total", reason="digest") == 1
     await add(store, [1])
     assert await found(store, block), "a file that was computed again"
@@ -37,10 +36,10 @@ async def test_quarantine_of_a_vanished_file_forgets_its_row(store: Running) -> 
         await store.cache.QuarantineBlock(request)
         assert bool(await found(store, block)) == there
     assert on_disk(store.data) == []
-    assert store.metric("agentmem_cache_quarantined_total", reason="io_error") == 0, "nothing is kept"
+    assert store.metric("agentmem_cache_quarantined_total", reason="io_error") == 0
 
 
-async def test_a_file_that_was_replaced_meanwhile_is_not_quarantined(store: Running) -> None:
+async def test_a_file_that_was_replaced_meanwhile_is_not_deleted(store: Running) -> None:
     block = await add(store, [1])
     (old,) = await found(store, block)
     await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(), allow_missing=True))

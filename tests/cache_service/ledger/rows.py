@@ -54,7 +54,8 @@ def upload(connection: Connection, key: AgentKey, names: Iterable[FileName]) -> 
     for name in sorted(wanted):
         connection.execute(
             "INSERT INTO objects (kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent, first_token,"
-            " token_count, size_bytes, digest, present) VALUES (?, ?, ?, ?, ?, 'f', ?, 0, 2, 3, ?, 1)"
+            " token_count, size_bytes, digest, present, generation)"
+            " VALUES (?, ?, ?, ?, ?, 'f', ?, 0, 2, 3, ?, 1, '')"
             " ON CONFLICT DO NOTHING",
             (*name, *key, b"", b"d"),
         )

@@ -65,20 +65,6 @@ async def names(store: Running, agent: str = "ada", page_size: int | None = None
             return found
 
 
-async def test_a_fork_has_the_same_memory_and_a_life_of_its_own(store: Running) -> None:
-    await commit(store, [1, 2])
-    parent = await commit(store, [3])
-    child = await fork(store, "eve")
-    assert child.key == kv.key("eve") and child.version.version == 1 and child.version.uid != parent.uid
-    assert (child.tokens, child.turns, child.text_bytes) == (3, 2, 3)
-    await commit(store, [4], "eve")
-    await commit(store, [5])
-    assert (await tokens(store), await tokens(store, "eve")) == ([1, 2, 3, 5], [1, 2, 3, 4])
-    await store.delete()
-    assert await tokens(store, "eve") == [1, 2, 3, 4]
-    assert (await commit(store, [6], "eve")).version == 3
-
-
 async def test_a_fork_knows_its_source_until_that_is_deleted(store: Running) -> None:
     async def source(agent: str) -> tuple[str, int] | None:
         found = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent
@@ -154,33 +140,6 @@ async def test_a_fork_needs_a_source_and_a_free_name(store: Running) -> None:
     assert field_of(error) == "new_agent_id"
 
 
-async def test_a_fork_keeps_the_files_of_its_parent(store: Running) -> None:
-    version = await commit(store, [1])
-    shared = await add(store, [1], version)
-    child = await fork(store, "eve")
-    assert (child.blocks, child.tier) == (1, types_pb2.TIER_WARM)
-    assert (await store.delete()).freed_bytes == 0
-    (file,) = await found(store, shared)
-    assert (await store.delete(kv.key("eve"))).freed_bytes == file.size_bytes
-    assert on_disk(store.data) == []
-
-
-async def test_a_snapshot_is_restored_as_a_new_version(store: Running) -> None:
-    await commit(store, [1, 2])
-    made = await snapshot(store, "here")
-    assert (made.name, made.tokens, made.version.version, made.automatic) == ("here", 2, 1, False)
-    await commit(store, [3])
-    restored = await restore(store, "here")
-    assert (restored.version.version, restored.tokens, restored.turns) == (3, 2, 1)
-    assert await tokens(store) == [1, 2]
-    assert await names(store) == ["auto-2", "here"], "nothing is lost by going back"
-    assert (await restore(store, "here")).version.version == 3, "a retry"
-    assert (await restore(store, "auto-2")).version.version == 4
-    assert await tokens(store) == [1, 2, 3]
-    assert await names(store) == ["auto-2", "here"], "going forward drops no tokens"
-    assert (await commit(store, [4])).version == 5
-
-
 async def test_a_name_is_one_versions(store: Running) -> None:
     await commit(store, [1])
     first = await snapshot(store, "here")
@@ -218,38 +177,15 @@ async def test_snapshots_are_listed_newest_first_in_pages(store: Running) -> Non
         assert await names(store, page_size=size) == wanted[::-1]
 
 
-async def test_the_last_four_automatic_snapshots_stay(store: Running) -> None:
-    await commit(store, [0, 0])
-    await snapshot(store, "mine")
-    for token in range(1, 8):
-        await commit(store, [token], keep=1)
-    assert await names(store) == ["auto-7", "auto-6", "auto-5", "auto-4", "mine"]
-    await restore(store, "auto-4")
-    assert await tokens(store) == [0, 3], "the one that its own restore has pushed out"
-    assert await names(store) == ["auto-8", "auto-7", "auto-6", "auto-5", "mine"]
-    await restore(store, "mine")
-    assert await tokens(store) == [0, 0]
-
-
-async def test_a_trim_is_a_new_version_and_leaves_a_snapshot(store: Running) -> None:
-    await commit(store, [1, 2, 3])
-    await commit(store, [4])
-    trimmed = await trim(store, 2, if_version=2)
-    assert (trimmed.version.version, trimmed.tokens, trimmed.turns) == (3, 2, 0)
-    assert await tokens(store) == [1, 2] and await names(store) == ["auto-2"]
-    assert (await trim(store, 2, if_version=2)).version.version == 3, "a retry"
-    assert (await trim(store, 2)).version.version == 3, "nothing to drop"
-    for keep, if_version in ((1, 2), (1, 4), (2, 1), (2, 2**64 - 1)):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await trim(store, keep, if_version)
-        assert code(error) is grpc.StatusCode.ABORTED
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await trim(store, 3)
-    assert field_of(error) == "keep_tokens"
-    assert (await trim(store, 0)).tokens == 0
-    assert await tokens(store) == []
-    await commit(store, [9])
-    assert await tokens(store) == [9]
+async def test_a_fork_keeps_the_files_of_its_parent(store: Running) -> None:
+    version = await commit(store, [1])
+    shared = await add(store, [1], version)
+    child = await fork(store, "eve")
+    assert (child.blocks, child.tier) == (1, types_pb2.TIER_WARM)
+    assert (await store.delete()).freed_bytes == 0
+    (file,) = await found(store, shared)
+    assert (await store.delete(kv.key("eve"))).freed_bytes == file.size_bytes
+    assert on_disk(store.data) == []
 
 
 async def test_a_snapshot_keeps_its_files_until_it_is_deleted(store: Running) -> None:
@@ -316,17 +252,6 @@ async def test_a_fork_of_a_part_keeps_no_more_than_the_part(store: Running) -> N
     ledger = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("eve")))).ledger
     assert list(ledger.token_ids) == TOKENS[:2] and ledger.text == TEXT * 2 and not ledger.turns
     assert traces(store.data, TEXT * 3, TOKENS[2].to_bytes(4, "little")) == []
-
-
-async def test_a_turn_of_a_branch_that_is_gone_is_still_replayed(store: Running) -> None:
-    request = kv.turn([1, 2], request_id="r", request_digest=b"d")
-    first = (await store.cache.CommitTurn(request)).version
-    for token in range(6):
-        await commit(store, [token], keep=0)
-    assert (await store.cache.CommitTurn(request)).replayed.version == first
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await fork(store, "eve", at_version=1)
-    assert code(error) is grpc.StatusCode.NOT_FOUND
 
 
 async def test_branches_stay_in_their_namespace(store: Running) -> None:

@@ -37,18 +37,6 @@ async def read(store: Running, agent: str = "ada") -> pb.OpenCacheResponse:
     return await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
 
 
-async def test_an_agent_with_its_turns(store: Running) -> None:
-    ledger = content([11, 2, 333, 4, 5], (2, 1), (2, 0), (5, 3))
-    version = await create(store, ledger)
-    opened = await read(store)
-    assert opened.version == version and version.version == 3
-    for turn, number in zip(ledger.turns, (1, 2, 3), strict=True):
-        turn.version = number
-    assert opened.ledger == ledger
-    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
-    assert (agent.tokens, agent.turns, agent.text_bytes) == (5, 3, len(ledger.text))
-
-
 async def test_tokens_behind_the_last_turn_are_no_turn(store: Running) -> None:
     version = await create(store, content([1, 2, 3], (2, 1)))
     opened = await read(store)
@@ -60,26 +48,12 @@ async def test_tokens_behind_the_last_turn_are_no_turn(store: Running) -> None:
     assert [(turn.version, turn.end_token) for turn in (await read(store)).ledger.turns] == [(1, 2), (3, 4)]
 
 
-async def test_an_empty_ledger(store: Running) -> None:
-    version = await create(store, content([]))
-    assert (await read(store)).version == version
-    assert (await store.cache.CommitTurn(kv.turn([4], version))).version.version == 2
-
-
 async def test_it_can_be_forked_at_a_turn_and_deleted(store: Running) -> None:
     await create(store, content([1, 2, 3], (1, 0), (3, 1)))
     fork = agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="bob", at_version=1)
     assert (await store.agents.ForkAgent(fork)).agent.tokens == 1
     assert (await store.delete()).deleted == 1
     assert list((await read(store, "bob")).ledger.token_ids) == [1]
-
-
-async def test_an_agent_that_exists_is_left_alone(store: Running) -> None:
-    await store.cache.CommitTurn(kv.turn([7]))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await create(store, content([1, 2]))
-    assert code(caught) == grpc.StatusCode.ALREADY_EXISTS
-    assert list((await read(store)).ledger.token_ids) == [7]
 
 
 @pytest.mark.parametrize(

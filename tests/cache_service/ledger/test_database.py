@@ -41,16 +41,6 @@ def names(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in connection.execute("SELECT workflow_id FROM workflow_records ORDER BY id")]
 
 
-async def test_a_transaction_that_raises_changes_nothing(database: Database) -> None:
-    def work(connection: sqlite3.Connection) -> None:
-        put(connection, "a")
-        raise KeyError("no")
-
-    with pytest.raises(KeyError):
-        await database.write(work)
-    assert await database.read(names) == []
-
-
 async def test_work_is_done_for_the_request_that_asks(database: Database) -> None:
     trace = tracing.Trace("a")
     with tracing.serving(trace):
@@ -213,14 +203,3 @@ def test_an_older_schema_is_brought_along_script_by_script(tmp_path: Path, monke
         opened(second, "CREATE TABLE half (x); NOT EVEN SQL;")
     assert opened(second) == ["old", "1"]
     assert opened(second, "CREATE TABLE half (x);") == ["old", "1", "2"]
-
-
-def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        database = Database(tmp_path / "store.db")
-        database.open()
-        database.write_blocking(partial(put, name=name))
-        database.close()
-    with sqlite3.connect(tmp_path / "store.db") as connection:
-        assert names(connection) == ["first", "second"]
-    connection.close()

@@ -40,19 +40,6 @@ async def find(store: Running, hashes: list[bytes], **fields: str) -> tuple[str,
     return found.agent.key.agent_id, found.matched_messages, found.version.version
 
 
-async def test_the_longest_conversation_that_begins_this_one(store: Running) -> None:
-    await talk(store, "short", TALK[:2])
-    await talk(store, "long", TALK[:4])
-    await talk(store, "longer", TALK[:9])
-    await talk(store, "else", OTHER)
-    assert await find(store, TALK[:8]) == ("long", 4, 1)
-    assert await find(store, TALK[:3]) == ("short", 2, 1)
-    assert await find(store, TALK[:1]) is None
-    assert await find(store, []) is None
-    assert await find(store, OTHER) == ("else", 2, 1)
-    assert await find(store, TALK) == ("longer", 9, 1), "far behind the end of a long conversation"
-
-
 async def test_a_past_state_is_found_where_its_agent_went_on_otherwise(store: Running) -> None:
     first = await talk(store, "a", TALK[:2])
     second = await talk(store, "a", TALK[:4], first, 1)

@@ -21,26 +21,6 @@ async def fork(store: Running, new: str, **fields: object) -> types_pb2.AgentVer
     return (await store.agents.ForkAgent(request)).agent.version
 
 
-async def test_every_new_version_has_a_revision_of_its_own(store: Running) -> None:
-    made = [(await store.cache.CommitTurn(kv.turn([1, 2, 3]))).version]
-    made.append((await store.cache.CommitTurn(kv.turn([4], made[-1], keep=3))).version)
-    named = agent_pb2.CreateSnapshotRequest(key=kv.key(), name="s")
-    assert (await store.agents.CreateSnapshot(named)).snapshot.version == made[-1]
-    made.append(await trim(store, 2))
-    restore = agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="s")
-    made.append((await store.agents.RestoreSnapshot(restore)).agent.version)
-    assert (await store.agents.RestoreSnapshot(restore)).agent.version == made[-1], "nothing has changed"
-    made.append(await fork(store, "eve"))
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
-    assert opened.version == made[3]
-    create = pb.CreateAgentRequest(key=kv.key("imported"), ledger=opened.ledger)
-    made.append((await store.cache.CreateAgent(create)).version)
-    returned = kv.turn([9], made[3], keep=1, snapshot_version=2)
-    made.append((await store.cache.CommitTurn(returned)).version)
-    assert [each.version for each in made] == [1, 2, 3, 4, 1, len(opened.ledger.turns), 6]
-    assert {len(each.revision) for each in made} == {16} and len({each.revision for each in made}) == len(made)
-
-
 async def test_a_repeated_commit_that_returns_to_a_snapshot_is_known(store: Running) -> None:
     """It makes two versions, and its turn's is the second."""
     first = (await store.cache.CommitTurn(kv.turn([1, 2, 3]))).version

@@ -5,6 +5,7 @@ On both engines; of PostgreSQL only the connections are closed and opened again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,10 @@ from agentmem.kv.ledger import Ledger
 from cache_service.damage import LedgerDamaged
 from cache_service.ledger import segments
 from cache_service.ledger.database import Database
-from cache_service.ledger.postgres.database import Postgres
-from cache_service.ledger.postgres.settings import Settings
 from cache_service.ledger.segments import EMPTY, Head
 from tests.full_matrix import FULL
 
+from ..conftest import ENGINES
 from .conftest import Engine
 
 Token = tuple[int, bytes]
@@ -104,15 +104,16 @@ class LedgerMachine(RuleBasedStateMachine):
 class Engines:
     """A place for one ledger, on one of the engines."""
 
-    place: Path | Settings
+    place: Path | None
+    made: Callable[[], Engine]
 
     def opened(self) -> Engine:
-        found = Database(self.place) if isinstance(self.place, Path) else Postgres(self.place)
+        found = self.made()
         found.open()
         return found
 
     def empty(self) -> None:
-        if isinstance(self.place, Path):
+        if self.place is not None:
             for file in self.place.parent.glob(f"{self.place.name}*"):
                 file.unlink()
         else:
@@ -122,10 +123,16 @@ class Engines:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_ledger_reads_back(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    place = tmp_path / "store.db" if engine == "sqlite" else request.getfixturevalue("postgres_settings")
-    LedgerMachine.engine = Engines(place)
+    if engine == "sqlite":
+        place = tmp_path / "store.db"
+        LedgerMachine.engine = Engines(place, lambda: Database(place))
+    else:
+        from cache_service.cluster.postgres.database import Postgres
+
+        where = request.getfixturevalue("postgres_settings")
+        LedgerMachine.engine = Engines(None, lambda: Postgres(where))
     examples = settings(max_examples=40 if FULL else 20, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(LedgerMachine, settings=examples)
 

@@ -17,27 +17,6 @@ async def ledger(store: Running, key: types_pb2.AgentKey | None = None) -> pb.Op
     return await store.cache.OpenCache(pb.OpenCacheRequest(key=key or kv.key()))
 
 
-async def test_versions_grow_by_one_under_one_uid(store: Running) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([1, 2]))).version
-    second = (await store.cache.CommitTurn(kv.turn([3], first, keep=2))).version
-    assert (first.version, second.version) == (1, 2) and first.uid == second.uid != ""
-    opened = await ledger(store)
-    assert list(opened.ledger.token_ids) == [1, 2, 3] and opened.ledger.tokenizer_hash == "t"
-    assert [(turn.version, turn.end_token, turn.generated_tokens) for turn in opened.ledger.turns] == [
-        (1, 2, 1),
-        (2, 3, 1),
-    ]
-
-
-async def test_the_ledger_is_not_sent_to_who_has_it(store: Running) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([1]))).version
-    assert not (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), known=first))).HasField("ledger")
-    await store.cache.CommitTurn(kv.turn([2], first, keep=1))
-    assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), known=first))).HasField("ledger")
-    other = types_pb2.AgentVersion(uid="other", version=2)
-    assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), known=other))).HasField("ledger")
-
-
 async def test_a_repeated_request_id_adds_nothing_and_answers_the_same(store: Running) -> None:
     record = pb.TurnRecord(
         delta=inference_pb2.Delta(text="é", token_ids=[1]), finished=inference_pb2.Finished(durable=True)
@@ -56,54 +35,6 @@ async def test_a_repeated_request_id_adds_nothing_and_answers_the_same(store: Ru
     assert not (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), request_id="q"))).HasField("turn")
 
 
-async def test_a_request_id_belongs_to_one_agent_and_one_digest(store: Running) -> None:
-    request = kv.turn([1], request_id="r", request_digest=b"d")
-    await store.cache.CommitTurn(request)
-    other = await store.cache.CommitTurn(kv.turn([2], agent=kv.key("eve"), request_id="r", request_digest=b"e"))
-    assert not other.HasField("replayed")
-    request.request_digest = b"e"
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.CommitTurn(request)
-    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == "request_id"
-
-
-async def test_turns_without_a_request_id_are_all_added(store: Running) -> None:
-    version = types_pb2.AgentVersion()
-    for token in range(3):
-        version = (await store.cache.CommitTurn(kv.turn([token], version, keep=token))).version
-    assert version.version == 3
-
-
-@pytest.mark.parametrize(
-    "base",
-    [
-        types_pb2.AgentVersion(),
-        types_pb2.AgentVersion(version=2),
-        types_pb2.AgentVersion(uid="another", version=2),
-        types_pb2.AgentVersion(uid="present", version=1),
-        types_pb2.AgentVersion(uid="present", version=3),
-    ],
-)
-async def test_a_turn_on_another_state_is_aborted_and_told_the_present_one(
-    store: Running, base: types_pb2.AgentVersion
-) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([1]))).version
-    second = (await store.cache.CommitTurn(kv.turn([2], first, keep=1))).version
-    if base.uid == "present":
-        base = types_pb2.AgentVersion(uid=second.uid, version=base.version)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.CommitTurn(kv.turn([3], base, keep=0))
-    assert code(error) is grpc.StatusCode.ABORTED and "2" in (error.value.details() or "")
-    assert list((await ledger(store)).ledger.token_ids) == [1, 2]
-
-
-async def test_a_turn_on_an_agent_that_is_gone_is_aborted(store: Running) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.CommitTurn(kv.turn([1], types_pb2.AgentVersion(uid="u", version=3)))
-    assert code(error) is grpc.StatusCode.ABORTED
-    assert not (await ledger(store)).version.uid
-
-
 async def test_of_concurrent_writers_one_wins(store: Running) -> None:
     base = (await store.cache.CommitTurn(kv.turn([0]))).version
 
@@ -119,26 +50,6 @@ async def test_of_concurrent_writers_one_wins(store: Running) -> None:
     assert outcomes.count(grpc.StatusCode.ABORTED) == 19
     opened = await ledger(store)
     assert list(opened.ledger.token_ids) == [0, winner] and opened.version.version == 2
-
-
-async def test_keeping_less_drops_text_and_turns_with_the_tokens(store: Running) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([100, 200, 300]))).version
-    second = (await store.cache.CommitTurn(kv.turn([4], first, keep=2))).version
-    opened = await ledger(store)
-    assert list(opened.ledger.token_ids) == [100, 200, 4]
-    assert opened.ledger.text == b"1002004" and list(opened.ledger.offsets) == [3, 6, 7]
-    assert [turn.version for turn in opened.ledger.turns] == [2]
-    await store.cache.CommitTurn(kv.turn([], second, keep=0))
-    opened = await ledger(store)
-    assert not opened.ledger.token_ids and not opened.ledger.text and opened.version.version == 3
-
-
-async def test_an_empty_turn_is_a_turn(store: Running) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([1]))).version
-    second = (await store.cache.CommitTurn(kv.turn([], first, keep=1, request_id="empty"))).version
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), request_id="empty"))
-    assert opened.turn.version == second and list(opened.ledger.token_ids) == [1]
-    assert [turn.end_token for turn in opened.ledger.turns] == [1, 1]
 
 
 @pytest.mark.parametrize(

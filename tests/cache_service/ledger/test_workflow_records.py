@@ -58,23 +58,6 @@ async def listed(store: Running, size: int | None = None) -> list[list[pb.Workfl
     return pages
 
 
-async def test_records_grow_by_one_and_are_read_back(store: Running) -> None:
-    assert (await store.cache.PutWorkflowRecord(put("w"))).version == 1
-    assert (await store.cache.PutWorkflowRecord(put("w", 1, b"q", summary=b"s"))).version == 2
-    found = (await store.cache.GetWorkflowRecord(get())).record
-    assert found == pb.WorkflowRecord(namespace="n", workflow_id="w", version=2, payload=b"q", summary=b"s")
-
-
-@pytest.mark.parametrize("base", [0, 2, 2**64 - 1])
-async def test_a_record_in_another_version_is_aborted(store: Running, base: int) -> None:
-    await store.cache.PutWorkflowRecord(put("w"))
-    for call in (store.cache.PutWorkflowRecord(put("w", base)), store.cache.DeleteWorkflowRecord(delete("w", base))):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call
-        assert code(error) is grpc.StatusCode.ABORTED and "version 1" in (error.value.details() or "")
-    assert (await store.cache.GetWorkflowRecord(get())).record.payload == b"p"
-
-
 async def test_another_namespaces_record_is_not_found(store: Running) -> None:
     await store.cache.PutWorkflowRecord(put("w"))
     for call in (
@@ -180,15 +163,6 @@ async def test_events_are_appended_and_read_from_any_of_them_on(store: Running) 
     assert (found.record.payload, list(found.events)) == (b"other", events)
     (listed_record,) = (await listed(store))[0]
     assert not listed_record.HasField("payload")
-
-
-async def test_a_put_that_is_aborted_appends_nothing(store: Running) -> None:
-    await store.cache.PutWorkflowRecord(put("w", events=[b"one"]))
-    for _ in range(2):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.cache.PutWorkflowRecord(put("w", 0, events=[b"two"]))
-        assert code(error) is grpc.StatusCode.ABORTED
-    assert list((await store.cache.GetWorkflowRecord(get())).events) == [b"one"]
 
 
 async def test_what_is_no_put(store: Running) -> None:

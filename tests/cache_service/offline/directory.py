@@ -124,7 +124,7 @@ def block(data: Path, tokens: list[int], index: int) -> Path:
     return data / "blocks" / name[:2] / f"{name}.safetensors"
 
 
-WARM_TABLES = ("files", "held", "published", "followed", "evicted", "quarantined", "uploads", "usage", "kv_bytes")
+WARM_TABLES = ("files", "held", "published", "followed")
 """Tables of warm.db; no table of store.db has one of these names."""
 _CHANGED = re.compile(r"(?:UPDATE|INTO|FROM) (\w+)")
 

@@ -30,7 +30,6 @@ from .directory import (
     flip,
     headers,
     ledgers,
-    query,
     zero_table,
 )
 
@@ -128,11 +127,6 @@ STRAYS: dict[str, tuple[Fault, list[str]]] = {
     "a file without a row": (orphan, ["orphan"]),
     "a copy in another folder": (misplace, ["orphan"]),
     "left in staging": (lambda data: put(data, "staging/half.safetensors"), ["staging"]),
-    "quarantined without a row": (lambda data: put(data, "quarantine/x.safetensors"), ["orphan"]),
-    "a quarantined row alone": (
-        lambda data: [path.unlink() for path in (data / "quarantine").iterdir()] and None,
-        ["missing file"],
-    ),
     "an open file": (lambda data: block(data, ADA, 0).chmod(0o644), ["mode"]),
     "an open database": (lambda data: (data / "store.db").chmod(0o640), ["mode"]),
     "an open warm.db": (lambda data: (data / "warm.db").chmod(0o640), ["mode"]),
@@ -145,7 +139,7 @@ async def test_what_turns_made_is_clean_and_not_a_byte_of_it_changes(clean: Path
     before = everything(clean)
     checked = check(clean)
     assert checked.findings == [] and checked.is_clean
-    assert (checked.agents, checked.published, checked.quarantined) == (3, 9, 1)
+    assert (checked.agents, checked.published) == (3, 9)
     assert everything(clean) == before
 
 
@@ -168,27 +162,12 @@ async def test_a_fault_is_found_named_and_mended(clean: Path, fault: str) -> Non
 
 
 async def test_what_the_store_never_makes_is_found_and_left(clean: Path) -> None:
-    for name in ("blocks/notes.txt", "staging/notes.txt", "quarantine/notes.txt"):
+    for name in ("blocks/notes.txt", "staging/notes.txt"):
         put(clean, name)
     checked = check(clean, repair=True)
-    assert sorted(finding.what for finding in checked.findings) == ["orphan", "orphan", "staging"]
+    assert sorted(finding.what for finding in checked.findings) == ["orphan", "staging"]
     assert checked.mended == [] and all("move it away" in finding.repair for finding in checked.findings)
-    assert len(list(clean.rglob("notes.txt"))) == 3
-
-
-async def test_a_bad_file_is_kept_with_its_reason(clean: Path) -> None:
-    path = block(clean, ADA, 0)
-    flip(path)
-    content = path.read_bytes()
-    check(clean, repair=True)
-    assert not path.exists()
-    (kept,) = (file for file in (clean / "quarantine").glob("*.safetensors") if file.read_bytes() == content)
-    note = json.loads(kept.with_suffix(".reason.json").read_text())
-    assert note["reason"] == "digest" and note["kind"] == "block" and note["size_bytes"] == len(content)
-    assert query(clean, "SELECT agent_id FROM quarantined WHERE file = ?", kept.name) == [("ada",)]
-    async with running(clean) as store:
-        await store.delete()
-    assert not kept.exists(), "erased with its agent"
+    assert len(list(clean.rglob("notes.txt"))) == 2
 
 
 LEDGER_FAULTS = {

@@ -31,7 +31,7 @@ async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: 
     assert query(branched, "SELECT count(*) FROM snapshots WHERE automatic") == [(4,)]
     assert query(branched, "SELECT count(*) FROM segments WHERE generated_tokens = -1")[0][0] == 1, "one is cut"
     assert query(branched, "SELECT count(*) FROM turns WHERE segment IS NULL")[0][0] > 0
-    assert query(branched, "SELECT count(*) FROM evicted")[0][0] > 0
+    assert query(branched, "SELECT count(*) FROM published WHERE evicted = 1")[0][0] > 0
     assert query(branched, "SELECT count(*) FROM held WHERE snapshot")[0][0] > 0
     before = everything(branched)
     checked = check(branched)

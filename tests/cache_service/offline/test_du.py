@@ -25,12 +25,9 @@ async def filled(data: Path) -> Path:
 
 
 def kv_bytes(data: Path) -> int:
-    """Bytes of all KV, in quarantine and notes included."""
+    """Bytes of all KV."""
     return sum(
-        path.stat().st_size
-        for folder in ("blocks", "windows", "quarantine")
-        for path in (data / folder).rglob("*")
-        if path.is_file()
+        path.stat().st_size for folder in ("blocks", "windows") for path in (data / folder).rglob("*") if path.is_file()
     )
 
 
@@ -53,11 +50,9 @@ async def test_kinds_agents_and_namespaces_Totals(filled: Path) -> None:
             own += filled.rglob(f"{headers(ADA[:300])[-1].chain_hash.hex()}.safetensors")
         assert len(own) == (4 if name == "ada" else 2)
         assert agents[name].kv_own == sum(path.stat().st_size for path in own)
-    assert agents["bob"].quarantined == found.totals["quarantine"] > 0
-    assert found.totals["blocks"] + found.totals["windows"] + found.totals["quarantine"] == kv_bytes(filled)
+    assert found.totals["blocks"] + found.totals["windows"] == kv_bytes(filled)
     assert sum(agent.ledger for agent in found.agents) == ledger_bytes(filled)
-    notes = sum(path.stat().st_size for path in filled.rglob("*.reason.json"))
-    assert found.namespaces == {"default": kv_bytes(filled) - notes + ledger_bytes(filled)}, "as its quota counts them"
+    assert found.namespaces == {"default": kv_bytes(filled) + ledger_bytes(filled)}, "as its quota counts them"
     assert found.totals["staging"] == 0 and found.totals["database"] == sum(
         path.stat().st_size for path in filled.glob("*.db")
     )
@@ -69,8 +64,7 @@ async def test_forks_share_and_an_agent_whose_kv_was_evicted_has_none(data: Path
     found = {agent.key.agent_id: agent for agent in usage(data).agents}
     assert found["bob"].kv_own > 0 < found["ada"].kv_shared == found["eve"].kv_shared
     assert found["idle"].kv_own == 0 < found["idle"].ledger
-    notes = sum(path.stat().st_size for path in data.rglob("*.reason.json"))
-    assert sum(usage(data).namespaces.values()) == kv_bytes(data) - notes + ledger_bytes(data)
+    assert sum(usage(data).namespaces.values()) == kv_bytes(data) + ledger_bytes(data)
 
 
 async def test_records_of_runs_are_the_namespaces_as_its_quota_counts_them(data: Path) -> None:
@@ -85,7 +79,7 @@ async def test_records_of_runs_are_the_namespaces_as_its_quota_counts_them(data:
 
 async def test_the_command_tells_people_and_machines(filled: Path) -> None:
     result = CliRunner().invoke(main, ["du", str(filled)])
-    assert result.exit_code == 0 and "default/ada/demo" in result.output and "quarantine" in result.output
+    assert result.exit_code == 0 and "default/ada/demo" in result.output
     result = CliRunner().invoke(main, ["du", str(filled), "--json"])
     told = json.loads(result.output)
     assert {agent["agent_id"] for agent in told["agents"]} == {"ada", "eve", "bob"} and told["totals"]["blocks"] > 0

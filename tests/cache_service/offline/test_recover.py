@@ -152,7 +152,7 @@ async def test_a_whole_directory_is_copied_whole(data: Path) -> None:
     assert query(data, HELD) == query(new(data), HELD), "snapshots keep their numbers"
     assert os.path.samefile(block(data, ADA, 0), block(new(data), ADA, 0)), "linked, not copied"
     assert sorted(path.name for path in new(data).iterdir()) == [
-        "blocks", "lock", "quarantine", "staging", "store.db", "warm.db", "windows",
+        "blocks", "lock", "staging", "store.db", "warm.db", "windows",
     ]  # fmt: skip
     async with running(new(data)) as store:
         request = agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine")

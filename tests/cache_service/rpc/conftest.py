@@ -1,4 +1,4 @@
-"""The store's services on both engines: one machine's, and one node of a cluster."""
+"""The store's services on each engine that there is: one machine's, and one node of a cluster."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cache_service.cluster.settings import ClusterSettings
-
-from ..conftest import Running, running
+from ..conftest import ENGINES, Running, running
 
 one_machines = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 """For a test that looks into store.db, or holds its transactions."""
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=ENGINES)
 async def store(request: pytest.FixtureRequest, data: Path) -> AsyncIterator[Running]:
-    shared: ClusterSettings | None = None
-    if request.param == "postgres":
-        shared = request.getfixturevalue("cluster")
+    shared = request.getfixturevalue("cluster") if request.param == "postgres" else None
     async with running(data, cluster=shared) as store:
         yield store

@@ -145,7 +145,7 @@ def secret_turn(agent: str, **fields: object) -> pb.CommitTurnRequest:
 
 @one_machines
 async def test_deletion_leaves_no_bytes(store: Running) -> None:
-    """Not in the database, not in its WAL, not in files of KV, staged, published, old or in quarantine."""
+    """Not in the database, not in its WAL, not in files of KV, staged, published or old."""
     packed = b"".join(token.to_bytes(4, "little") for token in TOKENS[:2])
     patterns = [TEXT, packed, b"only-ada", b"label of only-ada"]
     first = (await store.cache.CommitTurn(secret_turn("only-ada"))).version
@@ -153,8 +153,6 @@ async def test_deletion_leaves_no_bytes(store: Running) -> None:
     bystander = (await store.cache.CommitTurn(kv.turn([7], agent=kv.key("eve")))).version
     referenced = await add(store, [1], second, "only-ada")
     unreferenced = await add(store, [2], None, "only-ada")
-    bad = await add(store, [3], None, "only-ada")
-    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
     others = await add(store, [4], bystander, "eve")
     patterns += [kv.read(file.path)[-32:] for file in await found(store, referenced, unreferenced)]
     assert traces(store.data, TEXT) and traces(store.data, packed) and len(patterns) == 6
@@ -166,7 +164,6 @@ async def test_deletion_leaves_no_bytes(store: Running) -> None:
     assert [Path(file.path).relative_to(store.data).as_posix() for file in await found(store, others)] == on_disk(
         store.data
     )
-    assert list((store.data / "quarantine").iterdir()) == []
     after = sum(path.stat().st_size for path in store.data.rglob("*") if path.is_file())
     assert after < before - 2 * len(TOKENS) * len(TEXT), "the ledger's pages were given back"
     assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("eve")))).version == bystander

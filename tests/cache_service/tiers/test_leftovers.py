@@ -10,7 +10,6 @@ import grpc
 import pytest
 
 from agentmem.kv.blockfile import FileKind, FileName
-from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files.directory import DataDirectory
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, running
@@ -47,17 +46,12 @@ async def test_a_start_sweeps_what_a_crash_has_left(data: Path) -> None:
         kv.delete((await found(store, vanished))[0].path)
         (staged,) = await stage(store, name(kv.header([3])))
         kv.copy(file.path, Path(staged.path))
-        bad = await add(store, [4])
-        await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
-    quarantined = sorted(path.name for path in (data / "quarantine").iterdir())
-    kv.copy(file.path, data / "quarantine" / "forgotten.safetensors")
     directory = DataDirectory(data)
     orphan = directory.path(FileName(FileKind.BLOCK, bytes(32)))
     kv.copy(file.path, orphan)
     async with running(data) as store:
         assert [each.path for each in await found(store, kept, vanished)] == [file.path]
-        assert sorted(path.name for path in (data / "quarantine").iterdir()) == quarantined
-        assert len(on_disk(data)) == 2
+        assert len(on_disk(data)) == 1
 
 
 async def test_what_a_killed_worker_has_left_goes_in_a_day(store: Running) -> None:

@@ -82,15 +82,6 @@ def test_what_the_events_tell_is_what_there_is(
         assert kinds[0] == "response.output_item.added" and kinds[-1] == "response.output_item.done"
 
 
-def test_the_order_of_a_text() -> None:
-    _, events = put_out(said("Hel"), said("lo"))
-    assert [event["type"].removeprefix("response.") for event in events] == [
-        *("output_item.added", "content_part.added", "output_text.delta", "output_text.delta", "output_text.done"),
-        *("content_part.done", "output_item.done"),
-    ]
-    assert events[4]["text"] == "Hello"
-
-
 def test_text_and_calls_are_items_of_their_own() -> None:
     output, _ = put_out(said("I look.", "a", "b"), said("Then"))
     assert [item["type"] for item in output.items] == ["message", "function_call", "function_call", "message"]

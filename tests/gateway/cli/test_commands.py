@@ -15,8 +15,8 @@ from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.cli.main import main
 
+from ..conftest import Command
 from ..scripted import ScriptedWorker, delta, finished, started
-from .conftest import Command
 
 
 def agent(name: str, tokens: int = 1234) -> agent_pb2.Agent:
@@ -144,23 +144,6 @@ async def test_chat_loads_its_model_first(worker: ScriptedWorker, agentmem: Comm
     assert "`agentmem up --model other=./somewhere`" in unknown.stderr
 
 
-async def test_chat_tries_again_with_the_same_id(worker: ScriptedWorker, agentmem: Command) -> None:
-    scripted = worker.script
-    seen: list[str] = []
-
-    async def loading_at_first(request: Any) -> AsyncIterator[Any]:
-        seen.append(request.request_id)
-        if len(seen) < 3:
-            raise errors.Unavailable("the model is loading", retry_after=0.01)
-        async for event in scripted(request):
-            yield event
-
-    worker.script = loading_at_first
-    assert (await agentmem("chat", "bob", "--message", "hi")).exit_code == 0
-    assert len(seen) == 3
-    assert len(set(seen)) == 1
-
-
 async def test_chat_waits_for_the_worker_before_its_first_turn(worker: ScriptedWorker, agentmem: Command) -> None:
     worker.error = errors.Unavailable("the store is starting", retry_after=0.01)
 
@@ -200,27 +183,6 @@ async def test_chat_goes_on_after_an_outage_in_mid_answer(
     assert said.stderr == "\n… waiting: the engine died\n"
     assert len(ids) == 3
     assert len(set(ids)) == 1
-
-
-async def test_chat_outlasts_a_worker_that_is_gone(worker: ScriptedWorker, agentmem: Command, run_dir: Path) -> None:
-    successor = ScriptedWorker(f"{run_dir}/worker.sock")
-
-    async def killed(request: Any) -> AsyncIterator[Any]:
-        yield started()
-        yield delta("Hel")
-        asyncio.get_running_loop().create_task(replace())
-        await asyncio.sleep(60)
-
-    async def replace() -> None:
-        await worker.stop()
-        await successor.start()
-
-    worker.script = killed
-    said = await agentmem("chat", "bob", "--message", "hi")
-    assert said.exit_code == 0
-    assert said.stdout.startswith("Hello 🌍\n")
-    assert successor.requests[-1] == worker.requests[-1]
-    await successor.stop()
 
 
 async def test_chat_that_fails_in_mid_answer_says_so(worker: ScriptedWorker, agentmem: Command) -> None:
@@ -296,8 +258,3 @@ def test_up_ends_with_2_where_there_is_something_to_mend(arguments: list[str], t
     said = CliRunner().invoke(main, ["up", "--data", str(tmp_path), *arguments])
     assert said.exit_code == 2
     assert said.output.startswith(f"Error: {told}")
-
-
-def test_help_names_the_commands() -> None:
-    output = CliRunner().invoke(main, ["--help"]).output
-    assert all(name in output for name in ("up", "agents", "models", "chat"))

@@ -20,7 +20,7 @@ from agentmem.v1 import model_pb2
 from gateway.cli import models
 from gateway.cli.main import main
 from gateway.cli.models import progress
-from tests.gateway.cli.conftest import Command
+from tests.gateway.conftest import Command
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured
 
@@ -86,21 +86,6 @@ async def test_a_load_that_fails(worker: ScriptedWorker, agentmem: Command) -> N
     assert failed.exit_code == 1
     assert failed.stderr == "Error: model 'demo' needs 5 GB more; set --pool-bytes lower\n"
     assert "is loaded" not in failed.output
-
-
-async def test_a_load_outlasts_a_worker_that_is_starting(worker: ScriptedWorker, agentmem: Command) -> None:
-    worker.stages = STAGES[:1]
-    worker.load_error = errors.Unavailable("the worker is draining", retry_after=0.01)
-
-    async def heal() -> None:
-        while len(worker.requests) < 3:
-            await asyncio.sleep(0.01)
-        worker.load_error = None
-
-    loaded, _ = await asyncio.gather(agentmem("models", "load", "demo"), heal())
-    assert loaded.exit_code == 0
-    assert loaded.stdout.splitlines()[-1].startswith("demo is loaded")
-    assert loaded.stderr == "… waiting: the worker is draining\n"
 
 
 async def test_unload(worker: ScriptedWorker, agentmem: Command) -> None:

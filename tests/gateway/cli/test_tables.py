@@ -14,8 +14,8 @@ from gateway.cli.agents import agents_table
 from gateway.cli.branches import snapshots_table
 from gateway.cli.keys import keys_table
 from gateway.cli.model_tables import models_table
-from gateway.cli.workflows.runs import workflows_table
 from gateway.edge.keys import new
+from gateway.workflows.cli.runs import workflows_table
 
 COLUMNS = 80
 NOW = datetime(2026, 7, 1, tzinfo=UTC)

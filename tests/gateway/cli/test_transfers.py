@@ -14,8 +14,8 @@ from agentmem import errors
 from agentmem.v1 import agent_pb2, types_pb2
 from gateway.cli.main import main
 
+from ..conftest import Command
 from ..scripted import ScriptedWorker
-from .conftest import Command
 from .test_commands import agent
 
 

@@ -13,7 +13,7 @@ from agentmem import v1
 from agentmem.channels import ClientTls, connect
 from agentmem.process.cluster_tls import read_cluster_tls
 from agentmem.v1 import cache_store_pb2, cache_store_pb2_grpc, inference_pb2, model_pb2, types_pb2
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 from tests.gateway.cluster.world import HOST, World, cluster, eventually, inference
 
 SERVICES = {

@@ -63,7 +63,7 @@ async def test_keys_are_read_when_they_have_changed_and_not_else(world: World) -
     assert before == 1
     world.ledger.has_keys(ADA)
     await until_all_say(world, ADAS, 200)
-    world["a"].gateway._node.wake()  # type: ignore[union-attr]
+    world["a"].gateway.parts.cluster.worker_changed()  # type: ignore[union-attr]
     synced = world.ledger.nodes["a"]
     await eventually(lambda: world.ledger.nodes["a"] is not synced)
     assert store.listed_keys == before + 1

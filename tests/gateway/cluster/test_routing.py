@@ -157,7 +157,7 @@ async def test_a_node_whose_worker_is_gone_is_passed_over_before_the_turn_begins
 
 async def test_a_node_that_is_gone_without_a_word_is_passed_over(world: World) -> None:
     world.says("ada", last_on="b")
-    await world["b"].gateway._node.door.stop(0)  # type: ignore[union-attr]
+    await world["b"].gateway.parts.cluster.door.stop(0)  # type: ignore[union-attr]
     events = await generate(world, "a", turn("ada"))
     assert events[-1].HasField("finished")
     assert world.turns()["b"] == 0

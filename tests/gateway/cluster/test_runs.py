@@ -56,7 +56,7 @@ def stub(channel: grpc.aio.Channel) -> Any:
 
 def runs(world: World, name: str) -> Runs:
     """The runs of a node's gateway."""
-    return world[name].gateway._runs
+    return world[name].gateway.parts.extensions[-1].runs
 
 
 def where(world: World) -> list[str]:
@@ -210,7 +210,7 @@ async def test_a_node_that_is_gone_leaves_its_runs_to_another_and_stops_when_it_
     assert len(turns.committed) == len(set(turns.committed)) == TURNS
     again = Watcher(world, "a", request_id="r", definition_yaml=FILE)
     assert (await again.ended()).turns == TURNS
-    taken = [node.gateway.metrics.workflows_taken_over._value.get() for node in world.nodes.values()]  # type: ignore[attr-defined]
+    taken = [node.gateway.parts.extensions[-1].runs._metrics.taken_over._value.get() for node in world.nodes.values()]  # type: ignore[attr-defined]
     assert sum(taken) == 1
 
 
@@ -339,7 +339,7 @@ async def test_a_node_does_not_ask_on(world: World, turns: SharedTurns) -> None:
 
 async def test_a_node_that_cannot_be_reached_is_named(world: World, turns: SharedTurns) -> None:
     first = await begun(world, turns)
-    await world["a"].gateway._node.door.stop(0)  # type: ignore[union-attr]
+    await world["a"].gateway.parts.cluster.door.stop(0)  # type: ignore[union-attr]
     other = Watcher(world, "b", resume_workflow_id=first.workflow_id)
     await asyncio.wait({other.task}, timeout=20)
     assert other.error is not None and other.error.code() is grpc.StatusCode.UNAVAILABLE
@@ -349,7 +349,7 @@ async def test_a_node_that_cannot_be_reached_is_named(world: World, turns: Share
 
 
 async def test_a_node_in_another_epoch_does_not_attend_to_earlier_runs(world: World) -> None:
-    node = world["b"].gateway._node
+    node = world["b"].gateway.parts.cluster
     assert node is not None and node.attends("a", 1)
     world.ledger.epochs["a"] = 2
     await eventually(lambda: node.attends("a", 2))

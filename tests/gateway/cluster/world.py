@@ -25,7 +25,7 @@ from agentmem.v1 import (
     types_pb2,
 )
 from gateway.app import Gateway
-from gateway.cli.cluster.certificates import authority, issue
+from gateway.cluster.cli.certificates import authority, issue
 from gateway.edge.keys import ApiKey
 from tests import scratch
 from tests.gateway.cluster.run_records import RunRecords
@@ -217,8 +217,8 @@ class TestNode:
     @property
     def ready(self) -> int:
         """How many nodes it takes for ready."""
-        assert self.gateway._node is not None
-        return sum(node.ready for node in self.gateway._node._membership.nodes())
+        assert self.gateway is not None
+        return sum(node.ready for node in self.gateway.parts.cluster._membership.nodes())
 
 
 class World:

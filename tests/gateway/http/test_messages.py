@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -14,11 +13,9 @@ import pytest
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.app import Gateway
 from gateway.http.middleware import AccessLogMiddleware
 from gateway.metrics import GatewayMetrics
 
-from ..running import settings
 from ..scripted import TOLD_VERSION, ScriptedWorker, delta, finished, started
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -117,16 +114,6 @@ async def test_the_name_of_every_event_is_set(worker: ScriptedWorker, http: http
         assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
     assert events[1] == 'event: ping\ndata: {"type":"ping"}'
     assert "🌍" in answer.text
-
-
-async def test_nothing_kept(run_dir: Path, worker: ScriptedWorker) -> None:
-    gateway = Gateway(settings(run_dir, anonymous="forget"))
-    await gateway.start()
-    base_url = f"http://{gateway.addresses['http']}"
-    async with anthropic.AsyncAnthropic(base_url=base_url, api_key="none") as client:
-        told = (await client.messages.create(**ASKED)).usage
-    await gateway.stop()
-    assert (told.cache_read_input_tokens, told.cache_creation_input_tokens, told.input_tokens) == (12, 0, 8)
 
 
 async def test_count_tokens(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:

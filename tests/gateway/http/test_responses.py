@@ -33,12 +33,6 @@ async def broken(_: Any) -> AsyncIterator[Any]:
     raise errors.ResourceExhausted("the pool is full")
 
 
-async def cut(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("half an ans")
-    yield finished(types_pb2.FINISH_REASON_LENGTH)
-
-
 def has(worker: ScriptedWorker, response: str, agent: str, version: int) -> None:
     """The response's turn is the last one of an agent."""
     key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id="demo")
@@ -90,27 +84,6 @@ async def test_what_the_sdk_got_can_be_sent_back(worker: ScriptedWorker, sdk: op
         assert (said.role, said.content, result.role, result.content) == ("assistant", "I look.", "tool", "a boat")
         (call,) = json.loads(said.tool_calls_json)
         assert (call["id"], call["function"]["name"]) == (result.tool_call_id, "look")
-
-
-async def test_the_limit_makes_it_incomplete(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    worker.script = cut
-    stream = await sdk.responses.create(model="demo", input="hi", stream=True, max_output_tokens=1)
-    *_, last = [event async for event in stream]
-    assert last.type == "response.incomplete"
-    assert last.response.incomplete_details is not None
-    assert last.response.incomplete_details.reason == "max_output_tokens"
-    assert last.response.output_text == "half an ans"
-
-
-async def test_a_failed_stream_ends_as_a_failure(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    worker.script = broken
-    stream = await sdk.responses.create(model="demo", input="hi", stream=True)
-    *_, last = [event async for event in stream]
-    assert last.type == "response.failed"
-    assert last.response.error is not None
-    assert (last.response.error.code, last.response.error.message) == ("rate_limit_exceeded", "the pool is full")
-    with pytest.raises(openai.RateLimitError):
-        await sdk.responses.create(model="demo", input="hi")
 
 
 class Boat(BaseModel):

@@ -23,11 +23,11 @@ from agentmem.errors import (
 )
 from agentmem.v1 import agent_pb2, workflow_pb2
 from gateway.edge.callers import Caller, Everyone
-from gateway.metrics import GatewayMetrics
 from gateway.upstream import ChannelWorker
 from gateway.workflows.beginning import check_memories
 from gateway.workflows.definition.parser import load
 from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.metrics import WorkflowMetrics
 from gateway.workflows.owners import Owner
 from gateway.workflows.records import Records, StoredRun
 from gateway.workflows.run import agent_keys
@@ -116,7 +116,7 @@ def kept() -> Kept:
 @pytest.fixture
 async def runs(worker: ScriptedWorker, kept: Kept) -> AsyncIterator[Runs]:
     async with connect(worker.target) as channel:
-        made = Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), GatewayMetrics(), most=2)
+        made = Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
         yield made
         await made.live.stop(5)
 
@@ -238,7 +238,8 @@ async def test_of_two_gateways_one_goes_on(worker: ScriptedWorker, kept: Kept) -
     worker.script = when_told
     async with connect(worker.target) as channel:
         both = [
-            Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), GatewayMetrics(), most=2) for _ in range(2)
+            Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
+            for _ in range(2)
         ]
         followed = [asyncio.create_task(all_of(await begun(runs))) for runs in both]
         await asyncio.sleep(0.3)
@@ -285,7 +286,7 @@ async def meeting(first: Runs, second: Runs, kept: Kept, *texts: str) -> list[An
 async def test_one_request_at_two_gateways_is_one_run(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
     """Who comes too late follows what the other has."""
     async with connect(worker.target) as channel:
-        other = Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), GatewayMetrics(), most=2)
+        other = Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
         told = await asyncio.gather(*map(all_of, await meeting(runs, other, kept)))
         assert len(runs.live.by_key) + len(other.live.by_key) == 0
         await other.live.stop(5)
@@ -300,7 +301,7 @@ async def test_another_workflow_under_the_same_request_at_another_gateway(
     runs: Runs, worker: ScriptedWorker, kept: Kept
 ) -> None:
     async with connect(worker.target) as channel:
-        other = Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), GatewayMetrics(), most=2)
+        other = Runs(cast(Any, kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
         outcomes = await meeting(runs, other, kept, FILE, FILE.replace("speak", "sing"))
         await other.live.stop(5)
     assert sum(isinstance(each, InvalidArgument) for each in outcomes) == 1

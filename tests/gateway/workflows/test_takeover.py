@@ -13,10 +13,10 @@ from agentmem.channels import connect
 from agentmem.errors import Unavailable
 from agentmem.v1 import cluster_pb2
 from gateway.edge.callers import Caller
-from gateway.metrics import GatewayMetrics
 from gateway.upstream import ChannelWorker
 from gateway.workflows import takeover
 from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.metrics import WorkflowMetrics
 from gateway.workflows.owners import NOBODY, Owner
 from gateway.workflows.records import State, StoredRun
 from gateway.workflows.runs import Runs
@@ -89,7 +89,7 @@ def keys() -> Keys:
 async def runs(worker: ScriptedWorker, kept: Kept, nodes: Nodes, keys: Keys) -> AsyncIterator[Runs]:
     worker.script = for_ever
     async with connect(worker.target) as channel:
-        made = Runs(cast(Any, kept), ChannelWorker(channel), keys, GatewayMetrics(), 2, nodes)
+        made = Runs(cast(Any, kept), ChannelWorker(channel), keys, WorkflowMetrics(None), 2, nodes)
         yield made
         await made.live.stop(5)
 
@@ -283,7 +283,7 @@ async def test_what_was_said_when_a_gateway_stopped_is_counted_once(
     slow = Slow()
     async with connect(worker.target) as channel:
         first, second = (
-            Runs(cast(Any, slow), ChannelWorker(channel), keys, GatewayMetrics(), 2, nodes) for _ in range(2)
+            Runs(cast(Any, slow), ChannelWorker(channel), keys, WorkflowMetrics(None), 2, nodes) for _ in range(2)
         )
         await first.begin(Caller("n", "k1"), "r", FILE.replace("system: You are a.", ""), {}, 0)
         [run] = first.live.by_key.values()
@@ -361,7 +361,7 @@ async def test_a_run_is_never_written_as_ended_without_its_last_event(worker: Sc
     worker.script = hello
     kept = Checked()
     async with connect(worker.target) as channel:
-        runs = Runs(cast(Any, kept), ChannelWorker(channel), Keys("k1"), GatewayMetrics(), 2, nodes)
+        runs = Runs(cast(Any, kept), ChannelWorker(channel), Keys("k1"), WorkflowMetrics(None), 2, nodes)
         events = asyncio.create_task(all_of(await runs.begin(Caller("n", "k1"), "r", FILE, {}, 0)))
         while not events.done():
             nodes.epoch += 1
@@ -376,7 +376,7 @@ async def test_a_run_is_never_written_as_ended_without_its_last_event(worker: Sc
 async def test_on_a_single_machine_no_record_names_an_owner(worker: ScriptedWorker, kept: Kept) -> None:
     worker.script = for_ever
     async with connect(worker.target) as channel:
-        alone = Runs(cast(Any, kept), ChannelWorker(channel), Keys(""), GatewayMetrics(), 2)
+        alone = Runs(cast(Any, kept), ChannelWorker(channel), Keys(""), WorkflowMetrics(None), 2)
         await alone.begin(WHO, "r", FILE, {}, 0)
         await alone.live.stop(5)
     [run] = kept.records.values()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentmem.v1 import workflow_pb2
 from gateway.workflows.totals import Totals
-from tests.gateway.cli.workflows.events import ABSENT, EVICTED, EXTEND, RUN, numbered, spoke, step, usage
+from tests.gateway.workflows.cli.events import ABSENT, EVICTED, EXTEND, RUN, numbered, spoke, step, usage
 
 
 def test_sums() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from inference_service.engine import balancing
 from inference_service.engine.attention.reference import plain_attention
-from inference_service.engine.balancing import apart, bases
+from inference_service.engine.balancing import bases
 from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.quantization import BALANCED, ROTATED, KVFormat
 from inference_service.engine.rotation import matrix
@@ -116,12 +116,3 @@ def test_a_text_of_one_token_gives_a_basis() -> None:
         assert np.isfinite(side).all()
         assert abs(np.linalg.det(side[0])) == pytest.approx(1.0)
         assert np.linalg.cond(side[0]) < 100
-
-
-def test_bases_are_apart_as_far_as_lengths_in_them() -> None:
-    random = np.random.default_rng(0)
-    a = random.normal(size=(WIDTH, WIDTH))
-    turned = a @ np.linalg.qr(random.normal(size=(WIDTH, WIDTH)))[0]
-    assert apart(a, turned) == pytest.approx(1.0)
-    assert apart(a, 2 * turned) == pytest.approx(apart(2 * turned, a)) == pytest.approx(4.0)
-    assert apart(np.zeros((2, 2)), np.eye(2)) == apart(np.eye(2), np.zeros((2, 2))) == np.inf

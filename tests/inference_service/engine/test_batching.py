@@ -31,19 +31,6 @@ from tests.oracle import Oracle
 pytestmark = pytest.mark.sampled(2)
 
 
-def test_turns_that_come_and_go_are_each_right(model: LoadedModel, oracle: Oracle) -> None:
-    turns = []
-    for number, (repeats, tokens) in enumerate([(9, 6), (1, 30), (16, 12), (2, 9), (5, 20)]):
-        turns.append(begin(model, prompt_of(model, number, repeats), tokens))
-        for _ in range(3):
-            model.engine.step()
-    run(model)
-    assert all(right(oracle, turn) and not turn.job.alone for turn in turns)
-    assert [len(turn.generated.token_ids) for turn in turns] == [6, 30, 12, 9, 20]
-    assert all(turn.whole for turn in turns)
-    assert len({token for turn in turns for token in turn.generated.token_ids}) > 15
-
-
 def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn's first and its last, and all before a prompt is computed. Others may wait for those of the next pass."""
     told: list[tuple[int, int, bool]] = []
@@ -62,21 +49,6 @@ def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, mon
     assert {mine for mine, others in later if not others} >= set(range(2, 10))
     assert (1, 0) in at_once and (30, 5) in at_once and any(others == 1 for _, others in at_once)
     assert {mine for mine, others in later if others == 5} >= set(range(20, 29))
-
-
-def test_seeds_and_penalties_do_not_depend_on_the_company(model: LoadedModel) -> None:
-    sampling = Sampling(
-        temperature=1.0, top_p=0.95, seed=7, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True
-    )
-    prompt = prompt_of(model, 0, 4)
-    alone = begin(model, prompt, 15, sampling)
-    run(model)
-    others = [begin(model, prompt_of(model, n, n), 25, Sampling(temperature=1.0, ignore_eos=True)) for n in (1, 6)]
-    model.engine.step()
-    accompanied = begin(model, prompt, 15, sampling)
-    run(model)
-    assert accompanied.generated.token_ids == alone.generated.token_ids
-    assert all(other.generated.sampled == 25 for other in others)
 
 
 def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) -> None:
@@ -183,7 +155,6 @@ def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
     assert good.generated.sampled == 5 and not good.job.alone
 
 
-@pytest.mark.slow
 def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, oracle: Oracle) -> None:
     turns = [begin(model, prompt_of(model, n, 3 * n + 1), 30) for n in range(3)]
     until_told(model, turns, 4)
@@ -218,19 +189,6 @@ def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
     round_of_turns()
     before = round_of_turns()
     assert max(round_of_turns() for _ in range(5)) <= before + 4096
-
-
-def test_a_turn_that_ends_leaves_its_kv_where_it_is(model: LoadedModel) -> None:
-    """In its blocks, and as no arrays."""
-    turn = begin(model, [5] * 300, tokens=3)
-    until_told(model, [turn])
-    assert turn.job.kv is not None
-    blocks = list(turn.job.kv.full.blocks)
-    before = packed(model, turn.job.kv, 300)
-    run(model)
-    assert turn.kv.full.blocks == blocks
-    assert differing(packed(model, turn.kv, 300), before) == 0
-    assert turn.whole
 
 
 def test_two_passes_that_fail_in_one_step_lose_nobody(
@@ -347,32 +305,3 @@ def test_a_cancelled_turn_whose_blocks_cannot_be_named_harms_no_other(
         turn.job.future.result(0)
     run(model)
     assert other.generated.sampled == 20 and right(oracle, other)
-
-
-def test_a_prompt_of_one_token(model: LoadedModel, oracle: Oracle) -> None:
-    turn = begin(model, [5], 6)
-    run(model)
-    assert right(oracle, turn) and turn.whole
-
-
-def test_a_stop_string_is_trimmed_off_wherever_it_comes(model: LoadedModel) -> None:
-    """Also right after a window slid: it keeps more than it shows."""
-    met = 0
-    for number in range(8):
-        prompt = prompt_of(model, number, 16)[:300]
-        free = begin(model, prompt, 30)
-        run(model)
-        ends = [sum(len(event.text) for event in free.events[: n + 1]) for n in range(30)]
-        text = "".join(event.text for event in free.events)
-        for stop, end in ((text[end - 3 : end], end) for end in ends[17:26]):
-            if len(stop) < 3 or "\ufffd" in stop or text.index(stop) != end - 3:
-                continue
-            turn = begin(model, prompt, 30, stop=(stop,))
-            run(model)
-            assert turn.generated.stop_string == stop
-            assert turn.whole and not turn.kv.lost
-            assert differing(packed(model, turn.kv), packed(model, free.kv, turn.kv.length)) == 0
-            met += 1
-        if met >= 3:
-            break
-    assert met

@@ -10,10 +10,9 @@ import mlx_lm
 import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
-from safetensors.numpy import save_file
 
 from benchmarks.loading import load
-from inference_service.engine.calibrating import TOKENS, calibrate, calibrate_in_time
+from inference_service.engine.calibrating import calibrate, calibrate_in_time
 from inference_service.engine.calibration import Calibration, Calibrations, LayerCalibration
 from inference_service.engine.device import on_cpu
 from inference_service.engine.network import Network
@@ -63,10 +62,6 @@ def test_a_slow_cpu_measures_over_fewer_tokens(llama: LoadedModel, seconds: floa
     assert calibrate_in_time(network, text[:100], llama.geometry, seconds) == calibrate(
         network, text[:100], llama.geometry
     ), "fewer are never too many"
-
-
-def test_a_text_is_long_enough(llama: LoadedModel) -> None:
-    assert len(sample(llama.tokenizer, TOKENS)) == TOKENS
 
 
 def test_what_is_kept_comes_back_bit_for_bit(llama: LoadedModel, tmp_path: Path) -> None:
@@ -184,11 +179,9 @@ MEANS = {"k.0": HALF, "v.0": HALF}
         {**MEANS, **AXES, **LENGTHS, "v_other.0": HALF},
     ],
 )
-def test_arrays_that_are_no_means_are_refused(arrays: dict[str, np.ndarray], tmp_path: Path) -> None:  # type: ignore[type-arg]
+def test_arrays_that_are_no_means_are_refused(arrays: dict[str, np.ndarray]) -> None:  # type: ignore[type-arg]
     with pytest.raises(ValueError, match="means"):
         Calibration.of_arrays(arrays)
-    if arrays:
-        save_file(arrays, tmp_path / f"{NAME}.safetensors")
 
 
 def test_a_mean_that_half_precision_cannot_hold_is_not_taken(llama: LoadedModel) -> None:

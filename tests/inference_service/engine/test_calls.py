@@ -56,24 +56,6 @@ def test_calls_are_told_and_stay_in_the_ledger_as_they_were_written(model: Loade
     assert told.ledger == b"I look.\n" + call + b"<|im_end|>"
 
 
-def test_several_calls_with_markers_across_tokens(model: LoadedModel) -> None:
-    told = answer(model, "both")
-    assert (told.text, told.calls) == ("", [("get_time", {}), ("get_weather", {"city": "Rome", "days": 2})])
-
-
-def test_a_broken_call_is_text(model: LoadedModel) -> None:
-    told = answer(model, "broken")
-    assert (told.text, told.calls) == ('Well, <tool_call>{"name": get_weather}</tool_call>!', [])
-    assert told.generated.reason == types_pb2.FINISH_REASON_STOP
-
-
-def test_a_call_that_is_cut_short_is_none(model: LoadedModel) -> None:
-    told = answer(model, "hi", max_tokens=7)
-    assert told.calls == []
-    assert told.text.endswith('{"city": "Pa')
-    assert told.generated.reason == types_pb2.FINISH_REASON_LENGTH
-
-
 def test_a_stop_string_counts_in_text_and_not_in_calls(model: LoadedModel) -> None:
     assert answer(model, "hi", stop=("Paris",)).calls == [("get_weather", {"city": "Paris"})]
     told = answer(model, "hi", stop=("look",))

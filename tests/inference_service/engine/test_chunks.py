@@ -23,25 +23,15 @@ def test_faster_is_never_less(position: int, slow: float, faster: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("position", "tokens"),
-    [(0, 2048), (8191, 2048), (8192, 1024), (20479, 1024), (20480, 512), (10**6, 512)],
+    ("position", "speed", "seconds", "tokens"),
+    [
+        *((at, 1e9, 0.5, most) for at, most in ((0, 2048), (8191, 2048), (8192, 1024), (20479, 1024), (20480, 512))),
+        *((at, 0, 0.5, 512) for at in (0, 5000, 50_000)),  # speed is not known
+        *((0, at, 0.25, most) for at, most in ((1, 256), (1024, 256), (2047, 256), (2048, 512), (8000, 1792))),
+        (0, 2100, SECONDS_WHILE_OTHERS_DECODE, 512),
+        (0, 2100, SECONDS_ALONE, 1024),
+        (0, 2100, 60.0, 2048),
+    ],
 )
-def test_memory_bounds_a_fast_machine(position: int, tokens: int) -> None:
-    assert chunk_tokens(position, 1e9) == tokens
-
-
-@pytest.mark.parametrize("position", [0, 5000, 50_000])
-def test_unknown_speed_is_taken_for_slow(position: int) -> None:
-    assert chunk_tokens(position, 0) == 512
-
-
-@pytest.mark.parametrize(("speed", "tokens"), [(1, 256), (1024, 256), (2047, 256), (2048, 512), (8000, 1792)])
-def test_time_bounds_a_slow_machine(speed: float, tokens: int) -> None:
-    assert chunk_tokens(0, speed, 0.25) == tokens
-
-
-@pytest.mark.parametrize(
-    ("seconds", "tokens"), [(SECONDS_WHILE_OTHERS_DECODE, 512), (SECONDS_ALONE, 1024), (60.0, 2048)]
-)
-def test_more_time_is_a_longer_chunk_up_to_what_memory_allows(seconds: float, tokens: int) -> None:
-    assert chunk_tokens(0, 2100, seconds) == tokens
+def test_chunk_is_as_long_as_memory_and_time_allow(position: int, speed: float, seconds: float, tokens: int) -> None:
+    assert chunk_tokens(position, speed, seconds) == tokens

@@ -14,7 +14,7 @@ from benchmarks.loading import load
 from inference_service.domain import Sampling
 from inference_service.engine import batching
 from inference_service.engine.paged.writing import Written
-from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
+from inference_service.engine.sampling import ConstrainedSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine import batch_turns
@@ -213,10 +213,3 @@ def test_max_tokens_and_stop_strings_may_cut_the_json(model: LoadedModel) -> Non
     assert cut.generated.sampled == 5
     assert stopped.generated.stop_string == "key2"
     assert stopped.text.endswith('"')
-
-
-def test_a_turn_without_a_schema_waits_for_nothing(model: LoadedModel) -> None:
-    turn = begin(model, 9, None, Sampling(ignore_eos=True), 5)
-    assert type(turn.job.sampler) is TokenSampler
-    run(model)
-    assert turn.generated.sampled == 5

@@ -69,11 +69,6 @@ def test_a_draft_is_what_followed() -> None:
     assert draft(Drafter([1]), 31, (), free) == []
 
 
-def test_of_several_places_the_longest_match_counts_and_then_the_latest() -> None:
-    assert draft(sure([A, B, C, D, 10, B, C, D, 11, A, B, C, D]), 1, (), free) == [10]
-    assert draft(sure([B, C, D, 10, B, C, D, 11, E, B, C, D]), 1, (), free) == [11]
-
-
 def test_drafts_grow_while_guesses_are_right_and_stop_when_they_are_not() -> None:
     def cost(drafted: int) -> float:
         return 1 + (drafted + 1) / 8

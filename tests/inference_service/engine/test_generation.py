@@ -12,7 +12,7 @@ import pytest
 
 from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
-from inference_service.domain import Sampling, TokenEvent
+from inference_service.domain import Sampling
 from inference_service.engine import prompts
 from inference_service.engine.geometry import HostTensors, TensorShapes
 from inference_service.engine.paged.sequence import Sequence
@@ -184,34 +184,6 @@ def test_trimmed_equals_recomputed(
     assert kv.lost == (not geometry.resumes_anywhere), "a window reaches back no further than it slid"
 
 
-@pytest.mark.slow("llama4")
-def test_kv_is_exactly_what_the_ledger_will_have(model: LoadedModel, prompt: list[int]) -> None:
-    assert turn(model, prompt, 5).kv.length == len(prompt) + 5
-    free = turn(model, prompt, 20)
-    stop = next(event.text for event in free.events[5:] if event.text.strip() and "\ufffd" not in event.text)
-    stopped = turn(model, prompt, 20, stop=(stop,))
-    assert len(stopped.generated.token_ids) < len(free.generated.token_ids)
-    assert stopped.kv.length == len(prompt) + len(stopped.generated.token_ids), "cut off here too"
-
-
-def test_cancelled_within_one_step(model: LoadedModel, prompt: list[int]) -> None:
-    begun = begin(model, prompt, 1000)
-    emit = begun.job.emit
-
-    def told(event: TokenEvent) -> None:
-        emit(event)
-        if len(begun.events) == 3:
-            begun.cancelled.set()
-
-    begun.job.emit = told
-    run(model)
-    with pytest.raises(Cancelled):
-        begun.job.future.result(0)
-    assert len(begun.events) == 3
-    assert model.engine.running == 0
-    assert begun.job.kv is None, "what was computed is dropped whole"
-
-
 def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     begun = begin(model, prompt, 1000)
     chunks = []
@@ -245,22 +217,6 @@ def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[i
     assert stop.encode() not in visible
     following = model.tokenizer.token_bytes(free.generated.token_ids[len(result.token_ids)])
     assert stop[:1].encode() in following, "the first token that was cut off holds the beginning of the stop string"
-
-
-def test_prefill_alone_holds_the_whole_sequence(model: LoadedModel, prompt: list[int]) -> None:
-    done = turn(model, prompt, None)
-    assert (done.generated.token_ids, done.generated.reason) == ([], types_pb2.FINISH_REASON_PREFILLED)
-    assert done.kv.length == len(prompt)
-
-
-@pytest.mark.slow("falcon_h1", "qwen3_next")
-def test_seed_makes_sampling_reproducible(model: LoadedModel, prompt: list[int]) -> None:
-    def sample(seed: int) -> list[int]:
-        sampling = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.001, seed=seed, ignore_eos=True)
-        return turn(model, prompt, sampling=sampling).said
-
-    assert sample(1) == sample(1)
-    assert sample(1) != sample(2)
 
 
 def test_a_tiny_temperature_is_greedy(model: LoadedModel, prompt: list[int]) -> None:

@@ -151,20 +151,6 @@ def test_keys_with_an_outlier_are_found_and_more_bits_of_k_help() -> None:
     assert eight.mean < 0.02
 
 
-@pytest.mark.slow
-def test_qwen2_with_large_key_biases_needs_more_bits(tmp_path: Path) -> None:
-    def found(bias: float) -> Quality:
-        subject = loaded(tiny_models.write_qwen2(tmp_path / str(bias)))
-        with_key_bias(subject.model, 31, bias)
-        return subject.measured(scheme=PLAIN)
-
-    small, large = found(0.0), found(100.0)
-    assert large.divergences["4"].mean > 3 * small.divergences["4"].mean
-    best = min(LADDER, key=lambda bits: large.divergences[bits].mean if bits in large.divergences else math.inf)
-    assert best in LADDER[1:] and large.recommended in ("", best)
-    assert large.divergences[best].mean < 0.2 * large.divergences["4"].mean
-
-
 def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions(llama: Loaded) -> None:
     """Computed again by NumPy in float64, from whole passes; with 2 bits of V, so that the other direction differs."""
     token_ids = sample(llama.tokenizer, 80)

@@ -17,12 +17,10 @@ from mlx_lm.utils import load_model
 from benchmarks.loading import load
 from inference_service.engine import products
 from inference_service.engine.products import (
-    CHUNK_ROWS,
     DEQUANTIZED,
     FLATTENED,
     GIVEN,
     PADDED,
-    STEP_ROWS,
     WAYS,
     ProductChoice,
     Shape,
@@ -319,8 +317,3 @@ def test_prompts_over_dequantized_weights_stay_right(
         *dequantized,
         id(model.engine.model.model.model.embed_tokens.weight),
     }
-
-
-def test_the_numbers_of_rows_rise() -> None:
-    """What stands for more rows than were measured is the measurement before."""
-    assert list(STEP_ROWS) == sorted(STEP_ROWS) and list(CHUNK_ROWS) == sorted(CHUNK_ROWS)

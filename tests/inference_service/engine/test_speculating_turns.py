@@ -18,13 +18,13 @@ from benchmarks.loading import load
 from inference_service.domain import MessagesInput, Sampling
 from inference_service.engine import batching, speculation
 from inference_service.engine.drafting import Guess
-from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.passes import Pass
 from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.text.tokenizer import Tokenizer
-from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, new_kv, prompt_of, right, run, until_told
+from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, prompt_of, right, run, until_told
 from tests.inference_service.engine.foresight import (
     PENALIZED,
     TOKENS,
@@ -57,14 +57,6 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     foresee(monkeypatch)
 
 
-def with_decoding(model: LoadedModel, prompt: list[int], decoding: Decoding) -> Turn:
-    turn = Turn(None)  # type: ignore[arg-type]  # The job needs the lists that the turn holds.
-    make = new_kv(model, len(prompt) + decoding.max_tokens + 1)
-    turn.job = TurnJob(prompt, make, decoding, turn.events.append, turn.cancelled)
-    model.engine.add(turn.job)
-    return turn
-
-
 def test_a_turn_that_ends_itself_ends_there(llama: LoadedModel) -> None:
     """What follows the token that ends an answer is in no draft, nor in KV."""
     ends = {event.token_id for event in both_ways(llama)[0].events[20:21]}
@@ -82,22 +74,22 @@ def test_a_turn_that_ends_itself_ends_there(llama: LoadedModel) -> None:
 def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
     """At a stop string within a draft, at max_tokens, and at a token that ends it; KV is that of what stays."""
     prompt = prompt_of(llama, 4, 3)
-    start = partial(with_decoding, llama, prompt)
-    plain = start(Decoding(TOKENS, sampling=EXACT, top_logprobs=3))
+    start = partial(begin, llama, prompt, top_logprobs=3)
+    plain = start(TOKENS)
     run(llama)
     text = "".join(event.text for event in plain.events)
     stop = text[len(text) // 2 :][:3]
     assert len(stop) == 3
     for how in (
-        Decoding(TOKENS, sampling=EXACT, top_logprobs=3),
-        Decoding(TOKENS, sampling=EXACT, stop=(stop,), top_logprobs=3),
-        Decoding(17, sampling=EXACT, top_logprobs=3),
-        Decoding(1, sampling=EXACT, top_logprobs=3),
+        {"tokens": TOKENS},
+        {"tokens": TOKENS, "stop": (stop,)},
+        {"tokens": 17},
+        {"tokens": 1},
     ):
-        wanted = start(how)
+        wanted = start(**how)
         run(llama)
         for _ in range(4):
-            turn, _, _ = speculating(llama, plain, partial(start, how))
+            turn, _, _ = speculating(llama, plain, partial(start, **how))
             assert same(llama, wanted, turn)
             assert [event.text for event in turn.events] == [event.text for event in wanted.events]
             for found, expected in zip(turn.events, wanted.events, strict=True):
@@ -125,8 +117,7 @@ def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Samplin
 
     def start() -> Turn:
         grammar = model.grammars.compile(json.dumps(schema))
-        decoding = Decoding(300, sampling=sampling, top_logprobs=0, grammar=grammar)
-        return with_decoding(model, prompt_of(model, 4, 3), decoding)
+        return begin(model, prompt_of(model, 4, 3), 300, sampling, grammar=grammar)
 
     plain = start()
     run(model)
@@ -307,7 +298,7 @@ def test_calls_of_tools_are_told_as_by_plain_steps(tmp_path: Path) -> None:
     prompt = model.renderer.encode(model.renderer.messages(chat, generation_prompt=True, parse_special=False))
 
     def start() -> Turn:
-        return with_decoding(model, prompt, Decoding(30, call_syntax=model.call_syntax, tools=tools))
+        return begin(model, prompt, 30, Sampling(), call_syntax=model.call_syntax, tools=tools, top_logprobs=None)
 
     def told(turn: Turn) -> list[tuple[str, list[tuple[str, str]]]]:
         return [(event.text, [(call.name, call.arguments_json) for call in event.calls]) for event in turn.events]

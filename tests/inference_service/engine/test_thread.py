@@ -190,10 +190,6 @@ async def test_the_thread_ends_in_a_pause_of_a_long_function() -> None:
     assert isinstance(running.exception(), Unavailable)
 
 
-def test_there_is_nothing_to_pause_for_on_other_threads() -> None:
-    let_others_run()
-
-
 def test_the_clock_of_work_stands_still_in_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(pausing.time, "monotonic", lambda: now[0])

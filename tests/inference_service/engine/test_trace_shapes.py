@@ -17,8 +17,6 @@ from inference_service.engine.paged.traces import Traces
 
 pytestmark = pytest.mark.sampled(3)
 
-WINDOW = 16
-
 
 class Shown:
     """A layer's cache that shows what it was made of."""

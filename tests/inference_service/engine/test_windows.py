@@ -98,20 +98,6 @@ def host(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def test_a_windows_pieces_are_not_written_again(model: LoadedModel, prompt: list[int]) -> None:
-    """The sequence that it was captured of goes on in others, also into the middle of one."""
-    turn = begin(model, prompt[:333], 200, checkpoints=(330,))
-    while not turn.job.captured:
-        model.engine.step()
-    [checkpoint] = turn.job.captured.values()
-    before = captured(model, checkpoint)
-    run(model)
-    assert captured(model, checkpoint) == before
-    assert turn.kv.window is not None
-    assert turn.kv.window.first > checkpoint.position - checkpoint.tokens
-    assert set(turn.kv.window.spare).isdisjoint(checkpoint.pieces)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("early", [0, 1])
 def test_blocks_behind_a_window_are_used_again_and_none_before(

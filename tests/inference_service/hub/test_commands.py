@@ -179,19 +179,6 @@ def test_anyway_but_not_without_room_on_the_disk(models: Any, hub: Hub) -> None:
     assert ended.status == 1 and "make room there, or set HF_HOME to a directory on a larger disk" in ended.err
 
 
-def test_a_pull_goes_on_where_it_was(models: Any, hub: Hub) -> None:
-    files = demo()
-    repository = hub.repositories["org/later"] = Repository(files, fail_files={"model.safetensors": 503})
-    ended = models("pull", "org/later")
-    assert ended.status == 1 and "complete files are kept, so try again later" in ended.err
-    repository.fail_files.clear()
-    hub.seen.clear()
-    again = models("pull", "org/later")
-    assert again.status == 0, again.err
-    assert "of which 11.0 MB are missing here" in again.out
-    assert not hub.fetched("tokenizer.json")
-
-
 def test_one_odd_model_does_not_end_a_search(models: Any, hub: Hub) -> None:
     config = json.loads(demo()["config.json"])
 

@@ -275,34 +275,12 @@ def test_a_new_agent_finds_the_system_prompt_and_what_others_said() -> None:
     assert choose_checkpoint(found, {saved.chain_hash: 300}, 64, 10_000) is not None
 
 
-def test_a_chat_edited_in_its_middle_looks_near_the_edit() -> None:
-    ledger = agent(*(((*question(100 * i), *CUE), (i,)) for i in range(50)))
-    size = len(ledger) // 50
-    sequence = (
-        *ledger.token_ids.tolist()[: 20 * size + 4],
-        *(t for i in range(30) for t in (*question(7000 + i), *CUE)),
-    )
-    found = positions(
-        checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 20 * size + 4, sequence, (len(sequence) - 3,))
-    )
-    assert {size * n for n in range(13, 21)} <= set(found)
-    assert found[21 * size] == 20 * size + 4
-    assert 50 * size not in found, "too far to be trimmed"
-
-
 def test_what_follows_the_last_checkpoint_is_no_cue_if_it_is_long() -> None:
     sequence = (*CUE, *range(10, 80), *CUE, *range(100, 200))
     assert positions(checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (73,))) == {73: 73}
     assert len(checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence[:80], (73,))) == 1
     twice = (*CUE, *range(10, 80), *CUE, 5, *CUE)
     assert set(positions(checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, twice, (77,)))) == {73, 77}
-
-
-def test_nothing_kept_and_nothing_known() -> None:
-    ledger = agent(((1, 2, 3), (4,)))
-    assert checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 0, (9, 9), ()) == ()
-    assert checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, (9,), ()) == ()
-    assert choose_checkpoint((), {}, 64, 100) is None
 
 
 def test_the_same_prompt_again_trims_the_turn() -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.kv.ledger import Ledger, common_length
+from agentmem.kv.ledger import Ledger
 from agentmem.v1.types_pb2 import (
     MATCH_DIVERGE,
     MATCH_EXACT,
@@ -118,17 +118,6 @@ def test_kept_tokens_lie_wholly_in_the_common_text(pieces: list[bytes], prompt: 
     if matched.kind == MATCH_PARTIAL:
         assert matched.keep_tokens >= min_tokens
         assert matched.reason == MISS_REASON_DIVERGED or ledger.text.startswith(prompt)
-
-
-ids = st.lists(st.integers(0, 2), max_size=8).map(tuple)
-
-
-@given(a=ids, b=ids)
-def test_common_length(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    common = common_length(a, b)
-    assert a[:common] == b[:common]
-    assert common == min(len(a), len(b)) or a[common] != b[common]
-    assert common_length(bytes(a), bytes(b)) == common
 
 
 @pytest.mark.parametrize(

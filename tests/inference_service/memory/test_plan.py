@@ -15,16 +15,10 @@ from agentmem.v1.types_pb2 import (
     MATCH_DIVERGE,
     MATCH_EXACT,
     MATCH_EXTEND,
-    MATCH_NEW,
-    MATCH_PARTIAL,
-    MISS_REASON_ABSENT,
-    MISS_REASON_BELOW_MIN,
     MISS_REASON_DIVERGED,
-    MISS_REASON_UNSPECIFIED,
 )
 from inference_service.domain import MessagesInput
-from inference_service.memory.match import MatchLimits
-from inference_service.text.prompt import Rendered, Span
+from inference_service.text.prompt import Rendered
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.memory.planning import World, check, hostile, texts, whole_characters, world
 from tests.inference_service.real_tokenizers import (
@@ -231,30 +225,6 @@ def _stand_in(byte: bytes) -> str:
     return next(token for token in spelled if byte_level().token_bytes(backend.token_to_id(token)) == byte)
 
 
-@pytest.mark.parametrize(
-    ("remembered", "text", "kind", "given_back", "reason"),
-    [
-        ("the colour of the boat", "the colour of the boat", MATCH_EXACT, 1, MISS_REASON_UNSPECIFIED),
-        ("the colour of the boat", "the colour of", MATCH_PARTIAL, 1, MISS_REASON_UNSPECIFIED),
-        ("", "the colour of the boat", MATCH_NEW, None, MISS_REASON_ABSENT),
-        ("what else", "the colour of the boat", MATCH_DIVERGE, None, MISS_REASON_BELOW_MIN),
-    ],
-    ids=["exact", "a beginning", "new", "another"],
-)
-def test_kinds(remembered: str, text: str, kind: int, given_back: int | None, reason: int) -> None:
-    """The last token that is kept is computed again."""
-    of = world(byte_level_with_bos, limits=MatchLimits(min_tokens=4))
-    ledger = of.ledger(of.renderer.text(remembered, parse_special=False)) if remembered else Ledger()
-    prompt = of.renderer.text(text, parse_special=False)
-    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    kept = 0 if given_back is None else len(plan.sequence) - given_back
-    assert (plan.kind, plan.keep_tokens, plan.reason) == (kind, kept, reason)
-    assert plan.sequence.tolist() == of.renderer.encode(prompt)
-    if kind == MATCH_NEW:
-        as_append = of.planner.for_append(ledger, prompt)
-        assert (as_append.kind, as_append.keep_tokens, as_append.reason) == (kind, kept, reason)
-
-
 def test_partial_of_which_nothing_is_left_is_diverged() -> None:
     of = world(byte_level)
     ledger = of.ledger(of.renderer.text("abcdef", parse_special=False))
@@ -308,9 +278,3 @@ def test_prompt_without_tokens_is_refused() -> None:
         of.planner.for_append(Ledger(), Rendered(b""))
     with pytest.raises(InvalidArgument):
         of.planner.for_tokens(Ledger(), ())
-
-
-def test_specials_of_a_ledger() -> None:
-    of = world(byte_level_with_bos)
-    ledger = of.ledger(of.renderer.text(f"hi{END}", parse_special=True))
-    assert of.planner.specials(ledger) == [Span(0, len(BOS)), Span(len(BOS) + 2, len(BOS) + 2 + len(END))]

@@ -1,7 +1,6 @@
 import random
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,55 +95,6 @@ def test_missing_names_what_would_have_helped(case: Case) -> None:
     for name in absent:
         assert sum(c.usable_tokens for c in lookup.choose({*case.found, name})) == reused
     assert lookup.missing(lookup.hashes()) == []
-
-
-def test_the_ledgers_block_is_cut_where_the_sequence_leaves_it() -> None:
-    ledger = tuple(range(400))
-    sequence = (*ledger[:300], *range(1000, 1400))
-    rows = look_up(FINGERPRINT, NAMESPACE, ledger, 300, sequence).candidates
-    (shared, tail), (_, own, _) = blocks_of(ledger), blocks_of(sequence)
-    assert [[(c.header.chain_hash, c.usable_tokens) for c in row] for row in rows] == [
-        [(shared, 256)],
-        [(own, 256), (tail, 44)],
-    ]
-
-
-def test_a_cut_block_does_not_hide_the_full_one_of_another_branch() -> None:
-    ledger = tuple(range(400))
-    sequence = (*ledger[:300], *range(1000, 1400))
-    lookup = look_up(FINGERPRINT, NAMESPACE, ledger, 300, sequence)
-    assert lookup.missing(blocks_of(ledger)) == [list(blocks_of(sequence))[1]]
-    assert lookup.missing(blocks_of(ledger) | blocks_of(sequence)) == []
-
-
-@pytest.mark.parametrize("size", [1, 255, 256, 257, 512, 513])
-def test_exact_prompt_reuses_all_but_the_last_token(size: int) -> None:
-    tokens = tuple(range(size))
-    lookup = look_up(FINGERPRINT, NAMESPACE, tokens, size - 1, tokens)
-    assert sum(c.usable_tokens for c in lookup.choose(blocks_of(tokens))) == size - 1
-
-
-def test_new_agent_finds_what_another_computed() -> None:
-    """Without a ledger only full blocks of the same beginning are looked for."""
-    sequence = tuple(range(600))
-    lookup = look_up(FINGERPRINT, NAMESPACE, (), 0, sequence)
-    assert [len(row) for row in lookup.candidates] == [1, 1]
-    assert sum(c.usable_tokens for c in lookup.choose(blocks_of(sequence[:520]))) == 512
-    assert lookup.choose({}) == []
-    assert lookup.missing({}) == [next(iter(blocks_of(sequence)))]
-
-
-def test_short_prompt_has_nothing_to_look_for() -> None:
-    assert look_up(FINGERPRINT, NAMESPACE, (), 0, (1, 2, 3)) == Lookup((), 2)
-    assert look_up(FINGERPRINT, NAMESPACE, (), 0, (1,)) == Lookup((), 0)
-
-
-def test_a_lost_tail_is_missed_by_its_own_name() -> None:
-    """The sequence's own block of that place never existed, so that only the ledger's can have been evicted."""
-    ledger = tuple(range(100))
-    sequence = tuple(range(400))
-    lookup = look_up(FINGERPRINT, NAMESPACE, ledger, 100, sequence)
-    assert next(iter(blocks_of(ledger))) in lookup.missing({})
 
 
 @given(size=st.integers(0, 700))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from inference_service.models.sources import registry
-from tests.inference_service.models.test_capability import PLAMO3, SIZES
 from tests.model_hub import Hub, Repository, model_hub
 from tests.tiny_models import INDEX
 
@@ -288,14 +287,6 @@ def test_loading_a_directory_needs_no_network(tell: Fetcher, hub: Hub) -> None:
         came = tell(directory, do="load", blocked=True)
         assert came["layers"] > 0
         assert came["attempts"] == []
-
-
-def test_a_model_that_cannot_run_is_refused_by_its_config_before_a_download(tell: Fetcher, hub: Hub) -> None:
-    config = {"model_type": "plamo3", **SIZES, **PLAMO3}
-    hub.repositories["org/own"] = Repository(model(b"x" * 1000) | {"config.json": json.dumps(config).encode()})
-    came = tell("org/own", do="info")
-    assert (came["error"], hub.fetched("model-1.safetensors")) == ("FailedPrecondition", [])
-    assert "layer 0 (Plamo3DecoderLayer) reads its cache in a way of its own" in came["message"]
 
 
 def test_nothing_speaks_against_a_model_that_is_not_here(tell: Fetcher, hub: Hub) -> None:

@@ -163,11 +163,6 @@ def test_a_crash_while_writing_leaves_what_was_there(
     assert set(json.loads(memory.read_text())) == {str(path), str(other)}
 
 
-def test_a_memory_that_cannot_be_written_is_not_missed(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert ContentHashes(tmp_path / "file" / "weights.json").of(path) == hash_of(b"one")
-
-
 def test_a_fingerprint_of_kv_names_all_that_it_depends_on() -> None:
     geometry = Geometry(4, mx.float32, KVFormat(), LayerGroup((0, 1), 2, 64, 64))
     means = [Calibration([LayerCalibration(*(np.full((2, 64), x, np.float16),) * 2)] * 2) for x in (0.0, 1.0)]

@@ -38,19 +38,6 @@ def model(geometry: Geometry, cost: EstimatedCost = NOTHING) -> Any:
     return SimpleNamespace(model_id="m", geometry=geometry, own_context_length=4096, weight_bytes=10, cost=cost)
 
 
-def test_the_one_that_is_there_goes() -> None:
-    assert make_room("b", needs(4), [Resident("a", 10, 1.0)], MemoryLimits(10)) == ["a"]
-    assert make_room("b", needs(4), [], MemoryLimits(10)) == []
-
-
-def test_several_stay_where_there_is_room() -> None:
-    residents = [Resident("a", 3, 2.0), Resident("b", 3, 1.0)]
-    assert make_room("c", needs(4), residents, MemoryLimits(10, 3)) == []
-    assert make_room("c", needs(4), residents, MemoryLimits(10, 2)) == ["b"], "least recently used"
-    assert make_room("c", needs(5), residents, MemoryLimits(10, 3)) == ["b"]
-    assert make_room("c", needs(8), residents, MemoryLimits(10, 3)) == ["b", "a"]
-
-
 def test_others_rather_go_than_that_the_pool_is_of_no_use() -> None:
     assert make_room("b", needs(4, useful=4), [Resident("a", 3, 1.0)], MemoryLimits(10, 2)) == ["a"]
     assert make_room("b", needs(4, useful=9), [], MemoryLimits(10)) == [], "but it may be, where nobody is left to go"

@@ -70,9 +70,3 @@ def test_small_models_have_long_contexts_on_a_cpu(
 ) -> None:
     found = fit(shape(name, "cpu", monkeypatch), MemoryLimits(usable(gigabytes, "cpu")), KVLimits())
     assert not found.refusal and found.context_length >= context, found.context
-
-
-def test_a_context_that_is_set_and_does_not_fit_is_refused_with_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, limits = shape("Llama-3.2-3B", "cpu", monkeypatch), MemoryLimits(usable(8, "cpu"))
-    refusal = fit(model, limits, KVLimits(context_length=131_072)).refusal
-    assert "does not fit" in refusal and "or set --context-length to" in refusal

@@ -9,23 +9,20 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from mlx_lm.utils import load_model
 
-from benchmarks.contestants import Ours
 from benchmarks.loading import load
 from inference_service.engine import product_speeds
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import passes
 from inference_service.engine.paged.alone import SequenceKVCache
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Pieces, StatesCache
-from inference_service.engine.paged.sequence import WorkingKV
 from inference_service.engine.paged.store import NO_KERNELS
 from inference_service.engine.product_speeds import Case, Figures, ProductSpeeds
 from inference_service.engine.products import DEQUANTIZED, FLATTENED, GIVEN, Shape, quantized_layers
 from inference_service.models import proof
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import Speeds, order_problem, prove, riding_problem, rows_problem
+from inference_service.models.proof import order_problem, prove, riding_problem, rows_problem
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.inference_service.engine.test_traces import loaded
 from tests.oracle import Oracle
@@ -190,18 +187,6 @@ def sees_later_ones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("inference_service.engine.attention.backend.over_pieces", over)
 
 
-def forgets_the_last(patch: pytest.MonkeyPatch) -> None:
-    original = WorkingKV.append
-
-    def append(self: WorkingKV, keys: mx.array, values: mx.array) -> Any:
-        found = original(self, keys, values)
-        if 1 < keys.shape[2] < 32:
-            self.filled -= 1
-        return found
-
-    patch.setattr(WorkingKV, "append", append)
-
-
 @pytest.mark.parametrize("write", [write_llama, write_gemma3])
 def test_tokens_that_ride_and_see_later_ones_are_found(
     write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -241,8 +226,8 @@ def by_the_matrix(shape: Shape, layers: Any, wanted: Sequence[Case]) -> Figures:
     return {str(c): {way: 1.0 if way in (FLATTENED, DEQUANTIZED) else 2.0 for way in c.ways(shape)} for c in wanted}
 
 
-def speeds_in(directory: Path) -> Speeds:
-    return Speeds(ProductSpeeds(directory / "products.json", by_the_matrix))
+def speeds_in(directory: Path) -> ProductSpeeds:
+    return ProductSpeeds(directory / "products.json", by_the_matrix)
 
 
 def ways_of(model: nn.Module) -> set[tuple[str, str]]:
@@ -300,17 +285,3 @@ def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
         assert network.rows_together
     prove(quantized_model, network, None)
     assert ways_of(network.model) == {(FLATTENED, DEQUANTIZED)}, "what was chosen stays where nothing is measured"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_cuda")
-def test_the_engine_in_benchmarks_chooses_for_itself_alone(tmp_path: Path) -> None:
-    """mlx-lm's model, over the same weights, is what it is compared with."""
-    directory = write_quantized(tmp_path / "q", write_llama(tmp_path / "m"), bits=4, group_size=32)
-    plain, _ = load_model(directory)
-    plain.set_dtype(mx.float32)
-    ours = Ours(plain, speeds_in(tmp_path))
-    assert [report.path for report in ours.paths if report.phase == "products"] == [FLATTENED, DEQUANTIZED]
-    assert ways_of(ours.engine.model.model) == {(FLATTENED, DEQUANTIZED)}
-    assert ways_of(plain) == {(GIVEN, GIVEN)}
-    assert type(plain.layers[0].mlp.up_proj) is nn.QuantizedLinear

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
@@ -342,17 +341,6 @@ async def test_files_that_change_during_a_load_are_noticed(
             await world.once("b")
         monkeypatch.undo()
         assert await world.once("b") == "b"
-
-
-@pytest.mark.slow
-async def test_memory_is_back_to_the_start_after_many_swaps(directories: dict[str, str], data: Path) -> None:
-    async with serving(directories, data) as world:
-        for name in "bcda":
-            await world.once(name)
-        before = await world.engine.call(mx.get_active_memory)
-        for name in "bcdabcda":
-            await world.once(name)
-        assert await world.engine.call(mx.get_active_memory) == before
 
 
 async def test_a_default_that_cannot_be_loaded_says_why(tmp_path: Path, data: Path) -> None:

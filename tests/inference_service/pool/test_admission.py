@@ -30,17 +30,6 @@ async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
     assert (memory.pool.full.free, memory.pool.pieces.free) == (10, 4)
 
 
-async def test_a_table_takes_from_the_room_and_the_rest_goes_back() -> None:
-    memory = Memory(10, windows=2)
-    room = await memory.admission.reserve(blocks(4), 0)
-    wanted = Table(300, room.places[:2], 44, tuple(room.pieces[:1]))
-    assert room.claim(memory.pool, wanted) is wanted
-    assert (len(room.blocks), len(room.pieces), len(room.places)) == (2, 1, 4)
-    memory.admission.release(room)
-    memory.check(wanted)
-    assert (memory.pool.full.free, memory.pool.pieces.free) == (8, 3)
-
-
 async def test_who_claims_gets_references_on_what_is_others() -> None:
     """Its own blocks and pieces go along, once; those of others, and its own that are claimed again, are shared."""
     memory = Memory(10, windows=4)
@@ -103,17 +92,6 @@ async def test_blocks_behind_the_tokens_count_for_nothing(tokens: int, own: int)
     room = memory.admission.reserve_now(MemoryRequest(key("b"), names(1, 2, 3, 4), tokens))
     assert room is not None and len(room.blocks) == own
     assert memory.pool.full.used == 4 + own
-    memory.admission.release(room)
-    memory.check()
-
-
-async def test_a_whole_pool_suffices_where_the_prompt_is_in_it() -> None:
-    memory = Memory(4)
-    memory.idle_agent("a", 1, 2, 3)
-    room = await memory.admission.reserve(blocks(4, 1, 2, 3), 0)
-    assert len(room.blocks) == 1
-    assert memory.agents == "a"
-    memory.keep("b", room, 1024, 1, 2, 3, 4)
     memory.admission.release(room)
     memory.check()
 

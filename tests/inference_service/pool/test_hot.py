@@ -33,16 +33,6 @@ def hot(pool: KVPool) -> HotAgents:
     return HotAgents(pool, TurnHints())
 
 
-@pytest.mark.parametrize("other", [AgentKey("x", "a", "model"), AgentKey("ns", "a", "x"), AgentKey("ns", "x", "model")])
-def test_keys_are_compared_whole(pool: KVPool, hot: HotAgents, other: AgentKey) -> None:
-    hot.put(key("a"), state(pool))
-    assert hot.get(other) is None
-    assert hot.take(other) is None
-    hot.drop(other)
-    assert other not in hot
-    assert key("a") in hot
-
-
 def test_a_newer_state_may_share_the_blocks_of_the_older(pool: KVPool, hot: HotAgents) -> None:
     older = state(pool, 2)
     hot.put(key("a"), older)
@@ -137,6 +127,17 @@ def test_a_leftover_is_replaced_by_what_has_all_of_it(pool: KVPool, hot: HotAgen
     hot.put(key("a"), HotState(Version("u", 1), Ledger(), longer))
     assert [table.tokens for table in hot.tables()] == [256, 1024]
     assert len(hot) == 1
+    pool.check_integrity(hot.tables())
+
+
+@pytest.mark.parametrize(("version", "left"), [(Version("u", 1), 0), (Version("u", 2), 1), (Version("other", 2), 0)])
+def test_kv_of_an_earlier_version_is_left_over(pool: KVPool, hot: HotAgents, version: Version, left: int) -> None:
+    """And not that of another agent of that name, which was deleted."""
+    before = state(pool)
+    hot.put(key("a"), before)
+    present = version == before.version
+    assert hot.present(key("a"), version) is (before if present else None)
+    assert (key("a") in hot, len(list(hot)) - present) == (present, left)
     pool.check_integrity(hot.tables())
 
 

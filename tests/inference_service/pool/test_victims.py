@@ -36,15 +36,6 @@ async def test_who_goes(
     memory.check()
 
 
-async def test_windows_are_room_too() -> None:
-    memory = Memory(20, windows=2)
-    memory.idle_agent("a", 1, windows=2)
-    memory.idle_agent("b", 2, windows=2)
-    room = await memory.admission.reserve(blocks(1), 0)
-    assert (memory.agents, len(room.pieces)) == ("b", 2)
-    memory.admission.release(room)
-
-
 async def test_one_order_for_keys_and_tables_even_if_a_hint_ends_between() -> None:
     """The clock ticks with every look: what is freed must be reckoned of those who go."""
     memory = Memory(5)

@@ -1,19 +1,18 @@
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from agentmem.errors import InvalidArgument, NotFound, Unavailable
+from agentmem.errors import InvalidArgument
 from agentmem.kv.hints import TurnHints
-from agentmem.kv.ledger import NO_VERSION, Ledger, Version
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.pool.hot import HotAgents, HotState
 from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.servicers.agents import AgentServicer
-from inference_service.turns.reserving import AgentLocks
+from inference_service.turns.locks import AgentLocks
 
 A = AgentKey("ns", "a", "tiny")
 
@@ -26,8 +25,6 @@ class Store:
         self.stored: list[agent_pb2.Agent] = []
         self.asked: list[Any] = []
         self.error: Exception | None = None
-        self.version, self.ledger = Version("u", 1), Ledger()
-        self.meanwhile: Callable[[], None] = lambda: None
 
     async def call(self, rpc: Any, request: Any) -> Any:
         return await rpc(request)
@@ -45,15 +42,8 @@ class Store:
         self.asked.append(request)
         return agent_pb2.DeleteAgentResponse()
 
-    async def open(self, key: AgentKey, known: Version = NO_VERSION, peek: bool = False) -> Any:
-        assert peek == (known != NO_VERSION), "to compare versions is no use of the agent"
-        self.asked.append(known)
-        self.meanwhile()
-        return SimpleNamespace(version=self.version, ledger=self.ledger)
-
     async def ForkAgent(self, request: agent_pb2.ForkAgentRequest) -> agent_pb2.ForkAgentResponse:
         self.asked.append(request)
-        self.meanwhile()
         return agent_pb2.ForkAgentResponse(agent=agent(A._replace(agent_id=request.new_agent_id), version=("child", 1)))
 
     async def TrimAgent(self, request: agent_pb2.TrimAgentRequest) -> agent_pb2.TrimAgentResponse:
@@ -176,13 +166,6 @@ async def test_bad_keys(key: types_pb2.AgentKey, field: str) -> None:
     assert world.store.asked == []
 
 
-async def test_unknown_agent() -> None:
-    world = World()
-    world.store.error = NotFound("agent", "a")
-    with pytest.raises(NotFound):
-        await world.servicer.GetAgent(agent_pb2.GetAgentRequest(key=A.to_proto()), None)
-
-
 async def test_list_says_what_memory_knows_of_each() -> None:
     b = A._replace(agent_id="b")
     world = World(agent(), agent(b, tokens=1))
@@ -260,26 +243,18 @@ async def test_two_deletions_on_all_models_do_not_lock_each_other() -> None:
     assert all(deletion.done() for deletion in deletions)
 
 
-async def test_a_fork_waits_for_both_and_shares_what_is_hot() -> None:
+async def test_a_fork_waits_for_both() -> None:
     world, child = World(), A._replace(agent_id="b")
-    world.make_hot(A)
     request = agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b")
     for held in (A, child):
-        world.hot.drop(child)
         world.store.asked.clear()
         async with world.locks.hold(held):
             forking = asyncio.create_task(world.servicer.ForkAgent(request, None))
             for _ in range(10):
                 await asyncio.sleep(0)
             assert world.store.asked == []
-        assert (await forking).agent.tier == types_pb2.TIER_HOT
-        parent, shared = world.hot.get(A), world.hot.get(child)
-        assert parent is not None and shared is not None
-        assert shared.version == Version("child", 1) and (shared.table, shared.ledger) == (parent.table, parent.ledger)
+        await forking
     assert world.persister.settled == [A, A]
-    world.pool.check_integrity(world.hot.tables())
-    world.hot.drop(A)
-    world.pool.check_integrity(world.hot.tables())
 
 
 async def test_forks_of_each_other_do_not_lock_each_other() -> None:
@@ -293,101 +268,9 @@ async def test_forks_of_each_other_do_not_lock_each_other() -> None:
     await asyncio.wait_for(asyncio.gather(*forks), 10)
 
 
-async def test_what_another_node_commits_before_the_fork_is_not_taken_for_what_is_hot() -> None:
-    """The store forks the agent as it is then, with more in its ledger than the state that is hot here."""
-    world = World()
-    world.make_hot(A)
-    fork = world.store.ForkAgent
-
-    async def commit_and_fork(request: agent_pb2.ForkAgentRequest) -> agent_pb2.ForkAgentResponse:
-        world.store.version = Version("u", 2)
-        return await fork(request)
-
-    setattr(world.store, "ForkAgent", commit_and_fork)  # noqa: B010 - a method
-    await world.servicer.ForkAgent(agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b"), None)
-    assert A._replace(agent_id="b") not in world.hot
-    world.pool.check_integrity(world.hot.tables())
-
-
-async def test_a_fork_that_was_made_is_answered_though_the_store_falls_silent() -> None:
-    world = World()
-    world.make_hot(A)
-
-    def silent() -> None:
-        if any(isinstance(each, Version) for each in world.store.asked):
-            raise Unavailable("the store is away")
-
-    world.store.meanwhile = silent
-    response = await world.servicer.ForkAgent(agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b"), None)
-    assert response.agent.key.agent_id == "b" and A._replace(agent_id="b") not in world.hot
-    world.pool.check_integrity(world.hot.tables())
-
-
-@pytest.mark.parametrize("fields", [{"at_version": 1}, {"keep_tokens": 1}, {}])
-async def test_a_fork_of_another_state_than_the_hot_one_is_not_hot(fields: dict[str, int]) -> None:
-    world = World()
-    world.make_hot(A)
-    if not fields:
-        world.store.version = Version("u", 2)
-    request = agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b", **fields)  # type: ignore[arg-type]
-    await world.servicer.ForkAgent(request, None)
-    assert A in world.hot and A._replace(agent_id="b") not in world.hot
-    world.pool.check_integrity(world.hot.tables())
-
-
-async def test_a_state_that_is_evicted_while_the_store_forks_is_not_shared() -> None:
-    world = World()
-    world.make_hot(A)
-    world.store.meanwhile = lambda: world.hot.drop(A)
-    await world.servicer.ForkAgent(agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b"), None)
-    assert not len(world.hot)
-    world.pool.check_integrity([])
-
-
-async def test_trim_and_restore_drop_what_is_hot_of_another_version() -> None:
-    trim = agent_pb2.TrimAgentRequest(key=A.to_proto(), keep_tokens=1)
-    restore = agent_pb2.RestoreSnapshotRequest(key=A.to_proto(), name="here")
-    world = World(agent())
-    for version, stays in ((1, True), (2, False)):
-        world.store.stored = [agent(version=("u", version))]
-        for change in (
-            lambda w: w.servicer.TrimAgent(trim, None),
-            lambda w: w.servicer.RestoreSnapshot(restore, None),
-        ):
-            world.make_hot(A)
-            await change(world)
-            assert (A in world.hot) == stays
-    assert world.persister.settled == [A] * 4
-    assert not len(world.hot)
-    world.pool.check_integrity([])
-
-
-@pytest.mark.parametrize(("common", "blocks"), [(600, 2), (512, 2), (300, 1), (256, 1), (255, 0), (0, 0)])
-async def test_full_blocks_that_a_trim_keeps_stay_hot(common: int, blocks: int) -> None:
+@pytest.mark.parametrize("rpc", ["TrimAgent", "RestoreSnapshot"])
+async def test_an_agent_moves_once_its_kv_is_written(rpc: str) -> None:
     world = World(agent(version=("u", 2)))
-    world.make_hot(A, 700)
-    before = world.hot.get(A)
-    world.store.version, world.store.ledger = Version("u", 2), ledger(common)
-    await world.servicer.TrimAgent(agent_pb2.TrimAgentRequest(key=A.to_proto(), keep_tokens=common), None)
-    after = world.hot.get(A)
-    assert (after is not None) == bool(blocks)
-    if after is not None and before is not None:
-        assert (after.version, after.ledger) == (Version("u", 2), ledger(common))
-        assert after.table == Table(256 * blocks, before.table.blocks[:blocks]) and after.windows == {256: 64}
-    world.pool.check_integrity(world.hot.tables())
-
-
-async def test_what_is_evicted_or_out_of_reach_while_hot_state_follows_is_dropped() -> None:
-    trim = agent_pb2.TrimAgentRequest(key=A.to_proto(), keep_tokens=600)
-    for meanwhile in (lambda w: w.hot.drop(A), lambda w: _raise(Unavailable("gone"))):
-        world = World(agent(version=("u", 2)))
-        world.make_hot(A, 700)
-        world.store.ledger = ledger(600)
-        world.store.meanwhile = lambda w=world, what=meanwhile: what(w)
-        await world.servicer.TrimAgent(trim, None)
-        assert not len(world.hot)
-        world.pool.check_integrity([])
-
-
-def _raise(error: Exception) -> None:
-    raise error
+    request = agent_pb2.TrimAgentRequest if rpc == "TrimAgent" else agent_pb2.RestoreSnapshotRequest
+    await getattr(world.servicer, rpc)(request(key=A.to_proto()), None)
+    assert world.persister.settled == [A]

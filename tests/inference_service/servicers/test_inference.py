@@ -136,13 +136,6 @@ async def test_bad_requests_start_nothing() -> None:
     assert world.runner.turns == []
 
 
-async def test_what_the_runner_refuses_is_raised() -> None:
-    world = World()
-    world.runner.error = Unavailable("shutting down")
-    with pytest.raises(Unavailable):
-        await anext(world.servicer.Generate(inference_pb2.GenerateRequest(key=KEY, prompt="x"), None))
-
-
 async def test_prefill_answers_once() -> None:
     world = World()
     call = asyncio.create_task(
@@ -224,11 +217,6 @@ async def test_count_tokens_refuses(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         await World().count(**fields)
     assert caught.value.field == field
-
-
-async def test_count_tokens_of_an_unknown_model() -> None:
-    with pytest.raises(NotFound):
-        await World().count(key=types_pb2.AgentKey(namespace="ns", model_id="x"), prompt="x")
 
 
 async def test_abort() -> None:

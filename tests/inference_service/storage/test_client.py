@@ -1,5 +1,4 @@
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -7,7 +6,6 @@ import pytest
 
 from agentmem import errors
 from agentmem.channels import connect
-from agentmem.kv.blockfile import NO_PARENT, BlockHeader, FileName
 from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
 from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
@@ -88,7 +86,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
             ],
         ),
         files=[file, window],
-        evicted_hashes=[b"h2"],
+        evicted=True,
         turn=cache_store_pb2.CommittedTurn(request_digest=b"q"),
         kv_fingerprint="f",
     )
@@ -97,7 +95,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
     assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1, 2, b"m", 3),))
     assert opened.files == {b"h1": file}
     assert opened.windows == {b"h1": window}
-    assert opened.evicted == {b"h2"}
+    assert opened.evicted
     assert opened.turn is not None
     assert opened.turn.request_digest == b"q"
     assert [opened.is_incompatible(each) for each in ("f", "g")] == [False, True]
@@ -130,44 +128,6 @@ async def test_commit(client: StoreClient, store: ScriptedStore) -> None:
     _, replayed = await client.commit(commit)
     assert replayed is not None
     assert replayed.request_digest == b"other"
-
-
-async def test_stage_publish_quarantine(client: StoreClient, store: ScriptedStore) -> None:
-    store.answer = cache_store_pb2.StageBlocksResponse(
-        files=[
-            cache_store_pb2.StagedFile(kind=BLOCK, chain_hash=b"a", path="/a.safetensors"),
-            cache_store_pb2.StagedFile(kind=WINDOW, chain_hash=b"a", path="/b.safetensors"),
-        ]
-    )
-    asked = [FileName.block(b"a"), FileName.window(b"a"), FileName.block(b"b")]
-    assert await client.stage("ns", asked) == {asked[0]: "/a.safetensors", asked[1]: "/b.safetensors"}
-    names = [
-        cache_store_pb2.FileName(kind=kind, chain_hash=name)
-        for kind, name in ((BLOCK, b"a"), (WINDOW, b"a"), (BLOCK, b"b"))
-    ]
-    assert store.asked.pop() == cache_store_pb2.StageBlocksRequest(namespace="ns", names=names)
-
-    store.answer = cache_store_pb2.PublishBlocksResponse()
-    file = cache_store_pb2.StoredFile(chain_hash=b"a", kind=BLOCK)
-    await client.publish(KEY, Version("u", 1), [file], asked, "print")
-    assert store.asked.pop() == cache_store_pb2.PublishBlocksRequest(
-        key=KEY.to_proto(),
-        version=Version("u", 1).to_proto(),
-        files=[file],
-        references=names,
-        fingerprint="print",
-    )
-
-    store.answer = cache_store_pb2.QuarantineBlockResponse()
-    await client.quarantine("ns", asked[1], b"d" * 16, "digest")
-    wanted = cache_store_pb2.QuarantineBlockRequest(namespace="ns", name=names[1], reason="digest", digest=b"d" * 16)
-    assert store.asked.pop() == wanted
-
-
-def test_names_of_headers() -> None:
-    header = BlockHeader("print", "ns", b"h", NO_PARENT, 0, 5)
-    assert FileName.of(header) == FileName.block(b"h") == (BLOCK, b"h")
-    assert FileName.of(replace(header, window=True)) == FileName.window(b"h") == (WINDOW, b"h")
 
 
 async def test_storage_half_of_agents(client: StoreClient, store: ScriptedStore) -> None:

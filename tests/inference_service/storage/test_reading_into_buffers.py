@@ -1,5 +1,6 @@
 """Files that are read into blocks of the pool: as verified as those that are read into other memory."""
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -181,7 +182,9 @@ def test_every_byte_is_verified(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_a_miss(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "folder")
-    for name in ("nothing", "folder", "link"):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        (tmp_path / f"link to {name}").symlink_to(tmp_path / name)
+    for name in ("nothing", "folder", "link to folder", "pipe", "link to pipe"):
         into, whole = both(tmp_path / name, bytes(16), 1)
         assert into == whole and isinstance(into, tuple), name

@@ -13,7 +13,6 @@ from tokenizers import AddedToken
 from inference_service.families import chats
 from inference_service.text.answering import AnswerStream
 from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, by_states, controlled, tagged
-from inference_service.text.streaming import TextStream
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 from tests.inference_service.real_tokenizers import END, byte_level_backend
@@ -227,9 +226,3 @@ def test_tags_agree_with_looking_at_the_whole_text(text: str, places: list[int],
         reasoning = text.split("</think>", 1)[0] if opened else found["r"]
         expected = (reasoning.strip(" \t\r\n"), (found["t"] or "").lstrip(" \t\r\n"))
     assert (answered.reasoning, answered.text) == expected
-
-
-def test_a_model_that_does_not_think_has_its_text_as_it_is() -> None:
-    tokens = [b" \n", b"He", b"llo \n"]
-    plain = TextStream()
-    assert answer(None, tokens).text == "".join(map(plain.feed, tokens)) + plain.finish()

@@ -19,7 +19,6 @@ from tests.inference_service.real_tokenizers import (
     SPECIALS,
     START,
     STRICT_ROLES,
-    STRIPS_THINKING,
     byte_level,
     byte_level_backend,
     byte_level_with_bos,
@@ -235,13 +234,3 @@ def test_what_the_sandbox_refuses_is_a_bad_argument() -> None:
 def test_no_template() -> None:
     with pytest.raises(FailedPrecondition, match="no chat template"):
         renderer(None).messages(chat(("user", "x")), generation_prompt=True, parse_special=False)
-
-
-def test_thinking_is_stripped_only_from_earlier_answers() -> None:
-    answer = ("assistant", "<think>hm</think>yes")
-    last = renderer(STRIPS_THINKING).messages(chat(("user", "x"), answer), generation_prompt=False, parse_special=False)
-    earlier = renderer(STRIPS_THINKING).messages(
-        chat(("user", "x"), answer, ("user", "y")), generation_prompt=False, parse_special=False
-    )
-    assert b"hm" in last.text
-    assert b"hm" not in earlier.text

@@ -157,12 +157,6 @@ def test_chats_with_one_system_prompt_share_their_beginning(
         assert rendered.text[: rendered.checkpoints[1]] == without.text, "without any mark, look-alikes included"
 
 
-@given(text=text, parse_special=st.booleans())
-def test_raw_text_has_none(text: str, parse_special: bool) -> None:
-    assert renderer().text(text, parse_special=parse_special).checkpoints == ()
-    assert renderer().appended_text(text, parse_special=parse_special).checkpoints == ()
-
-
 def remembered(said: str) -> Rendered:
     """A ledger that this text was generated in."""
     ids = byte_level_with_bos().special_spans(said)
@@ -193,10 +187,6 @@ def test_what_is_added_has_its_system_prompt_nowhere() -> None:
         .addition
     )
     assert len(whole.checkpoints) == 2
-
-
-def test_sums_move_them() -> None:
-    assert (Rendered(b"ab", checkpoints=(1,)) + Rendered(b"cd", checkpoints=(0, 2))).checkpoints == (1, 2, 4)
 
 
 def test_a_beginning_of_white_space_only_is_none() -> None:

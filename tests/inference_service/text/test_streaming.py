@@ -109,19 +109,3 @@ def test_without_stops_only_an_open_character_waits(pieces: list[bytes]) -> None
         assert data.decode(errors="replace").startswith(emitted)
         assert len(data.decode(errors="replace")) - len(emitted) <= 3
     assert emitted + text_stream.finish() == b"".join(pieces).decode(errors="replace")
-
-
-def test_what_was_held_back_comes_when_it_is_no_stop_string() -> None:
-    text_stream = TextStream(["\nUser:"])
-    assert text_stream.feed(b"hello\nUs") == "hello"
-    assert text_stream.feed(b"age") == "\nUsage"
-    assert text_stream.feed(b"\nUser") == ""
-    assert text_stream.finish() == "\nUser"
-    assert text_stream.matched is None
-    assert text_stream.tokens_before_stop() == 3
-
-
-def test_open_character_before_a_stop_string_is_replaced() -> None:
-    streamed = stream([b"a\xf0\x9f", b"END"], ["END"])
-    assert streamed.text == "a\ufffd"
-    assert streamed.stream.tokens_before_stop() == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.kv.blockfile import FileName
-from agentmem.kv.ledger import unordered
+from agentmem.kv.ledger import Version, unordered
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory import restore
@@ -169,6 +169,35 @@ async def test_a_token_too_many_would_be_noticed(llama: Path, tmp_path: Path, mo
         other = await worker.turn("b", edited)
         assert other.reused == 331
         assert difference(llama, edited, other) > TOLERANCE
+
+
+@pytest.mark.parametrize("kept", [None, 500], ids=["forked", "trimmed"])
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+async def test_another_head_of_a_ledger_finds_the_kv_in_the_pool(
+    tmp_path: Path, write: Callable[[Path], Path], kept: int | None
+) -> None:
+    """And the checkpoints on disk that it has in common with its state stay its own."""
+    (tmp_path / "m").mkdir()
+    directory, parent = write(tmp_path / "m"), AgentKey("n", "a", "m")
+    async with working(directory, tmp_path, blocks=12, checkpoints=10) as worker:
+        said = [*(ids := prompt(500)), *(await worker.turn("a", ids)).token_ids, *prompt(100, 1)]
+        said += (await worker.turn("a", said)).token_ids
+        await worker.idle()
+        hot, (version, ledger) = worker.model.memory.hot, worker.store.ledgers[parent]
+        state = hot.get(parent)
+        assert state is not None
+        key = parent if kept else parent._replace(agent_id="b")
+        moved = Version(version.uid, version.number + 1) if kept else Version("b", 1)
+        worker.store.ledgers[key] = moved, ledger.kept(kept or len(ledger))
+        next_ids = [*said[:kept], *prompt(10, 2)]
+        turn = await worker.turn(key.agent_id, next_ids)
+        assert {each.tier for each in turn.started.cache.cached} == {HOT}
+        assert turn.reused == (256 if kept and write is write_gemma3 else len(next_ids) - 10)
+        assert difference(directory, next_ids, turn) < TOLERANCE
+        await worker.idle()
+        after = hot.get(key)
+        assert after is not None
+        assert write is write_llama or after.windows.keys() & state.windows.keys()
 
 
 @pytest.mark.slow

@@ -119,5 +119,5 @@ async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
     turn = Turn(request)
     await planner.plan(turn, model, opened)
     assert turn.plan.keep_tokens == len(ids)
-    assert (turn.incompatible, turn.retokenized) == (incompatible, made_by != tokenizer.hash)
+    assert (turn.lookup.incompatible, turn.retokenized) == (incompatible, made_by != tokenizer.hash)
     assert turn.keep_tokens == (0 if turn.retokenized else len(ids))

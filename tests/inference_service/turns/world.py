@@ -33,13 +33,12 @@ from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory, Sizes
 from inference_service.storage.client import Opened
 from inference_service.threads import WorkerThreads
-from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher
+from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.prefetching import Prefetched, Prefetcher
-from inference_service.turns.reserving import AgentLocks, Reservations
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.runner import TurnRunner
 from inference_service.turns.stream import TurnStream
@@ -229,7 +228,7 @@ class Worker:
         async with asyncio.timeout(60):
             while not self.model.memory.admission.idle or self.runner._turns or self.persister.tables(self.model):
                 await asyncio.sleep(0.001)
-        self.model.memory.check_integrity([])
+        self.model.memory.check_integrity()
         assert not self.model.memory.pool.broken.is_set()
 
     async def at_rest(self) -> None:
@@ -301,7 +300,8 @@ async def working(
     metrics, locks = WorkerMetrics(registry, ["m"]), AgentLocks()
     persister = Persister(engine, cast(Any, store), metrics)
     restorer = Restorer(Fetcher(cast(Any, store), metrics, speeds), metrics, 16, speeds, engine)
-    threads, reservations = WorkerThreads(), Reservations(persister, room_wait)
+    threads, model.memory.wait = WorkerThreads(), room_wait
+    model.memory.in_flight = lambda: persister.tables(model)
     planner = TurnPlanner(cast(Any, store), threads, MatchLimits(16), 64)
     pool_writer = PoolWriter(engine, threads, persister)
     runner = TurnRunner(
@@ -310,10 +310,8 @@ async def working(
         threads,
         cast(Any, store),
         planner,
-        Summarizer(engine, threads, planner, restorer, reservations),
-        reservations,
+        Summarizer(engine, threads, planner, restorer),
         restorer,
-        Committer(cast(Any, store), threads, hints),
         pool_writer,
         persister,
         TurnLog(metrics, 64),
@@ -322,7 +320,7 @@ async def working(
         max_requests=64,
     )
     try:
-        prefetcher = Prefetcher(engine, threads, cast(Any, store), restorer, pool_writer, reservations, metrics)
+        prefetcher = Prefetcher(engine, threads, cast(Any, store), restorer, pool_writer, metrics)
         yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher, speeds, registry)
     finally:
         await runner.drain(1)

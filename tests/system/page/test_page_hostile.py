@@ -281,15 +281,3 @@ async def test_a_fork_that_is_made_after_its_reader_has_left(browser: Browser) -
                 await expect(page.locator(".notice").filter(has_text=f"Forked as {name}.")).to_be_visible()
                 assert page.url == place
                 going_on.clear()
-
-
-@pytest.mark.slow
-async def test_names_that_a_browser_cannot_ask_for_are_not_given(browser: Browser) -> None:
-    with served() as gateway:
-        gateway.worker.agents = [agent("marco")]
-        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
-            await page.get_by_role("button", name="Fork beside").click()
-            await page.get_by_label("Name of the fork").fill("..")
-            await page.get_by_role("dialog").get_by_role("button", name="Fork").click()
-            await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("A browser cannot ask for")
-        assert not any(isinstance(request, agent_pb2.ForkAgentRequest) for request in gateway.worker.requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -35,10 +36,13 @@ async def test_a_gateway_that_is_killed(browser: Browser, live: Stack) -> None:
         await page.get_by_label("Most tokens").fill("600")
         await page.get_by_label("Temperature").fill("2")
         await page.get_by_label("Say", exact=True).fill("Where is the key? " * 60)
+        worker = live.processes["worker"]
+        worker.send_signal(signal.SIGSTOP)  # The turn cannot end before the gateway does.
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("button", name="Stop")).to_be_visible()
         await page.get_by_label("Say", exact=True).fill("not sent yet")
         live.kill("gateway")
+        worker.send_signal(signal.SIGCONT)
         broken = page.get_by_role("alert")
         await expect(broken).to_contain_text("The connection broke before the turn had ended")
         await expect(overview.get_by_role("alert")).to_contain_text("The gateway does not answer")

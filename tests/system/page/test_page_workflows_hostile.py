@@ -81,20 +81,6 @@ async def test_a_file_of_a_megabyte(browser: Browser) -> None:
 
 
 @pytest.mark.slow
-async def test_a_long_text(browser: Browser, tmp_path: Path) -> None:
-    text = "".join(f"{n:07} {'x' * 55}\n" for n in range(3000))
-    with served() as gateway:
-        gateway.worker.script = saying(text)  # type: ignore[assignment]
-        async with opened(browser, gateway.url, "#/workflows/new") as page:
-            await run(page, TWO.replace("    outcome: {kind: text, agent: marco}\n", ""))
-            await expect(state(page)).to_have_text("succeeded")
-            first = page.locator("article.turn").first
-            assert len(await first.locator(".text").inner_text()) < 5000
-            await first.get_by_role("button", name="more characters").click()
-            await expect(first.locator(".piece")).not_to_have_count(1)
-
-
-@pytest.mark.slow
 async def test_a_run_that_fails_says_why_and_goes_on(browser: Browser, tmp_path: Path) -> None:
     with served() as gateway:
 

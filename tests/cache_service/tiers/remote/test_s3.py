@@ -13,22 +13,18 @@ from agentmem.kv import blockfile
 from agentmem.kv.blockfile import FileKind
 from agentmem.kv.object_location import Location
 from cache_service.tiers.remote.contract import (
-    Claim,
     NotOwner,
     ObjectDamaged,
     ObjectMissing,
     ObjectName,
     RemoteRefused,
-    RemoteTier,
     RemoteUnavailable,
 )
 from cache_service.tiers.remote.s3 import S3Tier, object_key
 from tests import s3
 
-CLAIM = Claim("owner", "first")
 
-
-def tier(bucket: s3.Bucket, endpoint: str | None = None, prefix: str = "kv") -> RemoteTier:
+def tier(bucket: s3.Bucket, endpoint: str | None = None, prefix: str = "kv") -> S3Tier:
     location = Location.parse(bucket.location(prefix))
     assert location is not None
     return S3Tier(location, endpoint or bucket.endpoint, "", 5.0)
@@ -45,7 +41,7 @@ class File:
 
     def __init__(self, folder: Path, size: int = 100_000, kind: FileKind = FileKind.BLOCK) -> None:
         self.data = os.urandom(size)
-        self.name = ObjectName(kind, os.urandom(32), blockfile.digest(self.data))
+        self.name = ObjectName(kind, os.urandom(32), blockfile.digest(self.data), "0" * 16)
         self.path = folder / f"{self.name.chain_hash.hex()}.safetensors"
         self.path.write_bytes(self.data)
         self.target = folder / "fetched"
@@ -130,7 +126,7 @@ def test_a_server_that_stays_overloaded(bucket: s3.Bucket, proxy: s3.Proxy, tmp_
     with pytest.raises(RemoteUnavailable):
         list(remote.names())
     with pytest.raises(RemoteUnavailable):
-        remote.claim(CLAIM)
+        remote.claim("owner", may_create=True)
     assert not file.target.exists()
 
 
@@ -150,13 +146,13 @@ def test_nobody_listens(bucket: s3.Bucket, tmp_path: Path) -> None:
     with pytest.raises(RemoteUnavailable, match=f"{bucket.location()} at http"):
         remote.put(file.name, file.path)
     with pytest.raises(RemoteUnavailable):
-        remote.claim(CLAIM)
+        remote.claim("owner", may_create=True)
 
 
 def test_a_bucket_that_does_not_exist_is_a_mistake_and_no_missing_object(bucket: s3.Bucket, tmp_path: Path) -> None:
     remote, file = tier(s3.Bucket(bucket.endpoint)), File(tmp_path)
     for call in (
-        lambda: remote.claim(CLAIM),
+        lambda: remote.claim("owner", may_create=True),
         lambda: remote.put(file.name, file.path),
         lambda: remote.get(file.name, 1, file.target),
         lambda: list(remote.names()),
@@ -188,7 +184,7 @@ def test_objects_are_deleted_and_those_that_are_not_there_too(bucket: s3.Bucket,
 
 def test_all_objects_are_named_and_others_are_left_out(bucket: s3.Bucket, tmp_path: Path) -> None:
     remote = tier(bucket)
-    remote.claim(CLAIM)
+    remote.claim("owner", may_create=True)
     files = [File(tmp_path, 10, kind) for kind in (FileKind.BLOCK, FileKind.BLOCK, FileKind.WINDOW)]
     for file in files:
         remote.put(file.name, file.path)
@@ -199,56 +195,37 @@ def test_all_objects_are_named_and_others_are_left_out(bucket: s3.Bucket, tmp_pa
 
 def test_an_empty_prefix_is_the_whole_bucket(bucket: s3.Bucket, tmp_path: Path) -> None:
     remote, file = tier(bucket, prefix=""), File(tmp_path)
-    remote.claim(CLAIM)
+    remote.claim("owner", may_create=True)
     remote.put(file.name, file.path)
     assert bucket.keys() == {"manifest.json", object_key(file.name)}
     assert list(remote.names()) == [file.name]
 
 
 def test_the_owner_comes_back_and_another_is_refused(bucket: s3.Bucket) -> None:
-    tier(bucket).claim(CLAIM)
-    tier(bucket).claim(CLAIM)
+    tier(bucket).claim("owner", may_create=True)
+    for may_create in (True, False):
+        tier(bucket).claim("owner", may_create=may_create)
     with pytest.raises(NotOwner, match=r"s3://.*/kv at .*another data directory"):
-        tier(bucket).claim(Claim("second owner", "x"))
-    tier(bucket, prefix="kv/second").claim(Claim("second owner", "x"))
-    restarted = Claim("owner", "second", frozenset(["first"]))
-    tier(bucket).claim(restarted)
-    assert tier(bucket).holds(restarted)
-    assert not tier(bucket).holds(CLAIM)
-
-
-def test_a_copy_of_a_data_directory_is_noticed(bucket: s3.Bucket) -> None:
-    tier(bucket).claim(CLAIM)
-    tier(bucket).claim(Claim("owner", "the copy's", frozenset(["first"])))
-    assert not tier(bucket).holds(CLAIM)
-    with pytest.raises(NotOwner, match="another copy"):
-        tier(bucket).claim(Claim("owner", "second", frozenset(["first"])))
-
-
-def test_a_prefix_is_handed_over_by_deleting_its_manifest(bucket: s3.Bucket) -> None:
-    tier(bucket).claim(CLAIM)
-    bucket.delete("kv/manifest.json")
-    assert not tier(bucket).holds(CLAIM)
-    tier(bucket).claim(Claim("second owner", "x"))
+        tier(bucket).claim("second owner", may_create=True)
+    with pytest.raises(NotOwner, match=r"no manifest.json"):
+        tier(bucket, prefix="kv/second").claim("second owner", may_create=False)
+    tier(bucket, prefix="kv/second").claim("second owner", may_create=True)
 
 
 def test_of_many_that_claim_at_once_one_has_it(bucket: s3.Bucket, proxy: s3.Proxy) -> None:
-    claims = [Claim(f"owner {number}", "s") for number in range(6)]
-
-    def claim(each: Claim) -> bool:
+    def claim(number: int) -> bool:
         try:
-            tier(bucket, proxy.address).claim(each)
+            tier(bucket, proxy.address).claim(f"owner {number}", may_create=True)
         except NotOwner:
             return False
         return True
 
     with ThreadPoolExecutor(6) as threads:
-        assert sum(threads.map(claim, claims)) == 1
-    assert sum(tier(bucket).holds(each) for each in claims) == 1
+        assert sum(threads.map(claim, range(6))) == 1
 
 
 def test_a_manifest_that_nobody_of_us_wrote(bucket: s3.Bucket) -> None:
     bucket.write("kv/manifest.json", b"<html>")
     with pytest.raises(NotOwner, match="another prefix"):
-        tier(bucket).claim(CLAIM)
+        tier(bucket).claim("owner", may_create=True)
     assert bucket.read("kv/manifest.json") == b"<html>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_p
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.offline import commands
 from cache_service.offline.check import check
+from cache_service.tiers import replication
 from cache_service.tiers.remote.contract import RemoteRefused
 from tests import s3
 from tests.cache_service import kv
@@ -212,18 +212,6 @@ async def test_credentials_are_in_no_log(data: Path, bucket: s3.Bucket, monkeypa
     assert s3.ACCESS_KEY.encode() not in log and s3.SECRET_KEY.encode() not in log
 
 
-async def test_a_copy_of_a_data_directory_cannot_go_on_beside_it(data: Path, bucket: s3.Bucket) -> None:
-    async with remote(data, bucket) as store:
-        await speak(store, "ada", [1])
-        await settled(store)
-    shutil.copytree(data, data.parent / "copy", ignore=shutil.ignore_patterns("*.sock", "run"))
-    async with remote(data, bucket):
-        pass
-    with pytest.raises(RemoteRefused, match="another copy of this data directory"):
-        async with remote(data.parent / "copy", bucket):
-            pass
-
-
 async def test_another_prefix_than_before_is_refused_while_objects_are_at_the_old_one(
     data: Path, bucket: s3.Bucket
 ) -> None:
@@ -252,16 +240,20 @@ async def test_another_prefix_than_before_is_refused_while_objects_are_at_the_ol
         assert (await look(store, 1))[1].path
 
 
-async def test_who_is_taken_over_deletes_nothing(data: Path, bucket: s3.Bucket) -> None:
+async def test_who_is_taken_over_deletes_nothing_of_the_other(
+    data: Path, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "_COMPARE_SECONDS", 0.0)
     async with remote(data, bucket) as store:
         await speak(store, "ada", [1])
         await settled(store)
         manifest = bucket.read("kv/manifest.json")
         bucket.write("kv/manifest.json", manifest.replace(b'"owner": "', b'"owner": "another'))
-        with pytest.raises(grpc.aio.AioRpcError) as unfinished:
-            await store.delete()
-        assert code(unfinished) is grpc.StatusCode.UNAVAILABLE
-        assert len(bucket.objects()) == 1
-        assert store.metric("agentmem_remote_up") == 0
+        (own,) = bucket.objects()
+        others = own.replace("/blocks/", "/windows/")
+        bucket.write(others, b"the other one's")
+        await speak(store, "bob", [2])
+        await until(lambda: store.metric("agentmem_remote_up") == 0)
+        assert bucket.objects() == {own, others}
         bucket.write("kv/manifest.json", manifest)
-        await until(lambda: not bucket.objects())
+        await until(lambda: len(bucket.objects()) == 2 and others not in bucket.objects())

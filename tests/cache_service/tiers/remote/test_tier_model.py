@@ -112,7 +112,9 @@ def check(data: Path, bucket: s3.Bucket) -> None:
     deadline = time.monotonic() + 20.0
     while True:
         with closing(sqlite3.connect(data / "store.db")) as connection:
-            rows = connection.execute("SELECT kind, chain_hash, digest FROM objects WHERE present").fetchall()
+            rows = connection.execute(
+                "SELECT kind, chain_hash, digest, generation FROM objects WHERE present"
+            ).fetchall()
             [useless] = connection.execute(_USELESS).fetchone()
         known = {f"kv/{object_key(ObjectName(FileKind(kind), *names))}" for kind, *names in rows}
         found = bucket.objects()

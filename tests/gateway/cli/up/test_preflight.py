@@ -7,9 +7,9 @@ import pytest
 
 from agentmem.console import Mistake
 from agentmem.process.settings import load
-from gateway.cli.cluster.certificates import authority, issue
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.settings import UpSettings
+from gateway.cluster.cli.certificates import authority, issue
 from tests.agentmem.process.test_model_file import adapter, written
 
 ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]

@@ -154,16 +154,6 @@ def test_tokens_from_one_on_are_put_behind_those_that_are_there(kind: type[Arena
         assert arena.read(block, BLOCK_TOKENS)() == data_of(wanted)
 
 
-def test_no_other_block_is_touched(kind: type[Arena]) -> None:
-    made = geometry(CASES[1])
-    arena = made_of(kind, made)
-    every = filled(arena, made)
-    arena.put([(block, 0, block_bits(made, seed=block)) for block in (7, 2, 4)])
-    arena.put([])
-    assert changed(arena, every) == [2, 4, 7]
-    assert all(arena.read(block, 256)() == data_of(block_bits(made, seed=block)) for block in (7, 2, 4))
-
-
 def test_a_copy_is_the_whole_block(kind: type[Arena]) -> None:
     made = geometry(CASES[2])
     arena = made_of(kind, made)

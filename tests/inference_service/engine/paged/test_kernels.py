@@ -187,27 +187,6 @@ def test_one_query_of_each_row_is_right(case: Case, sunk: bool) -> None:
         assert near(found[at], wanted[0], case.dtype), (at, end)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case(dtype=mx.bfloat16),
-        Case(dtype=mx.float16, bits=(5, 3), heads=2),
-        Case(dtype=mx.float16, window=50),
-    ],
-)
-@pytest.mark.parametrize("n", [2, 37])
-def test_several_queries_are_right(case: Case, n: int) -> None:
-    pool, codec = Pool(*case.made(), 2, 4), case.codec()
-    packed, written = filled(pool, case, [200, 70], codec)
-    for row, end in ((0, 200), (1, 70)):
-        first = max(0, end - n - (case.window or end)) // BLOCK * BLOCK
-        queries = random(1, case.heads, n, case.k_dim, dtype=case.dtype, seed=3)
-        tables = pool.tables([row], [first], [end])
-        found = attention.flash_prefill(pool.group, pool.layer, queries, tables, codec, 0.125, None, written)
-        wanted = truth(packed[row], case, queries, codec, None, 0.125)
-        assert near(found, wanted, case.dtype)
-
-
 @pytest.mark.parametrize("case", [Case(dtype=mx.bfloat16), Case(dtype=mx.float16, window=50, heads=2, bits=(5, 3))])
 @pytest.mark.parametrize("sunk", [False, True])
 def test_runs_of_different_lengths_are_right_in_one_call(case: Case, sunk: bool) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine.paged.sequence import Sequence, WindowTable
+from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.paged.store import KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -111,23 +111,3 @@ def test_anothers_table_is_found(tmp_path: Path) -> None:
         world.store.resume(sequence)
     world.run((one, 40), (other, 40))
     assert not world.error() < 1e-2
-
-
-def test_a_windows_blocks_are_used_again() -> None:
-    table = WindowTable(16, window=40, spare=list(range(21)))
-    for end in range(1, 2000, 7):
-        table.slide(end)
-        held = table.first + 16 * len(table.blocks)
-        assert table.first <= max(0, end - 40 - 256) < table.first + 16
-        assert held - 16 < end <= held
-        assert len({*table.blocks, *table.spare}) == 21
-
-
-def test_blocks_of_a_checkpoint_are_not_used_again() -> None:
-    table = WindowTable(16, window=40, spare=list(range(45)))
-    table.slide(500)
-    shared = table.share(500)
-    assert len(shared) == 20
-    for end in range(501, 1500):
-        table.slide(end)
-        assert set(table.spare).isdisjoint(shared)

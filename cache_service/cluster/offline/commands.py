@@ -1,0 +1,217 @@
+"""The commands: `agentmem cluster import`, `export`, `check` and `forget`, and what `agentmem keys` has done here.
+
+Exit status: 0, all is well; 1, `check` has findings that were not mended; 2, it could not be done.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from click.core import ParameterSource
+
+from agentmem.console import json_option, write_json
+from agentmem.words import printable
+from cache_service.offline.commands import OfflineGroup, finding_dict, write_findings
+from cache_service.offline.findings import CannotCheck
+
+_SECONDS = 600.0
+"""How long one statement, and the work between two, may take: there are more rows than a node reads at once."""
+_directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+
+
+def _without_password(context: click.Context, option: click.Parameter, url: str) -> str:
+    is_seen = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    if is_seen and (urlsplit(url).password or "password" in url):
+        raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
+    return url
+
+
+def _server(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a cluster's PostgreSQL; the command gets `server`."""
+
+    @wraps(command)
+    def with_server(*, cluster: str, survives: str, schema: str, **given: Any) -> None:
+        if importlib.util.find_spec("psycopg") is None:
+            raise CannotCheck("PostgreSQL's client is not there: pip install 'agentmem[cluster]'")
+        from cache_service.cluster.postgres.settings import Settings, Survives
+
+        times = {"statement_seconds": _SECONDS, "idle_seconds": _SECONDS}
+        server = Settings(cluster, schema, "", Survives(survives), writers=1, readers=1, **times)
+        command(server=server, **given)
+
+    for option in reversed(_OPTIONS):
+        with_server = option(with_server)
+    return with_server
+
+
+_OPTIONS = (
+    click.option(
+        "--cluster",
+        metavar="URL",
+        envvar="AGENTMEM_UP_CLUSTER",
+        required=True,
+        callback=_without_password,
+        help="The cluster's PostgreSQL; one with a password belongs into AGENTMEM_UP_CLUSTER.",
+    ),
+    click.option(
+        "--cluster-survives",
+        "survives",
+        type=click.Choice(["server", "crash", "nothing"]),
+        envvar="AGENTMEM_UP_CLUSTER_SURVIVES",
+        default="server",
+        show_default=True,
+        help="What a commit must survive, as for `agentmem up`.",
+    ),
+    click.option("--schema", default="agentmem", hidden=True),
+)
+
+
+@click.group(cls=OfflineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Move a single machine's ledgers into a cluster, or back, check a cluster's, and forget a node."""
+    os.umask(0o077)
+
+
+@main.command("import")
+@_directory
+@_server
+@click.option("--node", default="", envvar="AGENTMEM_UP_NODE", help="Whose --data DIR will be: its agents go there.")
+@json_option
+def import_command(directory: Path, server: Any, node: str, as_json: bool) -> None:
+    """Move the ledgers of DIR, whose store is stopped, into a cluster. DIR is then the --data of a node.
+
+    Uids, versions and snapshots stay. Nothing is deleted: DIR/store.db gets another name. Where the cluster has one of
+    the agents or runs already, nothing is written.
+    """
+    from cache_service.cluster.offline.importing import bring
+
+    done = bring(directory.expanduser(), replace(server, node=node))
+    if as_json:
+        write_json({**asdict(done), "kept": str(done.kept)})
+    elif done.was_done:
+        click.echo(f"{directory} was imported before; its ledgers were {done.kept}")
+    else:
+        click.echo(_counts(done.rows))
+        if done.objects_left:
+            click.echo(
+                f"{done.objects_left} objects are left at {done.location}: KV that is there only is computed again;"
+                " delete them there"
+            )
+        click.echo(f"start a node with --data {directory}; the ledgers that were there are {done.kept}")
+
+
+@main.command("export")
+@_directory
+@_server
+@click.option("--namespace", metavar="NAME", help="Only this namespace's.")
+@json_option
+def export_command(directory: Path, server: Any, namespace: str | None, as_json: bool) -> None:
+    """Copy the ledgers of a cluster into DIR, a new directory, on which a single machine can start.
+
+    The cluster stays as it is. Files of KV are not copied: they are computed again.
+    """
+    from cache_service.cluster.offline.exporting import take
+
+    done = take(directory.expanduser(), server, namespace)
+    if as_json:
+        write_json(asdict(done))
+    else:
+        click.echo(f"{_counts(done.rows)}\nstart a store with --data {directory}; KV is computed again")
+
+
+@main.command("check")
+@_server
+@click.option("--fix", is_flag=True, help="Count namespaces' bytes anew. Nothing else is changed.")
+@json_option
+def check_command(server: Any, fix: bool, as_json: bool) -> None:
+    """Verify the ledgers of a cluster, while nodes may serve.
+
+    Exit status 0: clean, or all mended; 1: there are findings; 2: it cannot be checked.
+    """
+    from cache_service.cluster.offline.checking import check
+
+    checked = check(server, fix)
+    if as_json:
+        findings = [finding_dict(each, each in checked.mended) for each in checked.findings]
+        write_json({"clean": checked.is_clean, "agents": checked.agents, "findings": findings})
+    else:
+        write_findings(checked.findings, checked.mended)
+        left = len(checked.findings) - len(checked.mended)
+        click.echo(f"{checked.agents} agents: {len(checked.findings)} findings, {len(checked.mended)} mended")
+        if left and not fix and any(finding.mendable for finding in checked.findings):
+            click.echo("--fix mends what can be mended")
+    sys.exit(0 if checked.is_clean else 1)
+
+
+@main.command("forget")
+@click.argument("name", metavar="NAME")
+@_server
+def forget_command(name: str, server: Any) -> None:
+    """Take a node that is gone, and will not come back, out of the list at once; by itself that happens in an hour.
+
+    A node that is there is not forgotten. One that was, and comes back, joins as a new one.
+    """
+    forget(server, name)
+    click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")
+
+
+def forget(settings: Any, name: str) -> None:
+    """Forget a node; `settings` are the server's. Raises CannotCheck where the node is there, or is not known."""
+    from cache_service.cluster import nodes
+    from cache_service.cluster.offline.server import opened
+
+    with opened(settings) as postgres:
+        try:
+            known = postgres.write_blocking(nodes.forget, name)
+        except nodes.StillThere as error:
+            raise CannotCheck(str(error)) from error
+    if not known:
+        raise CannotCheck(f"the cluster knows no node {name}; `agentmem cluster status` lists them")
+
+
+@main.group("keys", hidden=True)
+def keys_group() -> None:
+    """Keys of callers, for `agentmem keys`, which speaks to people."""
+
+
+@keys_group.command("add")
+@_server
+def add_keys_command(server: Any) -> None:
+    """Add the keys of the file that comes on standard input; writes how many were new."""
+    from cache_service.cluster.offline.keys import add
+
+    click.echo(add(server, sys.stdin.read()))
+
+
+@keys_group.command("list")
+@_server
+def list_keys_command(server: Any) -> None:
+    """Write all keys, as a file has them."""
+    from cache_service.cluster.offline.keys import listed
+
+    click.echo(listed(server))
+
+
+@keys_group.command("revoke")
+@click.argument("key_id", metavar="ID")
+@_server
+def revoke_key_command(key_id: str, server: Any) -> None:
+    """Delete a key; writes 1, or 0 where there was none."""
+    from cache_service.cluster.offline.keys import revoke
+
+    click.echo(int(revoke(server, key_id)))
+
+
+def _counts(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {table.replace('_', ' ')}" for table, count in rows.items())
+
+
+if __name__ == "__main__":
+    main(prog_name="agentmem cluster")

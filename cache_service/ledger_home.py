@@ -1,0 +1,109 @@
+"""Where a store's ledgers are: in its own directory, or where a cluster shares them."""
+
+# ruff: noqa: B027 - one machine has nothing to do in many of the methods
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from agentmem.kv.blockfile import FileName
+from agentmem.process.server import Register
+from agentmem.validation import AgentKey
+from cache_service.files.references import FileRow
+from cache_service.ledger.clock import LedgerClock
+from cache_service.ledger.database import Database
+from cache_service.ledger.ledgers import Failure, Ledgers
+from cache_service.tiers.blocks import BlockStore
+from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.replication import Alone, Nodes
+from cache_service.tiers.streams import BlockStreams
+from cache_service.tiers.warm_rows import WarmRows
+
+
+class Peers(Protocol):
+    """Files of KV on other nodes. Event loop; `close` before the streams."""
+
+    async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
+        """Return those of `names` that the node has where the agent spoke last, remembered for `fetch`."""
+
+    async def fetch(self, namespace: str, names: Sequence[FileName]) -> None:
+        """Bring those of `names` that another node was found to have; what fails, stays away."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+class LedgerHome(ABC):
+    """The ledgers. `refuse`, `check`, `open`, `join`, `watch` and `serve` in this order; then `leave` and `close`."""
+
+    database: Ledgers
+    clock: LedgerClock
+    is_own: bool = True
+    """This store alone has these ledgers."""
+
+    @property
+    def nodes(self) -> Nodes:
+        return Alone()
+
+    @abstractmethod
+    def refuse(self) -> None:
+        """Raise DirectoryUnusable, schema.SchemaTooNew for a directory that cannot be of these. Changes nothing."""
+
+    def check(self) -> None:
+        """Raise DatabaseDamaged, schema.ForeignDatabase. The directory is ours by now."""
+
+    @abstractmethod
+    def open(self, last_use: LastUse) -> None:
+        """Open the database; then there are `database` and `clock`. Raises DirectoryUnusable, schema.SchemaTooNew,
+        Unavailable, and as Database.open.
+        """
+
+    @abstractmethod
+    def adopt(self, rows: Database) -> None:
+        """Called where warm.db was lost, and files have no rows."""
+
+    @abstractmethod
+    def join(self, rows: Database) -> None:
+        """Let warm.db be of these ledgers. Raises DirectoryUnusable."""
+
+    @abstractmethod
+    def watch(self, failed: Callable[[Failure], None]) -> None:
+        """Call `failed` where the database fails, too."""
+
+    def serve(self, rows: WarmRows, blocks: BlockStore, registry: CollectorRegistry) -> None:
+        """Begin to follow what other nodes do."""
+
+    def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> Peers | None:  # noqa: ARG002
+        """None where no other node can be reached."""
+        return None
+
+    def services(self) -> list[tuple[str, Register, Any]]:
+        """Return services besides those of every store, as GrpcServer takes them."""
+        return []
+
+    async def unfollowed(self, key: AgentKey) -> int:  # noqa: ARG002
+        """Return how many erasures of an agent other nodes have not followed."""
+        return 0
+
+    def wake_others(self) -> None:
+        """Have other nodes follow at once."""
+
+    @abstractmethod
+    async def problem(self) -> str:
+        """Return why no turn could be kept now; empty if one could."""
+
+    @abstractmethod
+    async def stay_whole(self) -> None:
+        """Raise DirectoryUnusable where the ledgers are not this store's any more."""
+
+    async def upkeep(self, last_use: LastUse) -> None:
+        """Called every ten seconds."""
+
+    def leave(self) -> None:
+        """Follow others no more. Call it while files can still follow."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write down what is still to be written, and close."""

@@ -1,1 +1,0 @@
-"""`agentmem cluster`: certificates for nodes (certificates.py), and what nodes there are (status.py)."""

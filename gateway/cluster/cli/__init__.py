@@ -1,0 +1,9 @@
+"""`agentmem cluster`: certificates for nodes (certificates.py), and what nodes there are (status.py)."""
+
+from typing import Final
+
+from gateway.cli.groups import Lazy
+
+COMMANDS: Final = (
+    Lazy("cluster", "gateway.cluster.cli.command:cluster", "List nodes, make certificates, move or check ledgers."),
+)

@@ -1,0 +1,45 @@
+"""Metrics of a gateway in a cluster; on a single machine all are 0."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class ClusterMetrics:
+    """Nodes, and where turns went."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._nodes = Gauge(
+            "agentmem_gateway_cluster_nodes",
+            "Nodes of the cluster, known and ready ones, as this gateway last read; 0 on a single machine.",
+            ["state"],
+            registry=registry,
+        )
+        self.cluster_age = Gauge(
+            "agentmem_gateway_cluster_sync_age_seconds",
+            "Seconds since this gateway last read the list of nodes; 0 on a single machine.",
+            registry=registry,
+        )
+        self.routed = Counter(
+            "agentmem_gateway_turns_routed_total",
+            "Turns in a cluster by why they went to their node: claim (one of the agent runs there), last (the agent's "
+            "state was committed there), rendezvous, load (of no agent), local (no node is ready).",
+            ["reason"],
+            registry=registry,
+        )
+        self.rerouted = Counter(
+            "agentmem_gateway_turns_rerouted_total",
+            "Calls that were sent again before they had begun: unreachable (to the next node), aborted (two nodes "
+            "computed turns of one agent).",
+            ["reason"],
+            registry=registry,
+        )
+        for state in ("known", "ready"):
+            self._nodes.labels(state)
+        for reason in ("claim", "last", "rendezvous", "load", "local"):
+            self.routed.labels(reason)
+        for reason in ("unreachable", "aborted"):
+            self.rerouted.labels(reason)
+
+    def nodes(self, known: int, ready: int) -> None:
+        """Set how many nodes there are."""
+        self._nodes.labels("known").set(known)
+        self._nodes.labels("ready").set(ready)

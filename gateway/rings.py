@@ -1,0 +1,17 @@
+"""The packages around the gateway's core, *rings*: the core imports none of them, and is whole without them."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Final
+
+RINGS: Final = ("gateway.cluster", "gateway.workflows")
+"""In the order in which they are attached: workflows ask the cluster."""
+
+
+def of_rings(name: str) -> Iterator[ModuleType]:
+    """Import the module `name` of each ring that is installed."""
+    for ring in RINGS:
+        if find_spec(ring) is not None:
+            yield import_module(f"{ring}.{name}")

@@ -1,0 +1,26 @@
+"""Metrics of workflow runs."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class WorkflowMetrics:
+    """Runs that go on, ended, and were taken over."""
+
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self.running = Gauge(
+            "agentmem_gateway_workflows_running", "Workflow runs that go on in this gateway.", registry=registry
+        )
+        self.ended = Counter(
+            "agentmem_gateway_workflows_ended_total",
+            "Workflow runs that ended here, by how: succeeded, failed, cancelled, interrupted.",
+            ["state"],
+            registry=registry,
+        )
+        self.taken_over = Counter(
+            "agentmem_gateway_workflows_taken_over_total",
+            "Workflow runs in a cluster that nobody attended to, because their node is gone or their gateway was "
+            "started again, and that this gateway went on with unasked.",
+            registry=registry,
+        )
+        for state in ("succeeded", "failed", "cancelled", "interrupted"):
+            self.ended.labels(state)

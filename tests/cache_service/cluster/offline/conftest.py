@@ -1,0 +1,34 @@
+"""A directory with all that ledgers can have, and the settings of commands for the cluster of a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cache_service.cluster.postgres.settings import Settings, Survives
+from cache_service.cluster.settings import ClusterSettings
+from tests.cache_service import scenarios
+from tests.cache_service.conftest import running
+from tests.cache_service.offline.directory import fill_branches
+
+
+@pytest.fixture
+async def branched(data: Path) -> Path:
+    """A directory with forks, snapshots, cuts and past turns."""
+    await fill_branches(data)
+    return data
+
+
+@pytest.fixture
+async def furnished(data: Path) -> Path:
+    """A directory with several namespaces, a pin and a run of a workflow."""
+    async with running(data) as store:
+        await scenarios.furnish(store)
+    return data
+
+
+@pytest.fixture
+def server(cluster: ClusterSettings) -> Settings:
+    """The cluster's ledger, for a command."""
+    return Settings(cluster.url, cluster.schema, "a", Survives.NOTHING)

@@ -1,0 +1,125 @@
+"""`agentmem cluster check` finds each kind of damage, and mends sums only."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cache_service.cluster.offline import exporting, importing
+from cache_service.cluster.offline.checking import check
+from cache_service.cluster.postgres.settings import Settings
+from cache_service.cluster.settings import ClusterSettings
+from cache_service.offline.findings import CannotCheck
+from tests.postgres import Server
+
+DAMAGE = {
+    "a segment's text": ("UPDATE segments SET text = '\\x00' || substr(text, 2) WHERE tokens > 2", "ledger"),
+    "a segment's namespace": ("UPDATE segments SET namespace = 'strange' WHERE parent_id IS NULL", "ledger"),
+    "an agent's head": ("UPDATE agents SET tokens = tokens + 1 WHERE agent_id = 'ada'", "ledger"),
+    "a head that is not there": ("UPDATE agents SET head_segment = 987654 WHERE agent_id = 'ada'", "ledger"),
+    "a snapshot": ("UPDATE snapshots SET turns = 9", "ledger"),
+    "a turn": ("UPDATE turns SET version = 99 WHERE version = 1", "ledger"),
+    "a lost parent": ("DELETE FROM segments WHERE id IN (SELECT parent_id FROM segments)", "ledger"),
+    "a segment of nobody": (
+        "INSERT INTO segments SELECT 98765, namespace, NULL, 0, 0, 0, 0, 0, 1, 1, tokenizer_hash, 0, '', digest,"
+        " '', '', '' FROM segments LIMIT 1",
+        "unerased",
+    ),
+    "bytes of a namespace": ("UPDATE namespaces SET ledger_bytes = ledger_bytes + 5", "usage"),
+    "a torn run": ("DELETE FROM workflow_parts WHERE number = 1", "ledger"),
+    "a reference without its object": (
+        "INSERT INTO object_refs SELECT uid, 0, 1, '\\x01' FROM agents LIMIT 1",
+        "object",
+    ),
+    "an object of nobody": (
+        "INSERT INTO objects SELECT 1, '\\x02', namespace, agent_id, model_id, 'f', '', 0, 1, 1, '', 1, '', ''"
+        " FROM agents LIMIT 1",
+        "object",
+    ),
+    "a change that a node has not followed": (
+        "INSERT INTO nodes SELECT 'slow', 1, '', '', 9000000000000000000, 0, '';"
+        "INSERT INTO kv_changes (uid, source_snapshot, tokens, version, namespace, made)"
+        " SELECT uid, 0, 0, 0, namespace, 1 FROM agents LIMIT 1",
+        "held",
+    ),
+}
+
+
+def damage(server: Server, schema: str, statements: str) -> None:
+    """Change rows behind everybody's back: no trigger and no reference is in the way."""
+    with server.connect() as connection:
+        connection.execute(f'SET session_replication_role = replica; SET search_path = "{schema}"'.encode())
+        for statement in statements.split(";"):
+            assert connection.execute(statement.encode()).rowcount > 0
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+async def test_damage_is_found(
+    furnished: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, kind: str
+) -> None:
+    importing.bring(furnished, server)
+    assert check(server).findings == []
+    statements, what = DAMAGE[kind]
+    damage(postgres_server, cluster.schema, statements)
+    found = check(server)
+    assert what in {finding.what for finding in found.findings}
+    assert not found.is_clean
+    fixed = check(server, repair=True)
+    assert {finding.what for finding in fixed.mended} <= {"usage"}
+    assert "usage" not in {finding.what for finding in check(server).findings}
+
+
+async def test_a_damaged_cluster_is_not_exported(
+    furnished: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, tmp_path: Path
+) -> None:
+    importing.bring(furnished, server)
+    damage(postgres_server, cluster.schema, DAMAGE["a segment's text"][0])
+    with pytest.raises(CannotCheck, match="digest differs"):
+        exporting.take(tmp_path / "new", server)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+async def test_the_commands_say_what_they_did_and_how_it_ended(
+    furnished: Path, cluster: ClusterSettings, postgres_server: Server, tmp_path: Path
+) -> None:
+    def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        where = [f"--cluster={cluster.url}", "--cluster-survives=nothing", f"--schema={cluster.schema}"]
+        command = [sys.executable, "-m", "gateway.cli.main", "cluster", name, *where, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = run("import", str(furnished), "--node=a")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "agents" in done.stdout
+    assert "imported before" in run("import", str(furnished)).stdout
+    assert run("check").returncode == 0
+    done = run("export", str(tmp_path / "one"), "--namespace=other", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"]["agents"] == 1
+    assert run("export", str(tmp_path / "one")).returncode == 2
+    damage(postgres_server, cluster.schema, DAMAGE["bytes of a namespace"][0])
+    done = run("check", "--json")
+    assert (done.returncode, json.loads(done.stdout)["clean"]) == (1, False)
+    assert run("check", "--fix").returncode == 0
+    assert run("check").returncode == 0
+    assert "knows no node z" in run("forget", "z").stderr
+    damage(postgres_server, cluster.schema, "INSERT INTO nodes SELECT 'z', 1, '', '', 9000000000000000000, 0, ''")
+    done = run("forget", "z")
+    assert (done.returncode, "node z is there" in done.stderr) == (2, True)
+    damage(postgres_server, cluster.schema, "UPDATE nodes SET expires = 1")
+    done = run("forget", "z")
+    assert (done.returncode, "node z is forgotten" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.slow
+def test_a_password_on_the_command_line_is_refused(furnished: Path) -> None:
+    command = [sys.executable, "-m", "gateway.cli.main", "cluster", "import", str(furnished), "--cluster"]
+    for url in ("postgresql://me:secret@db/agentmem", "host=db password=secret"):
+        done = subprocess.run([*command, url], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "AGENTMEM_UP_CLUSTER" in done.stderr
+        assert "secret" not in done.stderr

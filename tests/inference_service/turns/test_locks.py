@@ -1,0 +1,121 @@
+import asyncio
+import gc
+
+import pytest
+
+from agentmem.validation import AgentKey
+from inference_service.turns.locks import AgentLocks
+
+A, B = AgentKey("ns", "a", "m"), AgentKey("ns", "b", "m")
+
+
+async def turns_of_the_loop() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def held(locks: AgentLocks) -> int:
+    return len(locks._locks)
+
+
+async def turn(locks: AgentLocks, log: list[str], name: str) -> None:
+    async with locks.hold(A):
+        log.append(name)
+
+
+async def test_one_at_a_time_in_the_order_of_arrival() -> None:
+    locks, log, inside = AgentLocks(), [], 0
+
+    async def turn(number: int) -> None:
+        nonlocal inside
+        async with locks.hold(A):
+            inside += 1
+            assert inside == 1
+            log.append(number)
+            await turns_of_the_loop()
+            inside -= 1
+
+    tasks = []
+    for number in range(10):
+        tasks.append(asyncio.create_task(turn(number)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert log == list(range(10))
+    assert held(locks) == 0
+
+
+async def test_a_late_comer_does_not_overtake_in_the_moment_of_release() -> None:
+    locks, log = AgentLocks(), []
+
+    async with locks.hold(A):
+        waiting = asyncio.create_task(turn(locks, log, "waiting"))
+        await turns_of_the_loop()
+    late = asyncio.create_task(turn(locks, log, "late"))
+    await asyncio.gather(waiting, late)
+    assert log == ["waiting", "late"]
+
+
+async def test_agents_do_not_wait_for_each_other() -> None:
+    locks = AgentLocks()
+    async with (
+        locks.hold(A),
+        locks.hold(B),
+        locks.hold(A._replace(model_id="n")),
+        locks.hold(A._replace(namespace="n")),
+    ):
+        assert held(locks) == 4
+    assert held(locks) == 0
+
+
+async def test_a_waiter_that_gives_up_leaves_nothing() -> None:
+    locks, log = AgentLocks(), []
+
+    async with locks.hold(A):
+        gives_up = asyncio.create_task(turn(locks, log, "gives up"))
+        stays = asyncio.create_task(turn(locks, log, "stays"))
+        await turns_of_the_loop()
+        gives_up.cancel()
+        await turns_of_the_loop()
+        assert gives_up.cancelled()
+        assert log == []
+    await stays
+    assert log == ["stays"]
+    assert held(locks) == 0
+
+
+async def test_a_waiter_that_is_cancelled_as_it_gets_the_lock() -> None:
+    locks, log = AgentLocks(), []
+
+    async with locks.hold(A):
+        woken = asyncio.create_task(turn(locks, log, "woken"))
+        next_one = asyncio.create_task(turn(locks, log, "next"))
+        await turns_of_the_loop()
+    woken.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await woken
+    await next_one
+    assert log == ["next"]
+    assert held(locks) == 0
+
+
+async def test_an_error_inside_lets_go() -> None:
+    locks = AgentLocks()
+    with pytest.raises(KeyError):
+        async with locks.hold(A):
+            raise KeyError
+    async with locks.hold(A):
+        pass
+    assert held(locks) == 0
+
+
+async def test_many_agents_leave_no_lock_objects() -> None:
+    locks = AgentLocks()
+    gc.collect()
+    before = sum(isinstance(thing, asyncio.Lock) for thing in gc.get_objects())
+    for number in range(100):
+        async with locks.hold(A._replace(agent_id=str(number))):
+            pass
+    gc.collect()
+    assert held(locks) == 0
+    assert sum(isinstance(thing, asyncio.Lock) for thing in gc.get_objects()) <= before
