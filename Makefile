@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export NO_MKDOCS_2_WARNING := 1
 # What a start imports. Its bytecode is written by `make setup`: without that the first start takes twice as long, and
 # every one does where PYTHONDONTWRITEBYTECODE is set.
-STARTED := gateway.cli.up.command, gateway.app, cache_service.process, inference_service.process
+STARTED := gateway.cli.up.command, gateway.app, gateway.cluster.attach, gateway.workflows.attach, cache_service.process, inference_service.process
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
 .PHONY: help setup demo test test-all lint types imports stubs check proto docs docs-check format bench clean

@@ -2,9 +2,13 @@
 
 __main__.py     `agentmem bench NAME`; series.py is `bench all`; report/ writes RESULTS.md
 users wait for  ttft/, work.py, restart.py, at_rest.py, break_even.py, swap.py, peers/, working_memory/, cluster/
-it rests on     engine.py (contestants.py, places.py), store/, restoring.py, memory.py, quality/, speculation/, page.py
-they share      live.py (`agentmem up`), children.py (processes), turns.py (a checked turn), prompts.py,
-                conversations.py, known_agents.py, models.py (`--model`), packages.py (fetched), results.py, tables.py
+it rests on     engine.py (contestants.py, mlx_lm_contestants.py, places.py, geometries.py, loading.py), store/,
+                restoring.py, memory.py, quality/, speculation/, page.py (page_cache.py, page_views.py)
+models          models.py (`--model`), smollm2.py, gemma3.py, gguf_float32.py, random_models.py, packages.py (fetched),
+                user_cache.py
+they share      live.py (`agentmem up`), children.py (processes), services.py, scraping.py, proxy.py; turns.py (checked
+                turns), prompts.py, conversations.py, known_agents.py; options.py, series.py, results.py, tables.py,
+                intervals.py
 
 demo.py is `make demo`; demo_model/ makes the demo model.
 """

@@ -1,10 +1,9 @@
-"""Whose memory a request means, where it does not say: the agent that has had this conversation.
+"""The agent that has had a conversation, where a request names none.
 
-The longest stored conversation that begins the one at hand is found by the hash chain of its messages. The worker then
-compares the prompt with that agent's ledger as text, so a wrong find could cost time and never reuse what isn't equal.
-Conversations that share a beginning fork: an older state, a state that another request is going on from, and an agent
-with a name of its own are never gone on from themselves, unless the request names one of its turns. Agents made here
-have ids of a form of their own, and expire.
+The longest stored conversation that begins the one at hand is found by the hash chain of its messages; the worker then
+compares the prompt with that agent's ledger as text. Conversations that share a beginning fork: an older state, a state
+that another request is going on from, and an agent with a name of its own are never gone on from themselves, unless the
+request names one of its turns. Agents made here have ids of a form of their own, and expire.
 """
 
 import asyncio
@@ -28,10 +27,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a request says of its agent.
-
-    `agent_id`: its name. `turn`: the request_id that a retry would have, too. `previous`: the request_id of the turn
-    that it follows. `messages`: its conversation, None where it has none. `label`: what narrows the search.
+    """A request about its agent: a name, the request_id that a retry would have, too (`turn`), that of the turn that it
+    follows (`previous`), its conversation, and a label that narrows the search.
     """
 
     namespace: str
@@ -44,8 +41,6 @@ class Wanted:
 
 
 class How(StrEnum):
-    """How a request came to its agent."""
-
     NAMED = "named"
     RETRIED = "retried"
     CONTINUED = "continued"
@@ -67,7 +62,7 @@ class Memory:
 
     @property
     def guessed(self) -> bool:
-        """The agent was found, so ABORTED means that it has gone on meanwhile, and another look helps."""
+        """The agent was found: ABORTED means that it has gone on meanwhile, and another look helps."""
         return self.how in (How.RETRIED, How.CONTINUED, How.FORKED, How.NEW)
 
 
@@ -75,10 +70,7 @@ _Place = tuple[str, str, str]
 
 
 class Finder:
-    """Finds agents, for one gateway. Event loop only.
-
-    `keep` says whether conversations without a name are kept; `expiry` is what agents made here get.
-    """
+    """Finds agents. Event loop only. `keep` conversations without a name; `expiry` is what agents made here get."""
 
     def __init__(self, worker: Worker, *, keep: bool, expiry: types_pb2.Expiry) -> None:
         self._worker = worker
@@ -90,11 +82,11 @@ class Finder:
 
     @asynccontextmanager
     async def memory(self, wanted: Wanted, *, fresh: bool = False) -> AsyncIterator[Memory]:
-        """Yield the agent of a request, while it is served. `fresh`: look no further, begin a new one.
+        """Yield the agent of a request. `fresh`: look no further, begin a new one. A fork goes again, unless its turn
+        is committed.
 
-        A fork that was made for the request goes again, unless its turn was committed. Raises NotFound for an unknown
-        `previous`, InvalidArgument where it is another agent's, Aborted where another attempt at the turn runs, and
-        what the worker refuses.
+        Raises NotFound for an unknown `previous`, InvalidArgument where it is another agent's, Aborted where another
+        attempt at the turn runs, and what the worker refuses.
         """
         # Attempts of an agent that is named wait for each other; another's would be found only when it is committed.
         attempt = (wanted.namespace, wanted.model_id, wanted.turn) if wanted.turn and not wanted.agent_id else None
@@ -206,7 +198,7 @@ def _in_state(how: How, key: types_pb2.AgentKey, version: types_pb2.AgentVersion
 
 
 def _new_id(wanted: Wanted | None = None) -> str:
-    """Return an id for an agent: the same for all attempts at a turn that has a name, whichever gateway has them."""
+    """Return an id for an agent: the same for all attempts at a turn that has a name."""
     if wanted is None or not wanted.turn:
         return f"conv-{uuid.uuid4().hex}"
     name = "\0".join((wanted.namespace, wanted.model_id, wanted.turn)).encode()

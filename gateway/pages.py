@@ -15,14 +15,14 @@ _CUMULATIVE: Final = ("_total", "_bucket", "_count", "_sum")
 
 @dataclass(frozen=True)
 class Page:
-    """The finite samples of a page by name and labels. `at` is when it was read, in seconds of a monotonic clock."""
+    """The finite samples of a page by name and labels; `at` is when it was read, in monotonic seconds."""
 
     samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
     at: float = 0.0
 
     @classmethod
     def parse(cls, text: str, at: float) -> Self:
-        """Return the page of a text in Prometheus' format. Raises ValueError."""
+        """Raises ValueError for what is no page."""
         samples: dict[str, dict[Labels, float]] = {}
         try:
             for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
@@ -35,12 +35,12 @@ class Page:
         return cls(samples, at)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Return the sum of the samples that have these labels, and maybe others; None where there is none."""
+        """Return the sum of the samples that have these labels; None where there is none."""
         found = [value for key, value in self.samples.get(name, {}).items() if labels.items() <= key]
         return math.fsum(found) if found else None
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Return the sums of those samples by the value of one more label, sorted by it."""
+        """Return those sums by the value of one more label, sorted by it."""
         groups: dict[str, list[float]] = {}
         for key, value in self.samples.get(name, {}).items():
             if labels.items() <= key and (group := dict(key).get(label)) is not None:
@@ -62,7 +62,7 @@ def restarted(before: Page, after: Page) -> bool:
 
 
 def increase(before: Page, after: Page) -> Page:
-    """Return by how much each counter grew, which is never negative: a process that restarted began at 0."""
+    """Return by how much each counter grew: a process that restarted began at 0."""
     old = Page() if restarted(before, after) else before
 
     def grown(now: float, was: float) -> float:
@@ -78,9 +78,8 @@ def increase(before: Page, after: Page) -> Page:
 
 
 def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
-    """Return a quantile as Prometheus' function of this name does; None where nothing was observed.
-
-    `buckets` are cumulative counts by upper bound, +Inf among them; observations are spread evenly within a bucket.
+    """Return a quantile as Prometheus does; None where nothing was observed. `buckets` are cumulative counts by upper
+    bound.
     """
     bounds = sorted(buckets)
     if len(bounds) < 2 or not math.isinf(bounds[-1]):

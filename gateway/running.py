@@ -1,4 +1,4 @@
-"""The turns that this gateway has sent to a worker and that have not ended: who speaks now, and who waits."""
+"""The turns that this gateway has sent to a worker and that have not ended."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
@@ -16,7 +16,7 @@ _MOST: Final = 100
 
 @dataclass(eq=False, slots=True)
 class RunningTurn:
-    """A turn of an agent, or of nobody. It waits for its place and its prompt until the worker has said something."""
+    """A turn of an agent, or of nobody. It waits until the worker has said something."""
 
     namespace: str
     agent_id: str
@@ -62,7 +62,6 @@ class RunningTurns:
             del self._turns[turn]
 
     def to_json(self) -> list[Json]:
-        """Return the oldest of them for the overview."""
         return [
             {
                 "namespace": turn.namespace,

@@ -1,4 +1,4 @@
-"""Reading the page of metrics of a process, over HTTP, and what it says of that process."""
+"""Reading the page of metrics of a process over HTTP."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ _LARGEST_PAGE: Final = 16 * 1024 * 1024
 
 
 def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str | None]:
-    """Return whether a process serves, by its page or why there is none, and why it does not."""
+    """Return whether a process serves, and why it does not."""
     if isinstance(page, str):
         return "down", page
     missing = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
@@ -29,10 +29,9 @@ def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str
 
 
 async def read_page(service: Service, address: str, names: Collection[str] = (), skip: Skip = str) -> Page | str:
-    """Return the service's metrics page at "host:port", or why it cannot be read.
+    """Return the service's page at "host:port", or why it cannot be read.
 
-    With `names` only these series are asked for, agentmem_build_info and agentmem_ready among them; `skip` takes lines
-    out of the text that nobody needs, before they are read one by one.
+    With `names` only these series are asked for; `skip` takes out lines that nobody needs.
     """
     query = "&".join(f"name[]={name}" for name in names)
     try:
@@ -58,10 +57,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = (),
 
 
 async def _get(address: str, path: str) -> tuple[str, bytes]:
-    """Return status and body by HTTP/1.0: the server closes the connection at the end of the body.
-
-    Unlike a request on a thread this can be cancelled. Raises OSError, and ValueError for what is not HTTP.
-    """
+    """Return status and body by HTTP/1.0. A request on a thread could not be cancelled. Raises OSError, ValueError."""
     reader, writer = await asyncio.open_connection(*parse_address(address))
     try:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: text/plain; version=0.0.4\r\n\r\n".encode())

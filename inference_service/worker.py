@@ -84,7 +84,7 @@ class Worker:
         limits = MatchLimits(least) if least else MatchLimits()
         speeds = Speeds()
         fetcher = Fetcher(store, self._metrics, speeds)
-        restorer = Restorer(fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
+        restorer = Restorer(store, fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
         persister = Persister(self._engine, store, self._metrics)
         self._pool_broken = asyncio.Event()

@@ -16,8 +16,8 @@ from typing import Final
 from benchmarks.cluster.history import Operation
 from benchmarks.cluster.machines import HOST, SCRIPTED, Node
 from benchmarks.cluster.postgres_pair import Pair
-from benchmarks.cluster.proxy import Proxy
 from benchmarks.cluster.wanderers import Door, Wanderer
+from benchmarks.proxy import Proxy
 from benchmarks.scraping import free_ports
 
 NAMES: Final = "abc"

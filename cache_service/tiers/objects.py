@@ -134,16 +134,24 @@ def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
     return len(unknown)
 
 
-def deletions(
-    connection: Connection, limit: int, uploader: str = "", others: Set[str] = frozenset(), *, sweeps: bool = True
-) -> dict[int, ObjectName]:
-    """Return the next objects that have to go, by the numbers of their rows: those that this node has uploaded; if it
-    `sweeps`, also all that no other node may still be uploading.
-    """
-    values = sorted(others) if sweeps else [uploader]
-    which = ("NOT " if sweeps else "") + among("uploader", values) if values else "true"
+def any_held_back(connection: Connection, uploader: str) -> bool:
+    """Return whether deletions wait for uploads of this node."""
+    row = connection.execute("SELECT 1 FROM object_deletions WHERE uploader = ? LIMIT 1", (uploader,)).fetchone()
+    return row is not None
+
+
+def release(connection: Connection, uploader: str) -> None:
+    """Let whoever deletes delete what this node was uploading: it uploads nothing now."""
+    connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ?", (uploader,))
+
+
+def deletions(connection: Connection, limit: int, others: Set[str] = frozenset()) -> dict[int, ObjectName]:
+    """Return the next objects that have to go, by their rows' numbers; not those that `others` may be uploading."""
+    nodes = ["", *sorted(others)]
     rows = connection.execute(
-        f"SELECT id, {_NAME} FROM object_deletions WHERE {which} ORDER BY id LIMIT ?", (*values, limit)
+        f"SELECT id, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
+        " ORDER BY id LIMIT ?",
+        (*nodes, limit),
     ).fetchall()
     return dict(zip((number for number, *_ in rows), _named(name for _, *name in rows), strict=True))
 

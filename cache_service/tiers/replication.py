@@ -1,10 +1,10 @@
 """Makes the object store agree with the rows: uploads of files that states hold, deletions of objects without use.
 
 One thread decides and writes rows; a few more upload. An upload has its row before it begins. Where the row goes
-meanwhile, its deletion is left to who uploads, as long as that node is there. In a cluster each node uploads its own
+meanwhile, its deletion waits until the upload is over, or its node is gone. In a cluster each node uploads its own
 files, and one node deletes for all: the first by name that reaches the object store. Two nodes that both believe to be
-first do no harm. All objects and rows are compared at each start and every hour: so goes what the last PUT of
-a node that was killed has left.
+first do no harm. All objects and rows are compared at each start and every hour: so goes what the last PUT of a node
+that was killed has left.
 
 What waits to be uploaded is in memory: a start compares who holds files here with who uses objects there.
 
@@ -196,11 +196,15 @@ class Replicator:
 
     def _round(self) -> bool:
         """Do a part of what there is to do; return whether there may be more."""
+        name, deleted = self._nodes.name, False
+        if name and self._database.read_blocking(objects.any_held_back, name):  # also while no object can be reached
+            self._database.write_blocking(objects.release, name)
         if not self.is_ready:
             self._claim()
-        if self._nodes.sweeps and (self._compared is None or time.monotonic() - self._compared >= _COMPARE_SECONDS):
-            self._compare()
-        deleted = self._delete()
+        if self._nodes.sweeps:
+            if self._compared is None or time.monotonic() - self._compared >= _COMPARE_SECONDS:
+                self._compare()
+            deleted = self._delete()
         return self._upload() or deleted
 
     def _failed(self, error: Exception) -> None:
@@ -215,13 +219,17 @@ class Replicator:
 
     def _claim(self) -> None:
         self._doing = Operation.CLAIM
-        self.is_ready = False
-        self._tier.claim(self._owner, may_create=self._may_create)
+        try:
+            self._tier.claim(self._owner, may_create=self._may_create)
+        except RemoteRefused:
+            self.is_ready = False
+            raise
         self._database.write_blocking(objects.confirm, self._tier.location)
         self._may_create = False  # who takes the manifest away hands the place over
+        if not self.is_ready:
+            event(log, "object store", location=self._tier.location)
         self.is_ready = True
         self._reached()
-        event(log, "object store", location=self._tier.location)
 
     def _reached(self) -> None:
         self._metrics.up.set(1)
@@ -247,10 +255,7 @@ class Replicator:
 
     def _delete(self) -> bool:
         self._doing = Operation.DELETE
-        nodes = self._nodes
-        batch = self._database.read_blocking(
-            objects.deletions, _DELETIONS_AT_ONCE, nodes.name, nodes.others(), sweeps=nodes.sweeps
-        )
+        batch = self._database.read_blocking(objects.deletions, _DELETIONS_AT_ONCE, self._nodes.others())
         if not batch:
             return False
         self._tier.delete(list(batch.values()))

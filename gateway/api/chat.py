@@ -1,13 +1,8 @@
-"""/v1/chat/completions: what a request may hold, its turns, and their events as an answer, whole or in chunks.
+"""/v1/chat/completions: requests, their turns, and the events as an answer, whole or in chunks.
 
-Other fields have no effect, but for those that `gateway.api.fields` refuses; a null counts as not given.
-prompt_cache_key only narrows the search for the conversation; chat_template_kwargs are vLLM's: further arguments of the
-chat template, as reasoning_effort is one.
-
-Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
-the model writes calls as JSON. With "none" the model does not get the tools: one that sees them may call them.
-
-What the model thought is `reasoning_content`, of a message as of a delta, where the model's format tells it apart.
+A null counts as not given. prompt_cache_key only narrows the search for the conversation. Strict tools, a tool_choice
+that names or requires functions, and parallel_tool_calls=false are held by a grammar, where the model writes calls as
+JSON. With "none" the model does not get the tools: one that sees them may call them.
 """
 
 from collections.abc import Iterator
@@ -31,17 +26,16 @@ from gateway.api.exchange import (
     function_call,
     joined,
     to_json_text,
+    turn_of,
 )
 from gateway.api.openai import ResponseFormat, SampledRequest, choices, schema_of
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
-from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, held_calls
+from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, chosen
 from gateway.api.thinking import Thinks
 from gateway.api.validation import Advised, Forgiving, Json, JsonObject, KeyPart, Limit, Many, limit
 
 
 class TextPart(Forgiving):
-    """One part of a message's content."""
-
     type: Literal["text"]
     text: str
 
@@ -50,27 +44,22 @@ Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
 
 
 class FunctionCall(Forgiving):
-    """The function that a tool call calls; `arguments` is JSON text, or the object itself."""
+    """The function of a call; `arguments` is JSON text, or the object itself."""
 
     name: str
     arguments: str | JsonObject | None = None
 
 
 class ToolCall(Forgiving):
-    """A call that an assistant made earlier in the chat."""
-
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
     def to_json(self) -> Json:
-        """Return the call as the contract has it."""
         return function_call(self.id, self.function.name, call_arguments(self.function.arguments))
 
 
 class Tool(Forgiving):
-    """A tool that the model may call."""
-
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -106,7 +95,6 @@ class Message(Advised):
         return self
 
     def to_proto(self) -> types_pb2.ChatMessage:
-        """Return the contract's message. Parts of the content are joined without anything between them."""
         return types_pb2.ChatMessage(
             role="system" if self.role == "developer" else self.role,
             content=joined(self.content) or self.refusal or "",
@@ -118,8 +106,6 @@ class Message(Advised):
 
 
 class ChatRequest(SampledRequest, Thinks):
-    """The body of a request."""
-
     messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
@@ -133,42 +119,39 @@ class ChatRequest(SampledRequest, Thinks):
 
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
-    """Return a chat request as an exchange, a turn for each choice. Raises InvalidArgument for contradictions."""
-    turns = choices([to_generate(chat, incoming)], chat.n or 1)
-    answer = ChatAnswer(
-        f"chatcmpl-{incoming.unique}",
-        incoming.created,
-        chat.model or "",
-        per_prompt=len(turns),
-        logprobs=bool(chat.logprobs),
-        include_usage=chat.include_usage,
-    )
-    media = counted(message.content for message in chat.messages if message.role == "user")
-    return Exchange(
-        turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "", left_out=media, others=chat.unread
-    )
-
-
-def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
-    """Return the turn that `chat` asks for, without an agent. Raises InvalidArgument for contradictions."""
+    """Raises InvalidArgument for contradictions."""
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]
-    return inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model or ""),
-        request_id=incoming.turn,
+    turn = turn_of(
+        incoming,
+        chat,
         messages=types_pb2.Messages(
             messages=[message.to_proto() for message in chat.messages],
             tools_json=to_json_text("tools", [tool.to_tool() for tool in tools]),
             template_arguments_json=chat.template_arguments(),
         ),
-        sampling=chat.sampling(),
         stop=chat.stops,
         max_tokens=_max_tokens(chat),
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         json_schema=schema_of(chat.response_format),
-        tool_calls=bool(tools),
-        tool_choice=held_calls(chat.tool_choice, tools, parallel=chat.parallel_tool_calls),
+        tool_choice=chosen(chat.tool_choice, tools, parallel=chat.parallel_tool_calls),
+    )
+    answer = ChatAnswer(
+        f"chatcmpl-{incoming.unique}",
+        incoming.created,
+        chat.model or "",
+        per_prompt=chat.n or 1,
+        logprobs=bool(chat.logprobs),
+        include_usage=chat.include_usage,
+    )
+    return Exchange(
+        choices([turn], chat.n or 1),
+        answer,
+        bool(chat.stream),
+        label=chat.prompt_cache_key or "",
+        left_out=counted(message.content for message in chat.messages if message.role == "user"),
+        others=chat.unread,
     )
 
 

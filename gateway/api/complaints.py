@@ -35,8 +35,7 @@ class Complaint(NamedTuple):
 def complaints(error: ValidationError, data: Any) -> list[Complaint]:
     """Return what `error` says about `data`, once for each place.
 
-    Of a union's complaints the deepest is about the branch that was meant, or one that knows the type at least: those
-    on the way to another are left out.
+    Of a union's complaints the deepest is about the branch that was meant, or knows the type at least.
     """
     told = error.errors(include_url=False, include_input=False)
     found = [_complaint(one, data) for one in told if "Other" not in one["loc"]] or [_complaint(told[0], data)]
@@ -79,10 +78,7 @@ def _complaint(error: ErrorDetails, data: Any) -> Complaint:
 
 
 def _followed(loc: tuple[int | str, ...], data: Any, *, absent: bool) -> list[str | int]:
-    """Return the parts of `loc` that lead through `data`; the last one may be `absent` there.
-
-    pydantic's location also names branches of unions, which are dropped.
-    """
+    """Return the parts of `loc` that lead through `data`, without names of branches; the last one may be `absent`."""
     path: list[str | int] = []
     for left, part in zip(reversed(range(len(loc))), loc, strict=True):
         is_there = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))

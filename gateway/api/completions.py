@@ -1,7 +1,6 @@
-"""/v1/completions: what a request may hold, its turns, and their events as one text_completion, or as many.
+"""/v1/completions: requests, their turns, and the events as one text_completion, or as many.
 
-A raw prompt has no messages to be found by: without X-Agent-ID nothing of it is kept. With it, the prompt is the whole
-text so far of that agent. text_offset is where a token begins in the choice's own text, in characters.
+Without X-Agent-ID nothing of a raw prompt is kept; with it, the prompt is the whole text so far of that agent.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import finish_reason
 from gateway.api.errors import COMPLETIONS
-from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
+from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent, turn_of
 from gateway.api.openai import No, SampledRequest, choices
 from gateway.api.openai_answers import CompletionsAnswer
 from gateway.api.validation import UINT32, Json, Many, limit
@@ -28,8 +27,6 @@ _Several = Field(min_length=1, max_length=MAX_PROMPTS)
 
 
 class CompletionRequest(SampledRequest):
-    """The body of a request."""
-
     prompt: str | Annotated[Many[str], _Several] | _TokenIds | Annotated[Many[_TokenIds], _Several]
     logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
     echo: No | None = None
@@ -51,7 +48,7 @@ class CompletionRequest(SampledRequest):
 
 
 def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Exchange:
-    """Return a request as an exchange, prompt by prompt. Raises InvalidArgument for contradictions."""
+    """Return an exchange, prompt by prompt. Raises InvalidArgument for contradictions."""
     prompts, per_prompt = request.prompts, request.n or 1
     if request.best_of not in (None, per_prompt):
         raise InvalidArgument("best_of", "is only supported where it is n: every choice is returned")
@@ -73,25 +70,18 @@ def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Excha
 
 
 def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incoming) -> inference_pb2.GenerateRequest:
-    turn = inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
-        request_id=incoming.turn,
-        sampling=request.sampling(),
+    text = {"prompt": prompt, "parse_special": request.parse_special is not False}
+    return turn_of(
+        incoming,
+        request,
         stop=request.stops,
         max_tokens=limit(DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens),
         top_logprobs=request.logprobs,
+        **(text if isinstance(prompt, str) else {"token_ids": types_pb2.TokenIds(ids=prompt)}),
     )
-    if isinstance(prompt, str):
-        turn.prompt = prompt
-        turn.parse_special = request.parse_special is not False
-    else:
-        turn.token_ids.ids.extend(prompt)
-    return turn
 
 
 class CompletionAnswer(CompletionsAnswer):
-    """A text_completion, whole or in parts."""
-
     object = chunk_object = "text_completion"
     dialect = COMPLETIONS
 
@@ -125,7 +115,7 @@ def _choice(index: int, text: str, logprobs: Json | None, reason: str | None) ->
 
 
 def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob], characters: int) -> tuple[Json, int]:
-    """Return the log-probabilities of tokens that follow so many characters, and how many characters there are then."""
+    """Return the log-probabilities of tokens after so many characters, and how many characters there are then."""
     logprobs: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token in tokens:
         name, inside = _name(token.token_bytes), bool(token.token_bytes) and _continues(token.token_bytes[0])
@@ -145,7 +135,7 @@ def _continues(byte: int) -> bool:
 
 
 def _name(token: bytes) -> str:
-    """Return the token as text; one that is no text by itself as "bytes:" and escapes, as OpenAI does."""
+    """Return the token as text, or as "bytes:" and escapes, as OpenAI does."""
     try:
         return token.decode()
     except UnicodeDecodeError:

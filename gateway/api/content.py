@@ -30,13 +30,11 @@ class Media(Forgiving):
 
     @property
     def text(self) -> str:
-        """The words in its place."""
         return left_out(MEDIA_KINDS[self.type])
 
 
 @cache
 def _known_types() -> frozenset[str]:
-    """Return the types that some model has."""
     models, known = [Forgiving], set[str]()
     for model in models:
         models += model.__subclasses__()
@@ -53,7 +51,7 @@ def _unknown(kind: str) -> str:
 
 
 class Other(Forgiving):
-    """A part, an item or a tool of a type that no model here has: another server's. It is left out."""
+    """A part, an item or a tool of another server's. It is left out."""
 
     type: Annotated[str, AfterValidator(_unknown)]
 
@@ -63,24 +61,20 @@ OrOther = Annotated[_Known | Other, Field(union_mode="left_to_right")]
 
 
 class Refusal(Forgiving):
-    """A refusal of an assistant's, in words."""
-
     type: Literal["refusal"]
     refusal: str
 
     @property
     def text(self) -> str:
-        """The words."""
         return self.refusal
 
 
 def others(*groups: Iterable[Any]) -> list[str]:
-    """Return the types of what is left out in lists of parts, items or tools, each once."""
+    """Return the types of what is left out, each once."""
     return list(dict.fromkeys(one.type for group in groups for one in group if isinstance(one, Other)))
 
 
 def left_out(kind: str) -> str:
-    """Return the words in place of an image, a video, audio or a file."""
     return f"[{kind} left out: this model reads text only]"
 
 

@@ -1,9 +1,8 @@
-"""Messages of the contract as REST's JSON, by their descriptors alone: `transcoding.py` has the way back.
+"""Messages of the contract as REST's JSON; `transcoding.py` has the way back.
 
-Names are the contract's. Enums are lower-case short names ("hot"), null where nothing is said; durations are numbers of
-seconds and times RFC 3339; bytes are base64; tokens per tier are an object ({"hot": 7}). Of a oneof exactly one field
-is there. What is infinite is the largest number of 64 bits. `namespace` is never there: it is the caller's. Between
-this and messages stands protobuf's own JSON. Imports nothing that only servers have: the command line writes it, too.
+Enums are short names ("hot"), durations seconds, times RFC 3339, bytes base64, tokens per tier an object ({"hot": 7}).
+What is infinite is the largest number of 64 bits. `namespace` is never there: it is the caller's. The command line
+writes it, too, so nothing that only servers have is imported.
 """
 
 from functools import cache
@@ -39,7 +38,6 @@ def to_json(message: Message) -> Json:
 
 
 def _shown(descriptor: Descriptor, printed: Json) -> Json:
-    """Return protobuf's JSON of a message as REST has it."""
     return {
         field.name: _value(field, printed[field.name]) if field.name in printed else None
         for field in descriptor.fields
@@ -77,17 +75,14 @@ def enum_names(enum: EnumDescriptor) -> dict[str, str]:
 
 
 def is_hidden(field: FieldDescriptor) -> bool:
-    """Return whether REST doesn't have the field."""
     return field.name == "namespace"
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Return whether the field is a map."""
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def map_fields(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
-    """Return the fields that a map's keys and values are."""
     entry: Any = field.message_type
     return entry.fields_by_name["key"], entry.fields_by_name["value"]
 

@@ -62,7 +62,7 @@ Token = Annotated[str, Field(max_length=4096), WithJsonSchema({"type": "string"}
 
 
 class Parameter(NamedTuple):
-    """One query parameter of a `kind`; `field` is the path of the request's field that it fills, empty for none."""
+    """One query parameter; `field` is the path of the request's field that it fills, empty for none."""
 
     name: str
     field: str
@@ -75,9 +75,8 @@ class Parameter(NamedTuple):
 class Endpoint:
     """One endpoint. What of the RPC's request comes neither from path nor query is the body.
 
-    `example` is a body, and `needed` a field of it that must be given although the contract has a default for it;
-    `absent` are fields of the request that REST does not have here, and `parts` the fields that parts of the path fill,
-    where they are others than usual.
+    `example` is a body, and `needed` a field of it that must be given although the contract has a default for it.
+    `absent` are fields that REST does not have here, and `parts` the fields that parts of the path fill, where unusual.
     """
 
     method: str
@@ -92,13 +91,13 @@ class Endpoint:
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """The fields of the request that parameters fill, parts of the path and then the query's, by their names."""
+        """The fields of the request that parameters fill, by their names."""
         in_path = {name: self.parts.get(name, _PATH_FIELDS[name]) for name in re.findall(r"{(\w+)}", self.path)}
         return in_path | {parameter.name: parameter.field for parameter in self.query if parameter.field}
 
     @cached_property
     def outside(self) -> frozenset[str]:
-        """The fields of the request that its body does not have: parameters, arms of a oneof that one of them fills."""
+        """The fields that the body does not have: parameters, arms of a oneof that one of them fills."""
         bound = {path.partition(".")[0] for path in self.fields.values()} | self.absent
         if self.is_named:
             bound.add("request_id")
@@ -111,7 +110,6 @@ class Endpoint:
 
     @cached_property
     def kind(self) -> Kind:
-        """How it is answered."""
         rpc = self.rpc
         if rpc.client_streaming:
             return Kind.UPLOAD
@@ -123,17 +121,14 @@ class Endpoint:
 
     @property
     def is_named(self) -> bool:
-        """Whether Idempotency-Key names what it does: a turn, or a workflow's run."""
         return options(self.rpc).named and "request_id" not in self.absent
 
     @property
     def is_turn(self) -> bool:
-        """Whether it is one turn of an agent."""
         return options(self.rpc).turn
 
     @property
     def has_body(self) -> bool:
-        """Whether it takes JSON."""
         return self.method in ("POST", "PUT") and self.kind is not Kind.UPLOAD
 
     def check(self, given: Values) -> None:
@@ -142,7 +137,7 @@ class Endpoint:
             raise InvalidArgument("model", "name one model, or say all_models=true to delete the agent on all of them")
 
     def renamed(self, error: InvalidArgument) -> InvalidArgument:
-        """Return `error` about the RPC's request as one about the parameter or header that was given."""
+        """Return `error` about the RPC's request as one about the parameter or header."""
         names = {path: name for name, path in self.fields.items()}
         if self.is_named:
             names["request_id"] = "Idempotency-Key"

@@ -1,8 +1,6 @@
 """Errors in the shapes of the dialects: Agentmem's own, by one table, and those of HTTP itself.
 
-OpenAI's is {"error": {"message", "type", "param", "code"}}, with the endpoint's own name of the field; REST's is the
-same with the contract's names; Anthropic's is {"type": "error", "error": {"type", "message"}, "request_id"}. A prompt
-that is too long is said in the words by which frameworks know it, since some have no other sign of it.
+A prompt that is too long is said in the words by which frameworks know it, since some have no other sign of it.
 """
 
 import re
@@ -83,15 +81,12 @@ class Dialect:
         return field
 
     def param(self, error: errors.InvalidArgument) -> str | None:
-        """Return the caller's name for the field that `error` is about."""
         return error.field if isinstance(error, BadField) else self.name(error.field)
 
     def status(self, error: errors.AgentmemError) -> int:
-        """Return the HTTP status of `error`."""
         return error.http_status
 
     def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:  # noqa: ARG002 - Anthropic's has it
-        """Return the JSON for one of our errors."""
         message, param, code = _message(error), None, error.code.name.lower()
         if isinstance(error, errors.InvalidArgument):
             param = self.param(error)
@@ -116,7 +111,6 @@ class AnthropicDialect(Dialect):
     """How Anthropic's endpoints report errors."""
 
     def status(self, error: errors.AgentmemError) -> int:
-        """Return Anthropic's own status where no answer is possible now, else the table's."""
         return _OVERLOADED if isinstance(error, errors.Unavailable) else error.http_status
 
     def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:

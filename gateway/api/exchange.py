@@ -1,8 +1,4 @@
-"""What a dialect makes of a request: turns of the contract, and the answer that takes shape from their events.
-
-A dialect is pure translation. It knows neither sockets nor whose memory is meant: `gateway.agent_finder` finds that
-out, and `gateway.http.turns` runs the turns.
-"""
+"""Requests of a dialect as turns of the contract, and the answer that their events make. Pure translation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,25 +6,23 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agentmem import jsontext
-from agentmem.errors import AgentmemError
-from agentmem.v1 import inference_pb2
+from agentmem.errors import AgentmemError, InvalidArgument
+from agentmem.limits import SAMPLING
+from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.reports import memory_report
 from gateway.api.validation import Json
 
 
 class SseEvent(NamedTuple):
-    """One server-sent event: an object that goes as JSON, or text as it is; `name` is its event field, if any."""
+    """One server-sent event: JSON, or text as it is; `name` is its event field."""
 
     data: Json | str
     name: str = ""
 
 
 class Incoming(NamedTuple):
-    """What a dialect may need of a request besides its body.
-
-    `turn` is what Idempotency-Key names the turn, empty without one; `unique` is a hexadecimal number that no other
-    request has, and `created` the present second of the Unix epoch. `agent_id` is what X-Agent-ID names, empty
-    without it.
+    """A request besides its body: Idempotency-Key (`turn`) and X-Agent-ID, empty without them, a hexadecimal number
+    that no other request has, and the second of the Unix epoch.
     """
 
     namespace: str
@@ -39,7 +33,7 @@ class Incoming(NamedTuple):
 
 
 class Heard:
-    """What one turn has said so far, as far as it was taken."""
+    """What one turn has said so far."""
 
     def __init__(self) -> None:
         self.started = inference_pb2.Started()
@@ -51,12 +45,11 @@ class Heard:
         self.calls: list[inference_pb2.ToolCall] = []
 
     def add(self, event: inference_pb2.GenerateResponse) -> None:
-        """Take all of the next event."""
         self.note(event)
         self.keep(event)
 
     def note(self, event: inference_pb2.GenerateResponse) -> None:
-        """Take of the next event what its stream needs again: how the turn began and ended, and its calls."""
+        """Take of an event what a stream needs again: the turn's beginning and end, and its calls."""
         match event.WhichOneof("event"):
             case "started":
                 self.started = event.started
@@ -66,7 +59,7 @@ class Heard:
                 self.finished, self.ended = event.finished, True
 
     def keep(self, event: inference_pb2.GenerateResponse) -> None:
-        """Take the rest of it, which grows with the answer: log-probabilities by some 2 KB a token."""
+        """Take the rest, which grows with the answer: log-probabilities by some 2 KB a token."""
         if event.HasField("delta"):
             self.reasoning.append(event.delta.reasoning)
             self.texts.append(event.delta.text)
@@ -86,7 +79,7 @@ class Answer(ABC):
         self.heard = [Heard() for _ in range(choices)]
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
-        """Take the next event of a choice, for `body`. Of calls only whole ones count."""
+        """Take an event of a choice, for `body`. Of calls only whole ones count."""
         self.heard[choice].keep(event)
         if event.HasField("delta"):
             event.delta.ClearField("tool_call_parts")
@@ -95,39 +88,35 @@ class Answer(ABC):
 
     @abstractmethod
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterable[SseEvent]:
-        """Take the next event of a choice; yields what a stream says of it. What was said is not kept."""
+        """Take an event of a choice; yields what a stream says of it."""
 
     def alive(self) -> Iterable[SseEvent]:
-        """Return what a stream says where the model says nothing for long; nothing: a comment does, which clients skip.
-
-        Most clients give up after some time without an event, and do not count comments.
-        """
+        """Return what a stream says in a long silence, since most clients count no comments. Nothing: a comment."""
         return ()
 
     def closing(self) -> Iterable[SseEvent]:
-        """Return what a stream says when every choice is finished."""
+        """Return what a stream says at its end."""
         return ()
 
     @abstractmethod
     def failed(self, error: AgentmemError) -> Iterable[SseEvent]:
-        """Return what a stream that has begun says of its failure. It ends with that."""
+        """Return what a stream says of its failure, and ends with."""
 
     @abstractmethod
     def body(self) -> Json:
-        """Return the whole answer, when every choice is finished."""
+        """Return the whole answer."""
 
     def report(self) -> Json:
-        """Return the memory report of the first choice, whose turn is the agent's."""
+        """Return the memory report of the first choice."""
         report = memory_report(self.heard[0].started, self.heard[0].finished, self.agent_id)
         return {**report, "left_out": [*self.left_out]}
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request, translated. `turns` has one for each choice, without an agent.
+    """One request, translated: a turn for each choice, without an agent. The first is the agent's, others keep nothing.
 
-    The first turn is the agent's, the others keep nothing. `previous` is the request_id of a turn that this one
-    follows; its input is an append then. `label` narrows the search for the agent.
+    `previous` is the request_id of a turn that this one appends to. `label` narrows the search for the agent.
     """
 
     turns: tuple[inference_pb2.GenerateRequest, ...]
@@ -141,15 +130,50 @@ class Exchange:
     """Parts that have no effect: fields by their names, tools, items and blocks by their types."""
 
 
+def turn_of(incoming: Incoming, request: Any, **asked: Any) -> inference_pb2.GenerateRequest:
+    """Return the turn that `request` asks for, without an agent. Tools in its messages may be called."""
+    sampled = SAMPLING.keys() & type(request).model_fields.keys()
+    made = inference_pb2.GenerateRequest(
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
+        sampling=types_pb2.Sampling(**{name: getattr(request, name) for name in sampled}),
+        **{"request_id": incoming.turn, **asked},
+    )
+    made.tool_calls = bool(made.messages.tools_json or made.append.messages.tools_json)
+    return made
+
+
+def held_calls(
+    tools: Sequence[Any], *, required: bool, names: Sequence[str], single: bool
+) -> inference_pb2.ToolChoice | None:
+    """Return what the grammar holds calls to; None where they are the model's own. `tools` are those that it gets.
+
+    Raises InvalidArgument for a choice among other tools.
+    """
+    if (required or names) and not tools:
+        raise InvalidArgument("tool_choice", "needs tools")
+    if not set(names) <= {tool.name for tool in tools}:
+        raise InvalidArgument("tool_choice", "names a tool that is not among the tools")
+    strict = [tool.name for tool in tools if tool.strict]
+    if not tools or not (required or names or single or strict):
+        return None
+    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
+
+
+def tool_of(name: str, description: str | None, parameters: Json | None) -> Json:
+    """Return a tool as templates take it: without what it leaves open."""
+    described = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": {key: value for key, value in described.items() if value is not None}}
+
+
 def function_call(identifier: str, name: str, arguments: str) -> Json:
-    """Return a call of a tool as chats have it, OpenAI's and the contract's; `arguments` is JSON text."""
+    """Return a call of a tool as OpenAI's chats and the contract have it; `arguments` is JSON text."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def calls_in_order(
     delta: inference_pb2.Delta,
 ) -> Iterator[inference_pb2.ToolCallPart | inference_pb2.ToolCall]:
-    """Yield calls and parts of calls as they came: parts of one that is whole before it, those of the next after it."""
+    """Yield parts of whole calls, the calls, and parts of the next."""
     whole = {call.id for call in delta.tool_calls}
     yield from (part for part in delta.tool_call_parts if part.id in whole)
     yield from delta.tool_calls
@@ -157,23 +181,17 @@ def calls_in_order(
 
 
 def call_arguments(given: str | Json | None) -> str:
-    """Return the arguments of a call of another turn as JSON text, whatever a client makes of them: "" and null are {}.
-
-    Text that is no object is returned as it is, cut JSON too.
-    """
+    """Return the arguments of an earlier call as JSON text: "" and null are {}; other text stays as it is."""
     if isinstance(given, dict):
         return jsontext.write("arguments", given)
     return given if given and given.strip() else "{}"
 
 
 def joined(content: str | list[Any] | None) -> str:
-    """Return a content of text as one text; its parts are joined without anything between them."""
+    """Return a content of text as one text, with nothing between its parts."""
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
 def to_json_text(field: str, value: Any) -> str | None:
-    """Return `value` as JSON for a field of the contract; None for what is empty.
-
-    Raises InvalidArgument that names `field` where it is more than the contract takes.
-    """
+    """Return `value` as JSON for a field of the contract; None for what is empty. Raises InvalidArgument."""
     return jsontext.write(field, value) if value else None

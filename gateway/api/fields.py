@@ -7,6 +7,8 @@ body in `agentmem.left_out`. docs/reference/fields.md shows the list beside the 
 from collections.abc import Mapping
 from typing import Final
 
+from agentmem.limits import SAMPLING
+
 _HOSTED = "nothing outside this server is asked; give the model a tool of your own"
 _FORMAT = 'say it in response_format ({"type": "json_schema", …})'
 _SAMPLER = "no such sampler is built in"
@@ -14,6 +16,7 @@ _CHAT = "only /v1/chat/completions and /v1/completions have it"
 _TOOLS = "completions call no tools; use /v1/chat/completions"
 
 REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(SAMPLING.keys() - {"temperature", "top_p"}, _CHAT),
     "audio": "answers are text",
     "auto_tool_choice": "say it in tool_choice",
     "best_of": "every choice is returned; send n",
@@ -26,7 +29,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "echo": "only /v1/completions has it",
     "fallbacks": "one model answers",
     "format": _FORMAT,
-    "frequency_penalty": _CHAT,
     "function_call": "say it in tool_choice",
     "functions": "name them in tools",
     "grammar": _FORMAT,
@@ -38,13 +40,11 @@ REFUSED: Final[Mapping[str, str]] = {
     "image": "answers are text",
     "input": "send messages",
     "instructions": 'send it as a message of role "system"',
-    "logit_bias": _CHAT,
     "max_completion_tokens": "the name is max_tokens, or max_output_tokens",
     "max_output_tokens": "the name is max_tokens",
     "max_tokens": "the name is max_output_tokens",
     "mcp_servers": _HOSTED,
     "messages": "use /v1/chat/completions, or send input",
-    "min_p": _CHAT,
     "min_tokens": _SAMPLER,
     "mirostat": _SAMPLER,
     "models": "one model answers",
@@ -58,14 +58,11 @@ REFUSED: Final[Mapping[str, str]] = {
     "plugins": _HOSTED,
     "prefill": "an answer cannot be begun for the model",
     "prefix": "an answer cannot be begun for the model",
-    "presence_penalty": _CHAT,
     "previous_response_id": "only /v1/responses has it",
     "prompt": "a stored prompt belongs to another server; send it as input or instructions",
     "reasoning_effort": "say it in output_config.effort",
     "repeat_penalty": "the name is repetition_penalty",
-    "repetition_penalty": _CHAT,
     "response_format": "say it in output_config.format, or in text.format",
-    "seed": _CHAT,
     "stop": "the name is stop_sequences in /v1/messages; /v1/responses has none",
     "stop_sequences": "the name is stop",
     "stop_token_ids": "send stop, which are texts",
@@ -75,7 +72,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "thread": "X-Agent-ID names a conversation",
     "tool_choice": _TOOLS,
     "tools": _TOOLS,
-    "top_k": _CHAT,
     "typical_p": _SAMPLER,
     "use_beam_search": _SAMPLER,
     "web_search_options": _HOSTED,

@@ -1,4 +1,4 @@
-"""Responses that are kept: read from the turns of an agent's memory, as what they said and as items to refer to."""
+"""Responses as the turns of an agent's memory have them."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{48,64})_([0-9a-f]{1,8})")
 
 
 def response_of(item_id: str) -> str:
-    """Return the id of the response that an item is of. Raises NotFound for an id that no item of this server has."""
+    """Return the id of an item's response. Raises NotFound for what is no item's id."""
     found = _ITEM.fullmatch(item_id)
     if found is None or beginning_of(f"{RESPONSE_PREFIX}{found[2]}") is None:
         raise not_kept("item", item_id)
@@ -36,23 +36,19 @@ def response_of(item_id: str) -> str:
 
 
 def not_kept(kind: str, identifier: str) -> NotFound:
-    """Return the error about a response or an item that nothing is known of."""
     advice = "it is of another server, was asked for with store=false, or its agent is deleted"
     then = "send the items themselves" if kind == "item" else "send the whole conversation"
     return NotFound(kind, identifier[:64], f"{advice}; {then}")
 
 
 def references(request: ResponseRequest) -> list[str]:
-    """Return the ids of the items that a request refers to, in order."""
+    """Return the ids of the items that a request refers to."""
     items = () if isinstance(request.input, str) else request.input
     return [item.id for item in items if isinstance(item, ItemReference)]
 
 
 def resolved(request: ResponseRequest, turns: Mapping[str, agent_pb2.Turn]) -> ResponseRequest:
-    """Return a request with the items that it refers to; `turns` are theirs, by the ids of the responses.
-
-    Raises NotFound for an item that its response does not have.
-    """
+    """Return a request with the items that it refers to. Raises NotFound for one that its response does not have."""
     if isinstance(request.input, str):
         return request
     by_response = {identifier: _items(turn) for identifier, turn in turns.items()}
@@ -86,7 +82,7 @@ def _calls(message: types_pb2.ChatMessage) -> list[Any]:
 
 
 def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
-    """Return the items of a response by kind and number, or hash. Text between calls is all in the first message."""
+    """Return items by kind and number, or hash. Text between calls is all in the first message."""
     said = _answer(turn)
     items: dict[tuple[str, str], Item] = {}
     if said.reasoning_content:
@@ -102,7 +98,7 @@ def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
 
 
 def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
-    """Return a kept response. What was asked of it, but for its messages, is not kept: it is null or empty."""
+    """Return a kept response. What was asked of it, but for its messages, is null or empty."""
     number, said, report = identifier.removeprefix(RESPONSE_PREFIX), _answer(turn), turn.report
     incomplete = cut_short(report.reason)
     output: list[Json] = []

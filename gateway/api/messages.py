@@ -1,12 +1,11 @@
-"""/v1/messages: a request as a turn of the contract, and the turn's events as a message or as the stream of one.
+"""Requests to /v1/messages as turns of the contract.
 
 The conversation becomes the same that OpenAI's dialect would make of it. The system prompt is the first message. What
 tools gave are messages of their own, before what the user says with them. Consecutive messages of one role are one
-turn, their texts a blank line apart; the texts of one message's blocks follow each other without anything between them.
-A result with is_error begins with "Error: ".
+turn, their texts a blank line apart. A result with is_error begins with "Error: ".
 
-Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum is another one in each
-request. It is no part of the prompt: with it no conversation would go on from its memory.
+Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum changes with each request;
+with it no conversation would go on from its memory.
 """
 
 import json
@@ -26,8 +25,11 @@ from gateway.api.exchange import (
     Incoming,
     call_arguments,
     function_call,
+    held_calls,
     joined,
     to_json_text,
+    tool_of,
+    turn_of,
 )
 from gateway.api.messages_output import MessageAnswer
 from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
@@ -46,14 +48,24 @@ _ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
 
 def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
-    """Return a request as an exchange. Raises InvalidArgument for messages that do not belong where they stand."""
+    """Raises InvalidArgument for messages that do not belong where they stand."""
+    output = asked.output_config.format if asked.output_config else None
+    turn = turn_of(
+        incoming,
+        asked,
+        messages=chat_messages(asked),
+        stop=asked.stop_sequences or (),
+        max_tokens=asked.max_tokens,
+        json_schema=json.dumps(output.json_schema, ensure_ascii=False) if output else None,
+        tool_choice=_chosen(asked),
+    )
     thinks = asked.thinking is None or asked.thinking.thinks
     managed = asked.context_management is not None
     answer = MessageAnswer(f"msg_{incoming.unique}", asked.model or "", thinking=thinks, managed=managed)
     label = asked.metadata.user_id if asked.metadata else None
     said = [block for message in asked.messages if message.role == "user" for block in message.blocks]
     return Exchange(
-        (to_generate(asked, incoming),),
+        (turn,),
         answer,
         bool(asked.stream),
         label=label or "",
@@ -62,69 +74,40 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
     )
 
 
-def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
-    """Return the turn that is asked for, without an agent. Raises InvalidArgument as `messages_exchange` does."""
-    messages = chat_messages(asked)
-    output = asked.output_config.format if asked.output_config else None
-    return inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=asked.model or ""),
-        request_id=incoming.turn,
-        messages=messages,
-        sampling=types_pb2.Sampling(
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            top_k=asked.top_k,
-        ),
-        stop=asked.stop_sequences or (),
-        max_tokens=asked.max_tokens,
-        json_schema=json.dumps(output.json_schema, ensure_ascii=False) if output else None,
-        tool_calls=messages.HasField("tools_json"),
-        tool_choice=_held_calls(asked),
+def _chosen(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
+    """Return what calls are held to, as `held_calls` does."""
+    choice = asked.tool_choice
+    if isinstance(choice, schema.NoTool):
+        return None
+    names = [choice.name] if isinstance(choice, schema.OneTool) else []
+    return held_calls(
+        offered(asked),
+        required=choice is not None and choice.type != "auto",
+        names=names,
+        single=bool(names) or bool(choice and choice.disable_parallel_tool_use),
     )
 
 
-def _held_calls(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
-    """Return what calls are held to; None: the model's own choice. Raises InvalidArgument for an unknown tool."""
-    choice, tools = asked.tool_choice, offered(asked)
-    if isinstance(choice, schema.NoTool):
-        return None
-    strict = [tool.name for tool in tools if tool.strict]
-    single = isinstance(choice, schema.OneTool) or bool(choice and choice.disable_parallel_tool_use)
-    required = choice is not None and choice.type != "auto"
-    if required and not tools:
-        raise InvalidArgument("tool_choice", "needs tools")
-    names = [choice.name] if isinstance(choice, schema.OneTool) else []
-    if not {tool.name for tool in tools} >= set(names):
-        raise InvalidArgument("tool_choice.name", "names a tool that is not among the tools")
-    if not tools or not (required or single or strict):
-        return None
-    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
-
-
 def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTokensRequest:
-    """Return the request that counts the conversation's tokens. Raises InvalidArgument as `messages_exchange` does."""
+    """Raises InvalidArgument as `messages_exchange` does."""
     key = types_pb2.AgentKey(namespace=namespace, model_id=asked.model or "")
     return inference_pb2.CountTokensRequest(key=key, messages=chat_messages(asked))
 
 
 def token_count(asked: CountTokensRequest, tokens: int) -> Json:
-    """Return the answer about a conversation that has so many tokens."""
     managed = {"context_management": {"original_input_tokens": tokens}} if asked.context_management else {}
     return {"input_tokens": tokens, **managed}
 
 
 def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
-    """Return the whole chat and the tools that may be called. Raises InvalidArgument for what does not belong there.
-
-    With tool_choice "none" the model gets no tools, as in OpenAI's dialect: one that sees them may call them.
-    """
+    """Return the chat and the tools that may be called. Raises InvalidArgument as `messages_exchange` does."""
     arguments = dict(conversation.chat_template_kwargs or {})
     if conversation.thinking is not None:
         arguments["enable_thinking"] = conversation.thinking.thinks
     effort = conversation.output_config.effort if conversation.output_config else None
     tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else offered(conversation)
     chat = types_pb2.Messages(
-        tools_json=to_json_text("tools", _functions(tools)),
+        tools_json=to_json_text("tools", [tool_of(tool.name, tool.description, tool.input_schema) for tool in tools]),
         template_arguments_json=template_arguments(effort, arguments),
     )
     if system := _system(conversation.system):
@@ -140,7 +123,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
 
 
 def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
-    """Return the tools that the model gets: those that are not deferred, and after them those that messages name.
+    """Return the tools that are not deferred, and after them those that messages name.
 
     Raises InvalidArgument where two tools have one name.
     """
@@ -159,7 +142,7 @@ def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
 
 
 def _system(given: str | list[blocks.TextBlock] | None) -> str:
-    """Return the system prompt, without the line for accounting that may be its first, or its first block."""
+    """Return the system prompt, without the line for accounting."""
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
     if texts:
         texts[0] = _ACCOUNTING.sub("", texts[0], count=1)
@@ -202,12 +185,3 @@ def _check_blocks(role: str, turn: Sequence[tuple[int, schema.Message]]) -> None
             if isinstance(block, blocks.ToolResultBlock) and spoke:
                 raise InvalidArgument(at, "results of tools come before the text of their turn")
             spoke = spoke or isinstance(block, _WORDS)
-
-
-def _functions(tools: Sequence[blocks.Tool]) -> list[Json]:
-    functions = []
-    for tool in tools:
-        described = {} if tool.description is None else {"description": tool.description}
-        function = {"name": tool.name, **described, "parameters": tool.input_schema}
-        functions.append({"type": "function", "function": function})
-    return functions

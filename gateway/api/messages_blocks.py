@@ -1,4 +1,4 @@
-"""Blocks that messages of /v1/messages are made of, and a tool of the caller's own, which a block may define."""
+"""Blocks of messages of /v1/messages, and a tool of the caller's own."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -9,8 +9,6 @@ from gateway.api.validation import Forgiving, JsonObject, Many, ToolName
 
 
 class Tool(Forgiving):
-    """A tool of the caller's own."""
-
     type: Literal["custom"] | None = None
     name: ToolName
     description: str | None = None
@@ -20,8 +18,6 @@ class Tool(Forgiving):
 
 
 class TextBlock(Forgiving):
-    """Text."""
-
     type: Literal["text"]
     text: str
 
@@ -44,7 +40,6 @@ class DocumentBlock(Forgiving):
 
     @property
     def text(self) -> str:
-        """The document as text, or words in its place."""
         source = self.source
         if source.type == "content":
             parts = source.content or ""
@@ -55,8 +50,6 @@ class DocumentBlock(Forgiving):
 
 
 class SearchResultBlock(Forgiving):
-    """Something that a search found."""
-
     type: Literal["search_result"]
     source: str
     title: str
@@ -64,7 +57,6 @@ class SearchResultBlock(Forgiving):
 
     @property
     def text(self) -> str:
-        """It as text."""
         return "\n".join((self.title, self.source, "".join(part.text for part in self.content)))
 
 
@@ -76,7 +68,6 @@ class ToolReferenceBlock(Forgiving):
 
     @property
     def text(self) -> str:
-        """Text for the model."""
         return f"The tool {self.tool_name} can be called now.\n"
 
 
@@ -84,8 +75,6 @@ Said: TypeAlias = TextBlock | Media | DocumentBlock | SearchResultBlock
 
 
 class ToolUseBlock(Forgiving):
-    """A call that the assistant made."""
-
     type: Literal["tool_use"]
     id: str
     name: str
@@ -102,8 +91,6 @@ class ToolResultBlock(Forgiving):
 
 
 class ThinkingBlock(Forgiving):
-    """Reasoning before a text or a call."""
-
     type: Literal["thinking"]
     thinking: str
 

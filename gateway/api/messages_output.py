@@ -1,9 +1,7 @@
 """The events of a turn in the shape of /v1/messages: one message, or the stream of it.
 
-A stream has message_start, ping, then each block from its start over its deltas to its stop, message_delta and
-message_stop. An answer that says nothing has no block. What the model thought is in thinking blocks, whose signature is
-a hash of the text. Beyond Anthropic's fields a message, and the message_delta of a stream, hold `agentmem`, the memory
-report.
+An answer that says nothing has no block. What the model thought is in thinking blocks, whose signature is a hash of the
+text. A message, and the message_delta of a stream, hold `agentmem`, the memory report.
 """
 
 import hashlib
@@ -26,9 +24,8 @@ _STOP_REASONS: Final = {
 
 
 class MessageAnswer(Answer):
-    """A message, or its stream. Without `thinking` it leaves out what the model thought.
-
-    `managed`: edits of the context were asked for, and it says that there were none.
+    """A message, or its stream; without `thinking` nothing of what the model thought. `managed`: edits of the context
+    were asked for, and it says that there were none.
     """
 
     def __init__(self, answer_id: str, model: str, *, thinking: bool = True, managed: bool = False) -> None:
@@ -116,7 +113,6 @@ class MessageAnswer(Answer):
         self._kind = ""
 
     def _of_block(self, name: str, **fields: Json) -> SseEvent:
-        """Return an event of the present block."""
         return _event(f"content_block_{name}", index=len(self._blocks), **fields)
 
     def _stopped(self) -> Json:
@@ -138,9 +134,7 @@ def _block(kind: str, text: str) -> Json:
 
 
 def usage(prompt: int, cached: Iterable[types_pb2.TierTokens], said: int, *, kept: bool) -> Json:
-    """Return token counts. Each of the prompt's tokens is read from memory, of any tier; new to it, where the turn is
-    `kept`; or neither.
-    """
+    """Return token counts: of the prompt those from memory, those new to it, where the turn is `kept`, and others."""
     read = sum(part.tokens for part in cached)
     new = prompt - read
     return {

@@ -1,14 +1,11 @@
-"""Requests to /v1/messages; what is not here has no effect, but for what `gateway.api.fields` refuses.
-
-output_config.effort reaches the model's chat template, as does thinking, if the template can turn it on and off;
-disabled also leaves it out of the answer. metadata.user_id only narrows the search for the conversation.
+"""Requests to /v1/messages.
 
 Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar, where the model writes
-calls as JSON. A tool with defer_loading is no part of the prompt until a tool_reference names it;
-tools that another server would run, or whose definition only its models know, are left out.
+calls as JSON. A tool with defer_loading is no part of the prompt until a tool_reference names it. metadata.user_id only
+narrows the search for the conversation.
 
-The edits of context_management that leave out old calls and thoughts are never due here: what a memory has costs
-nothing, and an edit in its middle would cost all after it. The answer says that none was applied.
+The edits of context_management are never due here: what a memory has costs nothing, and an edit in its middle would
+cost all after it. The answer says that none was applied.
 """
 
 from typing import Annotated, Literal
@@ -36,33 +33,26 @@ from gateway.api.validation import (
 
 
 class Message(Advised):
-    """One message."""
-
     role: Literal["user", "assistant", "system"]
     content: str | Many[Block]
 
     @property
     def blocks(self) -> list[Block]:
-        """The content as blocks."""
         return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
 
 
 class NoTool(Forgiving):
-    """The model calls no tool."""
-
     type: Literal["none"]
 
 
 class AnyTool(Forgiving):
-    """Whether the model calls tools is its own choice (auto), or it has to (any)."""
+    """The model may call tools (auto), or has to (any)."""
 
     type: Literal["auto", "any"]
     disable_parallel_tool_use: bool | None = None
 
 
 class OneTool(Forgiving):
-    """The model calls this tool."""
-
     type: Literal["tool"]
     name: ToolName
     disable_parallel_tool_use: bool | None = None
@@ -72,27 +62,21 @@ ToolChoice = Annotated[NoTool | AnyTool | OneTool, Field(discriminator="type")]
 
 
 class Format(Forgiving):
-    """What the answer's text will be."""
-
     type: Literal["json_schema"]
     json_schema: Annotated[JsonObject, Field(alias="schema")]
 
 
 class OutputConfig(Forgiving):
-    """How the answer will be."""
-
     format: Format | None = None
     effort: Effort | None = None
 
 
 class Metadata(Forgiving):
-    """Notes about the request. Only the user has an effect."""
-
     user_id: KeyPart | None = None
 
 
 class Conversation(Body):
-    """What a request to be answered and one to be counted have in common: all that the prompt is made of."""
+    """All that the prompt is made of."""
 
     model: KeyPart | None = None
     messages: Annotated[Many[Message], Field(min_length=1)]
@@ -110,8 +94,6 @@ class CountTokensRequest(Conversation):
 
 
 class MessagesRequest(Conversation):
-    """The body of a request to answer."""
-
     max_tokens: Count
     stream: bool | None = None
     temperature: Annotated[float, within("temperature", high=1)] | None = None

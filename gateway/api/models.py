@@ -1,11 +1,11 @@
-"""Models as /v1/models describes them, in OpenAI's shape and Anthropic's; Agentmem's own facts are under `agentmem`."""
+"""Models as /v1/models describes them, in OpenAI's shape and Anthropic's; under `agentmem` each is as REST has it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import model_pb2
-from gateway.api.reports import model_report
+from gateway.api.contract_json import to_json
 from gateway.api.validation import Json
 
 DEFAULT_LIMIT: Final = 20
@@ -15,26 +15,21 @@ _NO_DATE: Final = "1970-01-01T00:00:00Z"
 
 
 def openai_list(models: Iterable[model_pb2.Model]) -> Json:
-    """Return the answer of GET /v1/models."""
     return {"object": "list", "data": [openai_model(model) for model in models]}
 
 
 def openai_model(model: model_pb2.Model) -> Json:
-    """Return one model."""
     return {
         "id": model.model_id,
         "object": "model",
         "created": 0,
         "owned_by": "agentmem",
-        "agentmem": model_report(model),
+        "agentmem": to_json(model),
     }
 
 
 def anthropic_page(models: Sequence[model_pb2.Model], query: Mapping[str, str]) -> Json:
-    """Return the page of GET /v1/models that `query` asks for: at most `limit`, after `after_id` or before `before_id`.
-
-    Raises InvalidArgument.
-    """
+    """Return a page: at most `limit`, after `after_id` or before `before_id`. Raises InvalidArgument."""
     limit, found = _limit(query.get("limit", str(DEFAULT_LIMIT))), list(models)
     if "after_id" in query and "before_id" in query:
         raise InvalidArgument("before_id", "contradicts after_id; give one of them")
@@ -53,7 +48,6 @@ def anthropic_page(models: Sequence[model_pb2.Model], query: Mapping[str, str]) 
 
 
 def anthropic_model(model: model_pb2.Model) -> Json:
-    """Return one model."""
     context = model.context_length or None
     return {
         "type": "model",
@@ -63,7 +57,7 @@ def anthropic_model(model: model_pb2.Model) -> Json:
         "lifecycle": "active",
         "max_input_tokens": context,
         "max_tokens": context,
-        "agentmem": model_report(model),
+        "agentmem": to_json(model),
     }
 
 

@@ -1,15 +1,27 @@
 """Fields that requests to OpenAI's endpoints share: sampling, and the text's format."""
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, create_model
 
 from agentmem.errors import InvalidArgument
-from agentmem.limits import MAX_LOGIT_BIASES, MAX_STOPS
-from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.validation import Body, Forgiving, JsonObject, KeyPart, Limit, Many, StopString, TopK, TopP, within
+from agentmem.limits import MAX_LOGIT_BIASES, MAX_STOPS, SAMPLING
+from agentmem.v1 import inference_pb2
+from gateway.api.validation import (
+    UINT32,
+    Body,
+    Forgiving,
+    JsonObject,
+    KeyPart,
+    Limit,
+    Many,
+    StopString,
+    TopK,
+    TopP,
+    within,
+)
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
@@ -25,69 +37,64 @@ def _false(value: bool) -> bool:
 No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": False})]
 """false, and not 0, which Literal[False] takes."""
 
-Temperature = Annotated[float, within("temperature")]
-
 
 class StreamOptions(Forgiving):
-    """Options of a stream."""
-
     include_usage: bool | None = None
 
 
-class SampledRequest(Body):
-    """What chat completions and completions have in common; top_k, min_p and repetition_penalty are beyond OpenAI's."""
+def _by_id(biases: dict[str, float]) -> dict[int, float]:
+    for key in biases:
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= UINT32) or key != str(int(key)):
+            raise ValueError("its keys must be token ids")
+    return {int(key): bias for key, bias in biases.items()}
+
+
+_WIDER: Final[Mapping[str, Any]] = {
+    "top_p": TopP,
+    "top_k": TopK,
+    "seed": Annotated[int, Field(ge=-(2**63), lt=2**64), AfterValidator(lambda value: value % 2**64)],
+    "logit_bias": Annotated[
+        dict[str, Annotated[float, within("logit_bias")]], Field(max_length=MAX_LOGIT_BIASES), AfterValidator(_by_id)
+    ],
+}
+"""Parameters of which the dialect takes more than the contract, or by other types."""
+
+if TYPE_CHECKING:
+    _Sampled = Body
+else:  # a field for each parameter of the contract
+    _Sampled = create_model(
+        "Sampled",
+        __base__=Body,
+        **{
+            name: (_WIDER.get(name, Annotated[type(bounds.high), within(name)]) | None, None)
+            for name, bounds in SAMPLING.items()
+        },
+    )
+
+
+class SampledRequest(_Sampled):
+    """What chat completions and completions have in common."""
 
     model: KeyPart | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Limit | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
     stop: StopString | Annotated[Many[StopString], Field(max_length=MAX_STOPS)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, within("logit_bias")]], Field(max_length=MAX_LOGIT_BIASES)] | None
-    ) = None
-    presence_penalty: Annotated[float, within("presence_penalty")] | None = None
-    frequency_penalty: Annotated[float, within("frequency_penalty")] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    top_k: TopK | None = None
-    min_p: Annotated[float, within("min_p")] | None = None
-    repetition_penalty: Annotated[float, within("repetition_penalty")] | None = None
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def stops(self) -> list[str]:
-        """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
-
-    def sampling(self) -> types_pb2.Sampling:
-        """Return the sampling of the first choice. Raises InvalidArgument for a logit_bias of no token id."""
-        same = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        given = {name: value for name in same if (value := getattr(self, name)) is not None}
-        return types_pb2.Sampling(
-            temperature=self.temperature,
-            # Negative seeds are allowed in the dialect and not in the contract.
-            seed=None if self.seed is None else self.seed % 2**64,
-            logit_bias={_token_id(key): bias for key, bias in (self.logit_bias or {}).items()},
-            **given,
-        )
-
-
-def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < 2**32) or key != str(int(key)):
-        raise InvalidArgument("logit_bias", "its keys must be token ids")
-    return int(key)
 
 
 def choices(turns: Sequence[inference_pb2.GenerateRequest], number: int) -> tuple[inference_pb2.GenerateRequest, ...]:
     """Return each of `turns` for several choices. Under a seed each has its own, so they differ and can be repeated.
 
-    Raises InvalidArgument where the choices have more than MAX_CHOICE_BYTES in all.
+    Raises InvalidArgument for more than MAX_CHOICE_BYTES in all.
     """
     if number > 1 and number * sum(turn.ByteSize() for turn in turns) > MAX_CHOICE_BYTES:
         raise InvalidArgument("n", "asks for too many choices of so long a prompt; ask for fewer at once")
@@ -103,14 +110,10 @@ def _choice(turn: inference_pb2.GenerateRequest, number: int) -> inference_pb2.G
 
 
 class AnyText(Forgiving):
-    """Any text."""
-
     type: Literal["text"]
 
 
 class AnyJsonObject(Forgiving):
-    """Any JSON object."""
-
     type: Literal["json_object"]
 
 
@@ -124,15 +127,11 @@ class NamedSchema(Forgiving):
 
 
 class ChatJsonSchema(Forgiving):
-    """JSON that fits a schema, as chat requests say it."""
-
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
 
 class ResponseJsonSchema(NamedSchema):
-    """JSON that fits a schema, as requests for a response say it."""
-
     type: Literal["json_schema"]
 
 
@@ -141,7 +140,7 @@ TextFormat = Annotated[AnyText | AnyJsonObject | ResponseJsonSchema, Field(discr
 
 
 def schema_of(wanted: AnyText | AnyJsonObject | ChatJsonSchema | ResponseJsonSchema | None) -> str | None:
-    """Return the JSON Schema that the text has to fit, as JSON, properties in their order; None for any text."""
+    """Return the JSON Schema that the text has to fit, properties in their order; None for any text."""
     match wanted:
         case ChatJsonSchema(json_schema=NamedSchema(json_schema=schema)) | ResponseJsonSchema(json_schema=schema):
             return json.dumps(schema, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What answers of OpenAI's endpoints share: token counts, log-probabilities, and choices, whole or in chunks."""
+"""Token counts, log-probabilities, and choices, whole or in chunks, of OpenAI's endpoints."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -46,12 +46,9 @@ def _token(token: inference_pb2.TokenLogprob | inference_pb2.TokenAlternative) -
 
 
 class CompletionsAnswer(Answer):
-    """An answer of several choices, as completions and chat completions have it: whole, or in chunks.
+    """An answer of several choices, whole or in chunks; `per_prompt` choices follow each other prompt by prompt.
 
-    Beyond OpenAI's fields the whole, and the chunk that ends the first choice, hold `agentmem`: the agent, how the
-    prompt matched its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in
-    seconds. Choices are numbered prompt by prompt, `per_prompt` of each; `logprobs` says whether they were asked for,
-    and `include_usage` is as in stream_options.
+    The whole, and the chunk that ends the first choice, hold `agentmem`, the memory report.
     """
 
     object: ClassVar[str]

@@ -8,6 +8,7 @@ from pydantic import Field
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
 from gateway.api.content import OrOther, Other
+from gateway.api.exchange import held_calls, tool_of
 from gateway.api.validation import Forgiving, Json, JsonObject, Many, ToolName
 
 CUSTOM_INPUT: Final = "input"
@@ -23,10 +24,8 @@ class FunctionDefinition(Forgiving):
     strict: bool | None = None
 
     def to_tool(self) -> Json:
-        """Return the tool as templates take it: without what it leaves open, and without `strict`."""
-        described = {"description": self.description, "parameters": self.parameters}
-        function = {"name": self.name} | {key: value for key, value in described.items() if value is not None}
-        return {"type": "function", "function": function}
+        """Return the tool as templates take it, without `strict`."""
+        return tool_of(self.name, self.description, self.parameters)
 
 
 _Mode = Literal["auto", "required"]
@@ -37,20 +36,15 @@ class _Named(Forgiving):
 
 
 class ChatFunction(Forgiving):
-    """One function, as chat requests name it."""
-
     type: Literal["function"]
     function: _Named
 
     @property
     def name(self) -> str:
-        """The function's name."""
         return self.function.name
 
 
 class ResponseFunction(Forgiving):
-    """One function, as requests for a response name it."""
-
     type: Literal["function"]
     name: ToolName
 
@@ -61,15 +55,11 @@ class _Allowed(Forgiving):
 
 
 class ChatAllowedTools(Forgiving):
-    """Some of the functions, as chat requests name them."""
-
     type: Literal["allowed_tools"]
     allowed_tools: _Allowed
 
 
 class ResponseAllowedTools(Forgiving):
-    """Some of the functions, as requests for a response name them."""
-
     type: Literal["allowed_tools"]
     mode: _Mode
     tools: Annotated[Many[ResponseFunction], Field(min_length=1)]
@@ -80,41 +70,27 @@ ChatToolChoice: TypeAlias = _Word | Annotated[ChatFunction | ChatAllowedTools, F
 ResponseToolChoice: TypeAlias = _Word | Annotated[ResponseFunction | ResponseAllowedTools, Field(discriminator="type")]
 
 
-def held_calls(
+def chosen(
     choice: str | ChatFunction | ChatAllowedTools | ResponseFunction | ResponseAllowedTools | None,
     tools: Sequence[FunctionDefinition],
     *,
     parallel: bool | None,
 ) -> inference_pb2.ToolChoice | None:
-    """Return what the grammar holds calls to, in the contract's words; None where they are the model's own.
-
-    `tools` are those that the model gets. Raises InvalidArgument for a choice among other tools.
-    """
+    """Return what calls are held to, as `held_calls` does."""
     required, names, single = choice in ("required", "any"), list[str](), parallel is False
     match choice:
         case ChatFunction() | ResponseFunction():
             required, names, single = True, [choice.name], True
         case ChatAllowedTools(allowed_tools=allowed) | (ResponseAllowedTools() as allowed):
             required, names = allowed.mode == "required", [function.name for function in allowed.tools]
-    if (required or names) and not tools:
-        raise InvalidArgument("tool_choice", "needs tools")
-    if not set(names) <= {tool.name for tool in tools}:
-        raise InvalidArgument("tool_choice", "names a function that is not among the tools")
-    strict = [tool.name for tool in tools if tool.strict]
-    if not tools or not (required or names or single or strict):
-        return None
-    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
+    return held_calls(tools, required=required, names=names, single=single)
 
 
 class Function(FunctionDefinition):
-    """A function that the model may call, as requests for a response have it."""
-
     type: Literal["function"]
 
 
 class Grammar(Forgiving):
-    """How the input of a custom tool is spelled."""
-
     type: Literal["text", "grammar"]
     syntax: str | None = None
     definition: str | None = None
@@ -129,7 +105,6 @@ class CustomTool(Forgiving):
     format: Grammar | None = None
 
     def to_function(self) -> Function:
-        """Return the function."""
         grammar = self.format.definition if self.format else None
         said = f"The text. It follows this grammar:\n{grammar}" if grammar else "The text."
         parameters = {

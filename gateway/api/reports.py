@@ -1,8 +1,7 @@
-"""What is said of turns, memory and models in the same words by every dialect and by the command line."""
+"""Reports of turns and of a model's state, in the same words by every dialect and by the command line."""
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,10 @@ _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 
 
 def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished, agent_id: str) -> Json:
-    """Return agent, match, what the prompt left behind, tokens reused per tier, version, durability and timings.
+    """Return what `agentmem` of an answer says. Timings are in seconds.
 
-    `snapshot_version` is that of the snapshot which the prompt goes on from, None where that is the present state.
-    The version's revision is Base64, as REST writes it and takes it in `if_revision`; None where the worker gave none.
-    Timings are in seconds. An empty `agent_id` says that nothing is kept.
+    `snapshot_version` is None where the prompt goes on from the present state. The revision is Base64, as in
+    `if_revision`.
     """
     cache = started.cache
     return {
@@ -67,65 +65,6 @@ def _seconds(duration: Duration) -> float:
     return round(duration.ToTimedelta().total_seconds(), 6)
 
 
-def model_report(model: model_pb2.Model) -> Json:
-    """Return state, context, KV, memory and quality, and why it cannot be served, if so. Bytes, tokens, seconds, nats.
-
-    What is not known is null: much of a model that was never looked at, and `memory` until its files are here.
-    """
-    return {
-        "state": state_name(model),
-        "default": model.is_default,
-        "pinned": model.pinned,
-        "ttl": model.ttl.ToTimedelta().total_seconds() if model.HasField("ttl") else None,
-        "source": model.source or None,
-        "adapter": model.adapter or None,
-        "context_length": model.context_length,
-        "architecture": model.architecture,
-        "dtype": model.dtype,
-        "kv_bits": model.kv_bits or None,
-        "kv_bits_measured": [_measurement(each) for each in model.kv_bits_measured],
-        "recommended_kv_bits": model.recommended_kv_bits or None,
-        "kv_bits_reason": model.kv_bits_reason or None,
-        "kv_scheme": model.kv_scheme or None,
-        "calibration": model.calibration.digest or None,
-        "kv_bytes_per_token": model.kv_bytes_per_token,
-        "state_bytes": model.state_bytes,
-        "weight_bytes": model.weight_bytes,
-        "memory": memory_figures(model.memory) if model.HasField("memory") else None,
-        "tool_parser": model.tool_parser or None,
-        "sampling": sampling_report(model.sampling) if model.HasField("sampling") else None,
-        "fingerprint": model.fingerprint,
-        "error": model.error or None,
-    }
-
-
-def sampling_report(defaults: types_pb2.Sampling) -> Json:
-    """Return how tokens are chosen where a request does not say; what is given as 7 digits is told as such."""
-    return {
-        field.name: round(value, 7) if isinstance(value, float) else value for field, value in defaults.ListFields()
-    }
-
-
-def memory_figures(memory: model_pb2.ModelMemory) -> Json:
-    """Return the arithmetic of a model's memory, by the contract's names."""
-    return {field.name: getattr(memory, field.name) for field in model_pb2.ModelMemory.DESCRIPTOR.fields}
-
-
 def state_name(model: model_pb2.Model) -> str:
     """Return "registered", "loading", "loaded", "draining" or "failed"."""
     return short_name(model_pb2.ModelState.DESCRIPTOR, model.state)
-
-
-def _measurement(found: model_pb2.KVBitsMeasurement) -> Json:
-    return {
-        "kv_bits": found.kv_bits,
-        "kl_divergence": _number(found.kl_divergence),
-        "kl_divergence_p99": _number(found.kl_divergence_p99),
-        "bytes_per_token": found.bytes_per_token,
-        "good": found.good,
-    }
-
-
-def _number(value: float) -> float | str:
-    """Return a number; one that JSON has no number for is spelled as protobuf's JSON does."""
-    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,13 +1,10 @@
-"""A request for a response as one turn of the contract, and the ids of responses.
+"""Requests for a response as turns of the contract, and the ids of responses.
 
-`instructions` are the system message in front. A request with previous_response_id appends its input to the memory
-that the turn of that response made, which was begun with the instructions, tools and reasoning effort of then: with
-others it is refused. store=false keeps a response from being followed by its id; memory is kept all the same, as that
-of chat completions is.
+A request with previous_response_id appends its input to the memory that the turn of that response made. store=false
+keeps a response from being followed by its id; memory is kept all the same, as that of chat completions is.
 
-A response's id is the request_id of its turn, so that a later request finds the turn by it. It ends with hashes of the
-instructions, the tools and the reasoning effort that the turn ran under: the ledger begins with them, and a turn that
-appends to it cannot give it another beginning.
+A response's id is the request_id of its turn, by which a later request finds it. It ends with hashes of the
+instructions, tools and template arguments that the ledger begins with: a request that follows must have the same.
 """
 
 import hashlib
@@ -20,11 +17,11 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument, NotFound
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from gateway.api.content import counted, others
-from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text
+from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text, turn_of
 from gateway.api.openai import schema_of
-from gateway.api.openai_tools import CUSTOM_INPUT, flat_name, functions_of, held_calls
+from gateway.api.openai_tools import CUSTOM_INPUT, chosen, flat_name, functions_of
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
     CallOutputItem,
@@ -47,10 +44,7 @@ _HASH_BYTES = 4
 
 
 class Beginning(NamedTuple):
-    """What a ledger begins with, as hashes of eight hexadecimal digits.
-
-    `reasoning` is of all arguments of the template, the effort among them; without any it is empty.
-    """
+    """What a ledger begins with, as hashes of eight hexadecimal digits; `reasoning` is of the template's arguments."""
 
     instructions: str
     tools: str
@@ -58,7 +52,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, instructions: str, tools: str, arguments: str = "") -> Self:
-        """Return the hashes. `tools` is canonical JSON, and so are `arguments`; each is empty where there is none."""
+        """Return the hashes. `tools` and `arguments` are canonical JSON, empty where there are none."""
         reasoning = _hash(arguments, b"reasoning") if arguments else ""
         return cls(_hash(instructions, b"instructions"), _hash(tools, b"tools"), reasoning)
 
@@ -69,13 +63,13 @@ def response_id(number: str, beginning: Beginning) -> str:
 
 
 def beginning_of(identifier: str) -> Beginning | None:
-    """Return what the turn of that response began with; None where no response has such an id."""
+    """Return what that response's turn began with; None where no response has such an id."""
     form = _FORM.fullmatch(identifier)
     return Beginning(**form.groupdict("")) if form else None
 
 
 def number_of_key(key: str) -> str:
-    """Return 32 hexadecimal digits that stand for an Idempotency-Key, so that each attempt makes the same id."""
+    """Return 32 hexadecimal digits for an Idempotency-Key: each attempt makes the same id."""
     return hashlib.blake2b(key.encode(), digest_size=_NUMBER_BYTES, person=b"idempotency-key").hexdigest()
 
 
@@ -87,16 +81,13 @@ _LONGEST_SHOWN = 64
 
 
 def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
-    """Return a request as an exchange.
-
-    Raises InvalidArgument where parameters contradict each other or what the previous response began with, or nothing
-    is said, and NotFound for a previous response that cannot be.
+    """Raises InvalidArgument for parameters that contradict each other or what the previous response began with, or
+    that say nothing, and NotFound for a previous response that cannot be.
     """
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
     tools = [tool.to_tool() for tool in functions]
-    tools_json = to_json_text("tools", tools)
     beginning = Beginning.of(
         request.instructions or "",
         json.dumps(tools, sort_keys=True) if tools else "",
@@ -107,32 +98,28 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
     identifier = response_id(number, beginning)
     stored = identifier if request.store is not False else f"unstored_{number}" if incoming.turn else ""
-    turn = inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
+    follows = request.previous_response_id is not None
+    system = [types_pb2.ChatMessage(role="system", content=request.instructions)] if request.instructions else []
+    chat = types_pb2.Messages(
+        messages=[*([] if follows else system), *to_messages(request.input)],
+        tools_json=to_json_text("tools", tools),
+        template_arguments_json=request.template_arguments(),
+    )
+    if not chat.messages:
+        raise InvalidArgument("input", "must say something")
+    made = turn_of(
+        incoming,
+        request,
+        **({"append": types_pb2.Append(messages=chat)} if follows else {"messages": chat}),
         request_id=stored,
-        sampling=types_pb2.Sampling(temperature=request.temperature, top_p=request.top_p),
         max_tokens=limit(request.max_output_tokens),
         top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
         json_schema=schema_of(request.text.format if request.text else None),
-        tool_calls=bool(tools),
-        tool_choice=held_calls(request.tool_choice, functions, parallel=request.parallel_tool_calls),
+        tool_choice=chosen(request.tool_choice, functions, parallel=request.parallel_tool_calls),
     )
-    chat = types_pb2.Messages(
-        messages=to_messages(request.input),
-        tools_json=tools_json,
-        template_arguments_json=request.template_arguments(),
-    )
-    if request.previous_response_id is not None:
-        turn.append.messages.CopyFrom(chat)
-    else:
-        if request.instructions:
-            turn.messages.messages.add(role="system", content=request.instructions)
-        turn.messages.MergeFrom(chat)
-    if not (chat.messages or turn.messages.messages):
-        raise InvalidArgument("input", "must say something")
     head = _head(request, identifier, incoming.created)
     return Exchange(
-        (turn,),
+        (made,),
         ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), called, logprobs=request.wants_logprobs),
         bool(request.stream),
         label=request.prompt_cache_key or "",
@@ -219,7 +206,6 @@ class _Message:
         return bool(self.calls) or self.thought
 
     def to_proto(self) -> types_pb2.ChatMessage:
-        """Return the contract's message."""
         return types_pb2.ChatMessage(
             role=self.role,
             content="".join(self.texts),

@@ -1,8 +1,7 @@
-"""The events of a turn in the shape of /v1/responses: one response, or the stream of events that makes it.
+"""The events of a turn in the shape of /v1/responses: one response, or the stream that makes it.
 
-Reasoning and text are one item each until another follows, and each call is one. What all events say together is what
-the response holds. Beyond OpenAI's fields a response that has ended holds `agentmem`: the agent, how the prompt matched
-its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds.
+Reasoning and text are one item each until another follows, and each call is one. A response that has ended holds
+`agentmem`, the memory report.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from gateway.api.validation import Json
 
 
 class _Kind(NamedTuple):
-    """A kind of item that has one part of text: what its id begins with, its fields, and its part's type."""
+    """A kind of item with one part of text: what its id begins with, its fields, its part's type."""
 
     prefix: str
     fields: Json
@@ -33,7 +32,7 @@ _REASONING: Final = _Kind("rs", {"type": "reasoning", "summary": []}, "reasoning
 
 
 class _Part:
-    """An item that the model is saying: one part of text."""
+    """An item that the model is saying."""
 
     def __init__(self, kind: _Kind, identifier: str, index: int) -> None:
         self.kind = kind
@@ -43,20 +42,16 @@ class _Part:
         self.logprobs: list[Json] = []
 
     def with_logprobs(self, logprobs: list[Json]) -> Json:
-        """Return the field for log-probabilities, which only text of the answer has."""
         return {"logprobs": logprobs} if self.kind is _MESSAGE else {}
 
     def event(self, name: str, **fields: object) -> Json:
-        """Return an event of the part."""
         return _event(name, self.index, item_id=self.head["id"], content_index=0, **fields)
 
     def part(self) -> Json:
-        """Return the part so far."""
         said = {"annotations": [], "logprobs": [*self.logprobs]} if self.kind is _MESSAGE else {}
         return {"type": self.kind.part, "text": "".join(self.texts), **said}
 
     def item(self, status: str) -> Json:
-        """Return the whole item so far."""
         return {**self.head, "status": status, "content": [self.part()]}
 
 
@@ -65,11 +60,10 @@ def _event(name: str, index: int, /, **fields: object) -> Json:
 
 
 class Output:
-    """The items of one response. `number`, its id without the prefix, makes theirs.
+    """The items of one response. Ids are made of its `number`: msg_NUMBER_N and rs_NUMBER_N of the Nth text and
+    thought, fc_NUMBER_HASH and ctc_NUMBER_HASH of the call of that id.
 
-    msg_NUMBER_N and rs_NUMBER_N are the Nth text and thought, fc_NUMBER_HASH and ctc_NUMBER_HASH the call of that id.
-
-    `called` are the tools by the names that the model has for them; `logprobs` says whether they were asked for.
+    `called` are the tools by the names that the model has for them; `logprobs` are asked for.
     """
 
     def __init__(self, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool) -> None:
@@ -92,7 +86,7 @@ class Output:
         return [*self._done, *([self._open.item("incomplete")] if self._open else [])]
 
     def add(self, delta: inference_pb2.Delta) -> Iterator[Json]:
-        """Take what the model said next, text before calls; yields the events, without their numbers."""
+        """Take what the model said next; yields the events, without their numbers."""
         if self._logprobs:
             self._waiting += logprobs_of(delta.logprobs)
         if delta.reasoning:
@@ -178,7 +172,6 @@ class Output:
 
     @property
     def _index(self) -> int:
-        """Index of the present item."""
         return len(self._done) + self._void
 
     def _new_id(self, kind: str) -> str:
@@ -188,13 +181,13 @@ class Output:
 
 
 def call_item_id(number: str, call_id: str, *, custom: bool = False) -> str:
-    """Return the id of a call as an item: of the call itself, since what turns out to be none is not kept."""
+    """Return the id of a call as an item: of the call, since the number of what turned out to be none is not kept."""
     digest = hashlib.blake2b(call_id.encode(), digest_size=4).hexdigest()
     return f"{'ctc' if custom else 'fc'}_{number}_{digest}"
 
 
 def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
-    """Return a call of a tool as an item; `text` is its arguments as JSON, or the input of a custom tool."""
+    """Return a call as an item; `text` is its arguments as JSON, or the input of a custom tool."""
     kind, field = ("custom_tool_call", "input") if tool.custom else ("function_call", "arguments")
     namespace = {"namespace": tool.namespace} if tool.namespace else {}
     head = {"id": identifier, "type": kind, "call_id": call_id, "name": tool.name, **namespace}
@@ -202,14 +195,14 @@ def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
 
 
 def custom_input(arguments: str) -> str:
-    """Return the text that a model called a custom tool with; all that it said where it named none."""
+    """Return the text that a custom tool is called with; all that the model said where it named none."""
     given = jsontext.object_or_text(arguments)
     text = given.get(CUSTOM_INPUT) if isinstance(given, dict) else None
     return text if isinstance(text, str) else arguments
 
 
 class ResponseAnswer(Answer):
-    """A response, or its events. `head` is what it says of its request; the others are as in Output."""
+    """A response, or its events. `head` is what it says of its request."""
 
     def __init__(
         self, head: Json, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool

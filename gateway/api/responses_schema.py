@@ -1,24 +1,20 @@
-"""Requests to /v1/responses; what is not here has no effect, but for what `gateway.api.fields` refuses.
+"""Requests to /v1/responses.
 
-A null counts as not given. metadata is echoed, prompt_cache_key only narrows the search for the conversation, and
-reasoning.effort reaches the model's chat template. include=["reasoning.encrypted_content"] has no effect: reasoning is
-never encrypted.
-
-Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
-the model writes calls as JSON. A tool is strict if it says so. Tools of a namespace are functions by both names, custom
+A null counts as not given. Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false
+are held by a grammar, where the model writes calls as JSON. Tools of a namespace are functions by both names, custom
 tools are functions of one text, and tools that another server would run are left out, as are items that tell of them.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agentmem.validation import MAX_TOP_LOGPROBS
 from gateway.api.content import Media, OrOther, Refusal
-from gateway.api.openai import No, Temperature, TextFormat
+from gateway.api.openai import No, TextFormat
 from gateway.api.openai_tools import ResponseTool, ResponseToolChoice
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Many, TopP
+from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Many, TopP, within
 
 MAX_METADATA = 16
 
@@ -26,8 +22,6 @@ _NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class ItemText(Forgiving):
-    """One part of what the model is given, or of what it said."""
-
     type: Literal["input_text", "output_text", "text"]
     text: str
 
@@ -36,9 +30,7 @@ Content: TypeAlias = str | Many[Annotated[ItemText | Refusal | Media, Field(disc
 
 
 class MessageItem(Forgiving):
-    """A message."""
-
-    type: Literal["message"] = "message"
+    type: Annotated[Literal["message"], WithJsonSchema({"enum": ["message", None]})] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
 
@@ -54,8 +46,6 @@ class FunctionCallItem(Forgiving):
 
 
 class CustomCallItem(Forgiving):
-    """A call of a custom tool that the model made."""
-
     type: Literal["custom_tool_call"]
     call_id: _NonEmpty
     name: _NonEmpty
@@ -64,8 +54,6 @@ class CustomCallItem(Forgiving):
 
 
 class CallOutputItem(Forgiving):
-    """The result of a call."""
-
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _NonEmpty
     output: Content
@@ -74,8 +62,6 @@ class CallOutputItem(Forgiving):
 
 
 class ReasoningText(Forgiving):
-    """One part of what the model thought."""
-
     type: Literal["reasoning_text", "summary_text"]
     text: str
 
@@ -114,21 +100,17 @@ Item: TypeAlias = Annotated[
 
 
 class TextConfig(Forgiving):
-    """How the text is to be."""
-
     format: TextFormat | None = None
 
 
 class ResponseRequest(Thinks):
-    """The body of a request."""
-
     model: KeyPart | None = None
     input: str | Many[Item]
     instructions: str | None = None
     stream: bool | None = None
     stream_options: JsonObject | None = None
     max_output_tokens: Limit | None = None
-    temperature: Temperature | None = None
+    temperature: Annotated[float, within("temperature")] | None = None
     top_p: TopP | None = None
     previous_response_id: str | None = None
     store: bool | None = None
@@ -146,5 +128,4 @@ class ResponseRequest(Thinks):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether log-probabilities are asked for."""
         return "message.output_text.logprobs" in (self.include or ())

@@ -1,8 +1,4 @@
-"""The contract over REST: one table of endpoints, of which routes, parsing and OpenAPI are made.
-
-Generate is an exchange like those of other dialects; its events are the contract's own. Of other streams each message
-is an event.
-"""
+"""The contract over REST: one table of endpoints, of which routes, parsing and OpenAPI are made."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -52,7 +48,7 @@ def _endpoint(
     example: Json | None = None,
     **further: Any,
 ) -> Endpoint:
-    """Return an endpoint; `needed` is an example whose one field must be given, `further` is as in Endpoint."""
+    """Return an endpoint; `needed` is an example whose one field must be given."""
     method, path = route.split()
     [found] = [service.methods_by_name[rpc] for service in _SERVICES if rpc in service.methods_by_name]
     needs = next(iter(needed or ()), "")
@@ -60,7 +56,7 @@ def _endpoint(
 
 
 def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, **body: Json) -> Endpoint:
-    """Return an endpoint of one agent of one model; the path of `route` is relative to the agent's."""
+    """Return an endpoint of one agent of one model."""
     method, _, path = route.partition(" ")
     return _endpoint(f"{method} /v1/agents/{{agent}}{path}", rpc, summary, _MODEL, *query, **body)
 
@@ -168,7 +164,6 @@ STREAM = "stream"
 
 @cache
 def model_of_query(endpoint: Endpoint) -> type[Strict]:
-    """Return what the query of an endpoint may hold, as text."""
     fields: dict[str, Any] = {
         one.name: (one.kind, Field(... if one.required else None, description=one.what)) for one in endpoint.query
     }
@@ -178,7 +173,7 @@ def model_of_query(endpoint: Endpoint) -> type[Strict]:
 
 @cache
 def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
-    """Return the body of an endpoint. That of Generate has `stream` besides the contract's fields."""
+    """Return the body of an endpoint; Generate's has `stream` besides."""
     further: dict[str, Any] = {}
     if endpoint.kind is Kind.TURN:
         further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
@@ -190,7 +185,7 @@ def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
 
 @cache
 def model_of_answer() -> type[BaseModel]:
-    """Return the model of Generate's whole answer: what all its events say."""
+    """Return Generate's whole answer: what all its events say."""
     delta = message_model(inference_pb2.Delta.DESCRIPTOR)
     said: dict[str, Any] = {name: (one.annotation, ...) for name, one in delta.model_fields.items()}
     for event in (inference_pb2.Started, inference_pb2.Finished):
@@ -199,14 +194,13 @@ def model_of_answer() -> type[BaseModel]:
 
 
 def event_of(message: Message) -> SseEvent:
-    """Return a message of a stream as an event, whose name is that of the arm of its oneof, if it has one."""
+    """Return a message of a stream as an event, named for the arm of its oneof."""
     descriptor = message.DESCRIPTOR
     names = (message.WhichOneof(group.name) for group in descriptor.oneofs if not group.name.startswith("_"))
     return SseEvent(to_json(message), next(filter(None, names), ""))
 
 
 def exchange_of(turn: inference_pb2.GenerateRequest, streamed: bool) -> Exchange:
-    """Return the exchange of one turn that is complete but for its memory."""
     return Exchange((turn,), RestAnswer(), streamed, label=turn.label)
 
 

@@ -1,4 +1,4 @@
-"""How requests say how much a model is to think, in the words of several servers, as arguments of its chat template."""
+"""How much a model is to think, in the words of several servers, as arguments of its chat template."""
 
 import json
 from collections.abc import Mapping
@@ -15,10 +15,8 @@ _WITHOUT_THINKING: Final = {"enable_thinking": False}
 
 
 def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = None) -> str | None:
-    """Return the chat template's arguments as JSON: the reasoning effort and what the caller gives; None for nothing.
-
-    Templates that know `reasoning_effort` put it in words, and those that know `enable_thinking` follow "none"; others
-    ignore both.
+    """Return the chat template's arguments as JSON. Templates know `reasoning_effort`, or `enable_thinking`, or
+    neither.
     """
     arguments: dict[str, Any] = dict(given or {})
     if effort is not None:
@@ -33,21 +31,16 @@ class Switch(Forgiving):
 
     @property
     def thinks(self) -> bool:
-        """Return whether the model thinks."""
         return self.type != "disabled"
 
 
 class ReasoningConfig(Forgiving):
-    """How much the model thinks."""
-
     effort: Effort | None = None
     enabled: bool | None = None
     max_tokens: Annotated[int, Field(description="no effect: nothing holds the model to it")] | None = None
 
 
 class Thinks(Body):
-    """Fields of requests in OpenAI's dialects."""
-
     reasoning_effort: Effort | None = None
     reasoning: ReasoningConfig | None = None
     enable_thinking: bool | None = None
@@ -56,13 +49,10 @@ class Thinks(Body):
 
     @property
     def effort(self) -> Effort | None:
-        """How much the model is to think."""
         return (self.reasoning and self.reasoning.effort) or self.reasoning_effort
 
     def template_arguments(self) -> str | None:
-        """Return the chat template's arguments as JSON, None for nothing. Of several words for thinking the last wins:
-        chat_template_kwargs, enable_thinking, thinking, reasoning.
-        """
+        """Of several words the last wins: chat_template_kwargs, enable_thinking, thinking, reasoning."""
         arguments: dict[str, Any] = dict(self.chat_template_kwargs or {})
         thinking = self.thinking.thinks if isinstance(self.thinking, Switch) else self.thinking
         for thinks in (self.enable_thinking, thinking, self.reasoning and self.reasoning.enabled):

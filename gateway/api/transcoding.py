@@ -1,4 +1,4 @@
-"""REST's JSON, as `contract_json.py` writes it, back to messages, and the models that the OpenAPI document has."""
+"""REST's JSON back to messages, and the models that the OpenAPI document has."""
 
 import base64
 import binascii
@@ -47,9 +47,8 @@ _INTEGERS: Final = {
 
 
 class ContractModel(Strict):
-    """Base of the models that are made here. Of the fields of each group in `oneofs` exactly one is given.
-
-    They check what is read and describe both ways for the OpenAPI document; what they dump is protobuf's JSON.
+    """Base of the models that are made here. Of each group in `oneofs` exactly one field is given. They dump protobuf's
+    JSON.
     """
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)  # a response has every field
@@ -78,10 +77,8 @@ class ContractModel(Strict):
 def contract_model(
     descriptor: Descriptor, without: Collection[str] = (), needed: str = "", name: str = "", **further: Any
 ) -> type[ContractModel]:
-    """Return a model of a message but for the fields in `without`; `needed` must be given.
-
-    `name` is the schema's, by default the message's. `further` are fields that the contract does not have, as
-    pydantic.create_model takes them.
+    """Return a model of a message but for the fields in `without`; `needed` must be given. `name` is the schema's, and
+    `further` are fields that the contract does not have, as pydantic.create_model takes them.
     """
     shown = [field for field in descriptor.fields if not is_hidden(field) and field.name not in without]
     definitions: dict[str, Any] = {field.name: _field(field, needed=field.name == needed) for field in shown}
@@ -98,7 +95,6 @@ def contract_model(
 
 @cache
 def message_model(descriptor: Descriptor) -> type[ContractModel]:
-    """Return the model of a whole message."""
     return contract_model(descriptor)
 
 
@@ -165,7 +161,7 @@ _Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 def read_json(
     body: bytes | bytearray, model: type[ContractModel], message: Any, without: frozenset[str] = frozenset()
 ) -> Any:
-    """Set the fields of `message` that a body has, but for those in `without`, and return the body as `model`.
+    """Set the fields of `message` that a body has, but for those in `without`; return the body as `model`.
 
     Raises InvalidArgument that names the field.
     """

@@ -51,15 +51,14 @@ def within(parameter: str, high: float | None = None) -> Any:
 
 
 class Strict(BaseModel):
-    """Base of all that is read from a request: no conversions, no unknown fields, and nothing of it in errors."""
+    """Base of all that is read from a request: no conversions, and nothing of it in errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Forgiving(Strict):
-    """Base of what the dialects read. Fields that it does not name are left out, whatever they say.
-
-    SDKs learn new ones, and a message goes back with all fields of a response.
+    """Base of what the dialects read: unknown fields are left out. SDKs learn new ones, and messages come back with all
+    fields of a response.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -86,7 +85,6 @@ class Body(Advised):
 
     @property
     def unread(self) -> list[str]:
-        """The names of fields that have no effect."""
         return [shown_name(name) for name, value in (self.model_extra or {}).items() if value not in (None, [])]
 
 
@@ -151,20 +149,7 @@ _SHAPE = f"must not be nested deeper than {MAX_DEPTH}, nor have an object of mor
 
 
 def parse_body(body: bytes | bytearray, schema: type[_Model]) -> _Model:
-    """Return `body` as `schema`. Raises InvalidArgument that names the field, or "body" where it is no JSON object."""
-    return checked(_parse(body), schema)
-
-
-def checked(data: Json, schema: type[_Model]) -> _Model:
-    """Return `data` as `schema`. Raises BadField."""
-    try:
-        return schema.model_validate(data)
-    except ValidationError as error:
-        worst = deepest(complaints(error, data))
-        raise BadField(dotted(worst.path, "body"), worst.problem) from None
-
-
-def _parse(body: bytes | bytearray) -> dict[str, Any]:
+    """Raises InvalidArgument that names the field, or "body" where it is no JSON object."""
     jsonsize.check("body", body, jsonsize.BODY)
     try:
         data = from_json(body, allow_inf_nan=False, cache_strings="keys")
@@ -174,4 +159,13 @@ def _parse(body: bytes | bytearray) -> dict[str, Any]:
         raise InvalidArgument("body", "must be a JSON object")
     if not shallow(data, MAX_MEMBERS):
         raise InvalidArgument("body", _SHAPE)
-    return data
+    return checked(data, schema)
+
+
+def checked(data: Json, schema: type[_Model]) -> _Model:
+    """Raises BadField."""
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        worst = deepest(complaints(error, data))
+        raise BadField(dotted(worst.path, "body"), worst.problem) from None

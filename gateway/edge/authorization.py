@@ -1,11 +1,8 @@
 """What a caller may name, do and see: its own namespace, what needs no admin, and models without their directories.
 
-Both doors, gRPC and REST, ask here.
-
-An empty namespace in a request means the caller's, any other than that is refused. The fields are found by the
-contract's descriptors, so that an RPC added later cannot be forgotten here. Callers who are no admins don't learn where
-on the server's disk its models are; names of files stay, so that "model.safetensors is truncated" still says what is
-wrong. Without keys every caller is an admin.
+Fields of a namespace are found by the contract's descriptors, so that an RPC added later cannot be forgotten here.
+Names of files stay, so that "model.safetensors is truncated" still says what is wrong. Without keys every caller is an
+admin.
 """
 
 import re
@@ -37,7 +34,6 @@ def check_namespace(value: str) -> str:
 
 
 def require_admin(who: Caller) -> None:
-    """Raise PermissionDenied unless `who` may do what concerns the callers of all namespaces."""
     if not who.admin:
         raise PermissionDenied(
             "this concerns the callers of all namespaces, so it needs a key with admin = true; "
@@ -46,7 +42,7 @@ def require_admin(who: Caller) -> None:
 
 
 def authorize(method: str, who: Caller) -> None:
-    """Raise PermissionDenied unless `who` may call the RPC `method`, such as "/agentmem.v1.ModelService/LoadModel"."""
+    """Raise PermissionDenied unless `who` may call the RPC, such as "/agentmem.v1.ModelService/LoadModel"."""
     if method in _ADMIN:
         require_admin(who)
 
@@ -55,7 +51,6 @@ def authorize_namespace(request: Message, namespace: str, at: str = "") -> None:
     """Fill `namespace` into every empty namespace of `request`, in place.
 
     Raises PermissionDenied that names the field where it holds another one, and InvalidArgument where it can be none.
-    `at` is the path of `request` itself.
     """
     for field in _namespace_fields(request.DESCRIPTOR):
         path = f"{at}{field.name}"
@@ -101,7 +96,7 @@ def without_directories(text: str) -> str:
 
 
 def redact(response: Message) -> None:
-    """Remove from the models in `response`, in place, where they are on the disk, unless an admin is being served."""
+    """Remove where models are on the disk from `response`, in place, unless an admin is served."""
     if not serves_admin():
         for model in _models(response):
             model.adapter = ""

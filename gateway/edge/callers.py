@@ -7,13 +7,12 @@ from typing import Final, Protocol
 
 @dataclass(frozen=True)
 class CallerLimits:
-    """What one caller may ask for: requests that run at once, and requests a minute. 0: any number."""
+    """Requests that run at once, and requests a minute. 0: any number."""
 
     running: int = 0
     per_minute: int = 0
 
     def overridden(self, running: int | None, per_minute: int | None) -> "CallerLimits":
-        """Return these limits with those that are not None in their places."""
         return CallerLimits(
             self.running if running is None else running, self.per_minute if per_minute is None else per_minute
         )
@@ -21,10 +20,7 @@ class CallerLimits:
 
 @dataclass(frozen=True)
 class Caller:
-    """One caller. `namespace` is the only one that it may touch; `key_id` names the credential, empty without one.
-
-    `admin`: it may do what concerns the callers of all namespaces.
-    """
+    """One caller. `key_id` names the credential, empty without one. `admin`: it may do what concerns all namespaces."""
 
     namespace: str
     key_id: str = ""
@@ -44,20 +40,15 @@ class Authenticator(Protocol):
 
 @dataclass(frozen=True)
 class Everyone:
-    """Lets all in, as callers of one namespace, who may do everything.
-
-    For servers whose callers are trusted by other means: a loopback address, or client certificates.
-    """
+    """Lets all in as admins of one namespace, where they are trusted by other means."""
 
     namespace: str
     limits: CallerLimits = CallerLimits()
 
     def authenticate(self, credential: str | None) -> Caller:  # noqa: ARG002 - SDKs send one, asked or not
-        """Return the same caller, whatever is shown."""
         return Caller(self.namespace, admin=True, limits=self.limits)
 
     def stands(self, who: Caller) -> bool:  # noqa: ARG002 - of whomever
-        """Return True."""
         return True
 
 
@@ -70,7 +61,7 @@ def caller() -> Caller:
 
 
 def serves_admin() -> bool:
-    """Return whether the caller who is being served is an admin; true outside of requests."""
+    """Return whether an admin is being served; true outside of requests."""
     who = _CALLER.get(None)
     return who is None or who.admin
 
@@ -81,6 +72,6 @@ def serve(who: Caller) -> None:
 
 
 def bearer_token(authorization: str) -> str | None:
-    """Return the token of an Authorization header or metadatum; None where it shows none."""
+    """Return the token of an Authorization header; None where it shows none."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

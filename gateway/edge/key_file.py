@@ -59,7 +59,6 @@ def parse(path: Path, text: str) -> dict[str, ApiKey]:
 
 
 def render(keys: Iterable[ApiKey]) -> str:
-    """Return the text of a file."""
     listed = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
     return json.dumps({"version": 1, "keys": listed}, indent=2, ensure_ascii=False) + "\n"
 
@@ -72,7 +71,6 @@ Identity = tuple[int, ...]
 
 
 def identity(found: os.stat_result) -> Identity:
-    """Return the identity of a file, from its stat."""
     return found.st_mtime_ns, found.st_dev, found.st_ino, found.st_size, found.st_mode
 
 
@@ -98,7 +96,7 @@ def read(path: Path) -> tuple[dict[str, ApiKey], Identity]:
 def changing(path: Path) -> Iterator[dict[str, ApiKey]]:
     """Yield the keys by id, to be changed in the block; written when it ends well. An absent file has none.
 
-    Others that want to change them wait. Readers see the keys of before or those of after. Raises FileError.
+    Others that want to change them wait. Raises FileError.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,8 +138,8 @@ _SETTLED_NS: Final = 100_000_000
 class KeyFile:
     """The keys of the file at `path`, as it is now. Event loop only.
 
-    One stat per request (2 µs) sees that the file was changed or replaced, and the request is judged by the new one. A
-    file that cannot be read, or is not well-formed, is not current until it is mended, and the log says why.
+    One stat per request (2 µs) sees that the file was changed. A file that cannot be read, or is not well-formed, is
+    not current until it is mended, and the log says why.
     """
 
     def __init__(self, path: Path) -> None:
@@ -153,7 +151,6 @@ class KeyFile:
         self._read()
 
     def look(self) -> Known:
-        """Return the keys, read again if need be."""
         self._refresh()
         return Known(self._keys, is_current=not self._problem)
 

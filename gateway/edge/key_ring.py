@@ -13,7 +13,6 @@ DEFAULT_LIMITS: Final = CallerLimits(running=64, per_minute=1200)
 """What a key may ask for where neither the key nor the settings say it."""
 
 _RETRY_SECONDS: Final = 5.0
-"""What an unknown key is compared with, so that the time of the answer doesn't show which ids there are."""
 
 
 class Known(NamedTuple):
@@ -33,8 +32,8 @@ class KeySource(Protocol):
 class KeyRing:
     """Lets in who shows a key of `source`. Event loop only.
 
-    While the keys are not current no one is let in: requests are Unavailable. What is running then goes on, unless the
-    keys that were read last say that it must end. `default` has the limits of keys that have none of their own.
+    While the keys are not current requests are Unavailable, and what is running goes on, unless the keys that were read
+    last say that it must end. `default` limits keys that have none of their own.
     """
 
     def __init__(
@@ -65,6 +64,5 @@ class KeyRing:
         return Caller(key.namespace, key.id, key.admin, limits)
 
     def stands(self, who: Caller) -> bool:
-        """Return whether the caller's key is known, for the same namespace, and has not expired."""
         key = self._source.look().keys.get(who.key_id)
         return key is not None and key.namespace == who.namespace and not key.expired(self._now())

@@ -47,7 +47,6 @@ class ApiKey(BaseModel):
     max_per_minute: int | None = Field(None, ge=0)
 
     def expired(self, now: datetime) -> bool:
-        """Return whether its time is over."""
         return self.expires is not None and now >= self.expires
 
 
@@ -69,5 +68,4 @@ def split(credential: str) -> Shown | None:
 
 
 def secret_digest(secret: str) -> bytes:
-    """Return the SHA-256 of a secret, 32 bytes."""
     return hashlib.sha256(secret.encode("ascii")).digest()

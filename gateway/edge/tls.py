@@ -44,7 +44,6 @@ class Tls:
         self._handed_out = self._pair
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of the gRPC server."""
         required = self._client_ca is not None
         credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
             self._configuration(), cast(Any, self._newer), require_client_authentication=required
@@ -52,9 +51,9 @@ class Tls:
         return credentials
 
     def reload(self) -> None:
-        """Take certificate and key anew where the files have changed; new connections then get them.
+        """Take certificate and key again where the files have changed; new connections then get them.
 
-        What cannot be used is left, and the log says why. A changed `client_ca` takes a restart.
+        The log says why files cannot be used. A changed `client_ca` takes a restart.
         """
         state = self._state()
         if state == self._seen:

@@ -26,7 +26,7 @@ from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
-from gateway.http.guards import Authentication, KnownHosts, RequestLimits
+from gateway.http.guards import Guard
 from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
 from gateway.http.middleware import (
     ALIVE,
@@ -116,9 +116,12 @@ class HttpServer:
             middleware=[
                 *([Middleware(CORSMiddleware, allow_origins=origins, **_CORS)] if origins else []),
                 Middleware(AccessLogMiddleware, metrics=metrics),
-                *([Middleware(KnownHosts, allowed=settings.allowed_host)] if local else []),
-                Middleware(RequestLimits),
-                Middleware(Authentication, authenticator=authenticator, admission=admission),
+                Middleware(
+                    Guard,
+                    authenticator=authenticator,
+                    admission=admission,
+                    allowed=settings.allowed_host if local else None,
+                ),
             ],
             exception_handlers={AgentmemError: error_page, HTTPException: error_page},
         )
@@ -144,31 +147,23 @@ class HttpServer:
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
-_PAGE = 1000
+_PAGE: Final = 1000
+"""More models than a server has."""
 
 
 class ModelEndpoints:
-    """/v1/models, in Anthropic's shape for its SDKs, else in OpenAI's; the worker is asked each time."""
+    """/v1/models, in Anthropic's shape for its SDKs, else in OpenAI's."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     async def list(self, request: Request) -> Response:
-        """Answer with all models, or the page of them that is asked for."""
-        found: list[model_pb2.Model] = []
-        asked = model_pb2.ListModelsRequest(page_size=_PAGE)
-        while True:
-            page: model_pb2.ListModelsResponse = await self._worker.call(asked)
-            found += page.models
-            asked.page_token = page.next_page_token
-            if not asked.page_token:
-                break
+        found: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=_PAGE))
         if speaks_anthropic(request.scope):
-            return JSONResponse(anthropic_page(found, request.query_params))
-        return JSONResponse(openai_list(found))
+            return JSONResponse(anthropic_page(found.models, request.query_params))
+        return JSONResponse(openai_list(found.models))
 
     async def get(self, request: Request) -> Response:
-        """Answer with one model."""
         wanted = model_pb2.GetModelRequest(model_id=request.path_params["id"])
         if not wanted.model_id:  # the contract's word for the default model
             raise HTTPException(404, "name a model after /v1/models/")

@@ -3,24 +3,25 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from agentmem.v1 import inference_pb2
 from gateway.worker import Worker
 from gateway.worker import turn as turn_on
 
-Events: TypeAlias = AsyncGenerator[tuple[int, inference_pb2.GenerateResponse], None]
-"""Each with the number of the choice that it is of."""
+Event: TypeAlias = tuple[int, inference_pb2.GenerateResponse]
+"""An event, with the number of the choice that it is of."""
+Events: TypeAlias = AsyncGenerator[Event, None]
 
 _QUEUED: Final = 64
 """Events of choices that run together, until the reader takes them."""
 
 
 async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
-    """Yield the events of all turns, each in order. Raises AgentmemError.
+    """Yield the events of all turns, each in order. Raises AgentmemError. Closing the iterator cancels what runs.
 
     A first turn that is an agent's is committed before the others begin, which then find its prompt in memory; unless
-    they are that agent's, too, and read the memory that it had before. Closing the iterator cancels what runs.
+    they are that agent's, too, and read the memory that it had before.
     """
     numbered = list(enumerate(turns))
     kept = bool(turns[0].key.agent_id)
@@ -34,7 +35,7 @@ async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequ
 
 
 def may_append(turn: inference_pb2.GenerateRequest) -> bool:
-    """Return whether a turn may append its input, which is no conversation by itself then, to its agent's memory."""
+    """Return whether a turn may append its input to its agent's memory."""
     if turn.memory_mode == inference_pb2.MEMORY_MODE_AUTO:
         return turn.HasField("messages") and all(each.role != "assistant" for each in turn.messages.messages)
     return turn.HasField("append") or turn.memory_mode == inference_pb2.MEMORY_MODE_APPEND
@@ -47,27 +48,29 @@ async def _merged(worker: Worker, turns: Sequence[tuple[int, inference_pb2.Gener
             async for event in events:
                 yield choice, event
         return
-    queue: asyncio.Queue[tuple[int, inference_pb2.GenerateResponse]] = asyncio.Queue(_QUEUED)
+    queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(_QUEUED)
 
     async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
         async with aclosing(turn_on(worker, turn)) as events:
             async for event in events:
                 await queue.put((choice, event))
 
-    running = [asyncio.create_task(run(choice, turn)) for choice, turn in turns]
-    everything = asyncio.gather(*running)
+    async def run_all() -> None:
+        failed = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for choice, turn in turns:
+                    group.create_task(run(choice, turn))
+        except ExceptionGroup as several:
+            failed = several.exceptions[0]
+        await queue.put(failed)
+
+    running = asyncio.create_task(run_all())
     try:
-        while not (everything.done() and queue.empty()):
-            next_one = asyncio.ensure_future(queue.get())
-            waiting: set[asyncio.Future[Any]] = {next_one, everything}
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if next_one.done():
-                    yield next_one.result()
-            finally:
-                next_one.cancel()
-        await everything  # raises what a turn failed of
+        while not isinstance(said := await queue.get(), Exception | None):
+            yield said
+        if said is not None:
+            raise said
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, everything, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -22,15 +22,11 @@ _PAGE = 100
 
 
 class Kept(NamedTuple):
-    """A response: the agent whose turn it is, and that turn."""
-
     agent: agent_pb2.Agent
     turn: agent_pb2.Turn
 
 
 class KeptResponses:
-    """Reads the turns that responses are."""
-
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
@@ -48,9 +44,9 @@ class KeptResponses:
         raise not_kept("response", identifier)
 
     async def delete(self, identifier: str) -> None:
-        """Trim an agent by the turn that a response is. Raises NotFound, and FailedPrecondition where others follow it.
+        """Trim an agent by the turn that a response is; one without a name and anything else is deleted.
 
-        An agent that has no name of its caller's, and nothing else, is deleted.
+        Raises NotFound, and FailedPrecondition where others follow it.
         """
         agent, turn = await self.get(identifier)
         if turn.first_token + turn.tokens < agent.tokens:
@@ -84,7 +80,6 @@ class KeptResponses:
         return found.agent if found.HasField("agent") else None
 
     async def _turns(self, agent: agent_pb2.Agent) -> dict[str, agent_pb2.Turn]:
-        """Return an agent's turns by their request_ids."""
         turns: dict[str, agent_pb2.Turn] = {}
         asked = agent_pb2.ListTurnsRequest(key=agent.key, page_size=_PAGE, include_text=True)
         while True:
@@ -97,7 +92,7 @@ class KeptResponses:
 
 @dataclass(frozen=True)
 class ResponseEndpoint:
-    """/v1/responses/{id} and what is under it, as an ASGI application."""
+    """/v1/responses/{id} and what is under it."""
 
     kept: KeptResponses
 

@@ -1,7 +1,6 @@
 """Every HTTP request is counted, traced and logged, and every error becomes a page in the shape of its dialect.
 
-The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said. All
-that is done for the request is done under that id (`agentmem.tracing`).
+The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentmem import errors, tracing
 from agentmem.process.logs import event
 from gateway.api.errors import Dialect, dialect_of
-from gateway.http.connections import IDLE_SECONDS
+from gateway.http.connections import IDLE_SECONDS, SURPLUS
 from gateway.http.misplaced import advice
 from gateway.metrics import GatewayMetrics
 from gateway.ui.files import PAGE
@@ -61,15 +60,12 @@ _ANTHROPICS_NAME = b"request-id"
 
 
 def speaks_anthropic(scope: Scope) -> bool:
-    """Return whether the request has the header that Anthropic's SDKs always send."""
+    """Return whether there is the header that Anthropic's SDKs always send."""
     return "anthropic-version" in Headers(scope=scope)
 
 
 def is_keyless(path: str) -> bool:
-    """Return whether everybody may ask for a path: probes, and the page's files, in which there is nothing of anybody.
-
-    All that the page shows it asks for with a key.
-    """
+    """Return whether everybody may ask for a path: probes, and the page's files, which are nobody's."""
     return path in PROBES or path == ROOT or path == PAGE.rstrip("/") or path.startswith(PAGE)
 
 
@@ -78,7 +74,7 @@ def _dialect(scope: Scope) -> Dialect:
 
 
 class ErrorPage(JSONResponse):
-    """An error as a response in the shape of the request's dialect, with the headers that say what helps."""
+    """An error in the shape of the request's dialect, with the headers that say what helps."""
 
     def __init__(self, error: errors.AgentmemError | HTTPException, scope: Scope) -> None:
         dialect, request_id = _dialect(scope), scope.get(_REQUEST_ID, "")
@@ -99,7 +95,7 @@ class ErrorPage(JSONResponse):
 
 
 def _advice(error: HTTPException, path: str) -> str:
-    """Return the error's own words, or what to do where Starlette gives only the phrase of the status."""
+    """Return the error's words, or what to do where Starlette gives only the phrase of the status."""
     if error.detail != HTTPStatus(error.status_code).phrase:
         return error.detail
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -110,7 +106,7 @@ def _advice(error: HTTPException, path: str) -> str:
 
 
 def as_our_error(error: BaseException) -> errors.AgentmemError:
-    """Return `error` itself, or an Internal with an incident id; then the log has the cause and the caller has not."""
+    """Return `error` itself, or an Internal with an incident id, under which the log has the cause."""
     if isinstance(error, errors.AgentmemError):
         return error
     incident = uuid.uuid4().hex[:12]
@@ -119,26 +115,24 @@ def as_our_error(error: BaseException) -> errors.AgentmemError:
 
 
 async def error_page(request: Request, error: Exception) -> Response:
-    """Answer an error of ours or of Starlette's: its exception handler."""
     return ErrorPage(error if isinstance(error, HTTPException) else as_our_error(error), request.scope)
 
 
 def log_fields(scope: Scope, **fields: str | int) -> None:
-    """Add fields to the request's line in the log, such as its agent. A key in a wrong place stays out of it."""
+    """Add fields to the request's line in the log. A key in a wrong place stays out of it."""
     added = {name: tracing.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
     scope[_FIELDS].update(added)
 
 
 def whole(scope: Scope) -> None:
-    """Note that the whole answer is known and only has to be sent: a client that leaves now leaves nothing undone."""
+    """Note that the answer only has to be sent: a client that leaves now leaves nothing undone."""
     scope[_WHOLE] = True
 
 
 def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
-    """Note that `error` ended an answer whose status, 200, was sent when it began.
+    """Note that `error` ended an answer that had begun with status 200.
 
-    That stands in the log, which says `failed` besides; the metrics have the status of the page that the error would
-    have been, or else no count would show that streams fail. The first error is the cause of others.
+    The log says `failed`, and the metrics have the status that the error's page would have had. The first error counts.
     """
     if _BROKE_OFF not in scope:
         scope[_BROKE_OFF] = _dialect(scope).status(error)
@@ -146,7 +140,6 @@ def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
 
 
 def _end_span(scope: Scope, route: str, status: int) -> None:
-    """End the request's span, by what the request's line in the log says."""
     if (span := tracing.present()) is None:
         return
     fields = scope[_FIELDS]
@@ -171,54 +164,53 @@ class AccessLogMiddleware:
             method = tracing.identifier(scope["method"])
             within = tracing.served(method, trace, {"http.request.method": method})
         with tracing.serving(within):
-            await self._serve(trace, scope, receive, send)
+            began = time.monotonic()
+            status = 0
+            answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
+            answer.append((_ANTHROPICS_NAME, trace.request_id.encode("ascii")))
+            answer.append((b"keep-alive", b"timeout=%d" % IDLE_SECONDS))
+            if scope.get("state", {}).get(SURPLUS):
+                answer.append((b"connection", b"close"))
+            scope[_FIELDS] = {}
+            scope[_REQUEST_ID] = trace.request_id
 
-    async def _serve(self, trace: tracing.Trace, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.monotonic()
-        status = 0
-        answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
-        answer.append((_ANTHROPICS_NAME, trace.request_id.encode("ascii")))
-        answer.append((b"keep-alive", b"timeout=%d" % IDLE_SECONDS))
-        scope[_FIELDS] = {}
-        scope[_REQUEST_ID] = trace.request_id
+            async def counting(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                    message["headers"] = [*message.get("headers", ()), *answer]
+                await send(message)
 
-        async def counting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *answer]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, counting)
-        except ClientDisconnect:
-            if status and _WHOLE not in scope:
-                broke_off(scope, errors.Cancelled("the client went away"))
-            status = status or CLIENT_CLOSED
-        except asyncio.CancelledError:
-            if status:
-                broke_off(scope, errors.Unavailable("the grace of a shutdown is over"))
-            status = status or 503
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost: every error is logged and answered
-            # Starlette hides what it has a page for, but could not send, behind an error of its own.
-            cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
-            if status:
-                broke_off(scope, as_our_error(cause))
-            else:
-                await (await error_page(Request(scope), cause))(scope, receive, counting)
-        finally:
-            route = getattr(scope.get("route"), "path", "unmatched")
-            self._metrics.http_answered(route, scope["method"], scope.get(_BROKE_OFF, status or CLIENT_CLOSED))
-            _end_span(scope, route, status or CLIENT_CLOSED)
-            event(
-                log,
-                "answered",
-                logging.DEBUG if route in POLLED else logging.INFO,
-                method=scope["method"],
-                route=route,
-                status=status or CLIENT_CLOSED,
-                ms=round((time.monotonic() - began) * 1000),
-                request_id=trace.request_id,
-                **scope[_FIELDS],
-            )
+            try:
+                await self._app(scope, receive, counting)
+            except ClientDisconnect:
+                if status and _WHOLE not in scope:
+                    broke_off(scope, errors.Cancelled("the client went away"))
+                status = status or CLIENT_CLOSED
+            except asyncio.CancelledError:
+                if status:
+                    broke_off(scope, errors.Unavailable("the grace of a shutdown is over"))
+                status = status or 503
+                raise
+            except Exception as error:  # noqa: BLE001 - the outermost: every error is logged and answered
+                # Starlette hides what it has a page for, but could not send, behind an error of its own.
+                cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
+                if status:
+                    broke_off(scope, as_our_error(cause))
+                else:
+                    await (await error_page(Request(scope), cause))(scope, receive, counting)
+            finally:
+                route = getattr(scope.get("route"), "path", "unmatched")
+                self._metrics.http_answered(route, scope["method"], scope.get(_BROKE_OFF, status or CLIENT_CLOSED))
+                _end_span(scope, route, status or CLIENT_CLOSED)
+                event(
+                    log,
+                    "answered",
+                    logging.DEBUG if route in POLLED else logging.INFO,
+                    method=scope["method"],
+                    route=route,
+                    status=status or CLIENT_CLOSED,
+                    ms=round((time.monotonic() - began) * 1000),
+                    request_id=trace.request_id,
+                    **scope[_FIELDS],
+                )

@@ -1,8 +1,4 @@
-"""The OpenAPI document: what each route does, with the schemas that requests are checked by.
-
-REST's operations come from `gateway.api.rest`, with their answers. Of the dialects' answers and events their vendors'
-own documents say more.
-"""
+"""The OpenAPI document: REST exactly, and the dialects by their requests."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,9 +26,8 @@ FILE: Final = "application/octet-stream"
 
 
 class Operation(NamedTuple):
-    """One route with one method. `answers` are the schemas of status 200 by media type.
-
-    `body` is the model or the media type of the request's body, `example` one of it.
+    """One route with one method. `answers` are the schemas of status 200 by media type, `body` the request's model or
+    media type.
     """
 
     summary: str
@@ -124,7 +119,6 @@ _ERRORS: Final = {
 
 @cache
 def document() -> Json:
-    """Return the document. The first time it takes a while."""
     operations = {**OPERATIONS, **{(endpoint.method, endpoint.path): _rest(endpoint) for endpoint in ENDPOINTS}}
     refs, schemas = _schemas(operations.values())
     schemas |= _ERRORS

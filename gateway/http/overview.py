@@ -54,8 +54,6 @@ Pages = Mapping[Service, Page | str]
 
 @dataclass(frozen=True)
 class OverviewEndpoint:
-    """The endpoint as an ASGI application."""
-
     overview: "Overview"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +63,7 @@ class OverviewEndpoint:
 
 
 class Overview:
-    """Reads the pages, at most once a second for all who ask. Rates compare the last two readings. Event loop only."""
+    """Reads the pages, at most once a second for all who ask. Event loop only."""
 
     def __init__(self, settings: GatewaySettings, registry: CollectorRegistry, running: RunningTurns) -> None:
         self._registry = registry
@@ -80,7 +78,7 @@ class Overview:
         self._answer: Json = {}
 
     async def read(self) -> Json:
-        """Return the overview, at most a second old. A page that does not answer is no error: it says why."""
+        """Return the overview. A page that does not answer is no error: it says why."""
         async with self._reading:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 pages = await asyncio.gather(self._own_page(), *(self._page(name) for name in self._addresses))
@@ -109,13 +107,13 @@ def _shown_lines(text: str) -> str:
 
 
 def _offset(metrics: str, offset: int) -> str:
-    """Return the gateway's address with so much added to its port; empty where that port is not known."""
+    """Return the address with so much added to its port; empty where that port is not known."""
     address = parse_address(metrics) if metrics else None
     return str(address.offset(offset)) if address is not None and address.port else ""
 
 
 def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetime) -> Json:
-    """Return what pages say, with rates since the pages `before`, which were read so many seconds earlier.
+    """Return what pages say, with rates since the pages `before`, so many seconds earlier.
 
     Rates are null where a page is missing now or then, or its process has restarted. Counters are since its start.
     """
@@ -244,7 +242,6 @@ def _latencies(page: Page, label: str, name: str, **labels: str) -> dict[str, Js
 
 
 def _latency(page: Page, name: str, **labels: str) -> Json | None:
-    """Return count and percentiles of a histogram; None where nothing was observed."""
     if not (count := _count(page, f"{name}_count", **labels)):
         return None
     buckets = {float(bound): n for bound, n in page.by("le", f"{name}_bucket", **labels).items()}
@@ -263,7 +260,6 @@ def _disk(store: Page) -> Json:
 
 
 def _remote(store: Page) -> Json | None:
-    """Return what there is of the object store; None where none is configured."""
     up = store.total("agentmem_remote_up")
     if up is None:
         return None

@@ -1,4 +1,4 @@
-"""What is read of an HTTP request before any dialect does: its headers about agent and turn, and its body."""
+"""Headers about agent and turn, and bodies."""
 
 import asyncio
 import re
@@ -24,6 +24,11 @@ WARNING_HEADER = "X-Agent-Warning"
 
 _LONG: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
+
+BODY_SECONDS: Final = 30.0
+"""Seconds that a body may keep its reader waiting, and one more for each 16 KiB that came."""
+_SLOWEST: Final = 16 * 1024
+"""Bytes a second that a long body must have on the average."""
 
 _T = TypeVar("_T")
 _Headers = TypeVar("_Headers", bound=Strict)
@@ -51,7 +56,7 @@ class TurnName(Strict):
 
 
 class TurnHeaders(TurnName):
-    """What headers say of a turn and its agent. They are ASCII, so an id is percent-encoded UTF-8."""
+    """Headers are ASCII, so an id is percent-encoded UTF-8."""
 
     agent: Annotated[str, AfterValidator(lambda value: percent_decoded(AGENT_HEADER, value))] = _field(
         AGENT_HEADER, "The agent whose turn it is, percent-encoded; else it is found by content.", 3 * MAX_PART_BYTES
@@ -73,9 +78,8 @@ class TurnHeaders(TurnName):
 
     @property
     def memory_mode(self) -> "inference_pb2.MemoryMode.ValueType":
-        """How the input relates to the memory of the agent that is named, AUTO unless it is said.
-
-        Without X-Agent-ID it is UNSPECIFIED: an agent that is found by its conversation has the beginning of it.
+        """AUTO unless it is said. UNSPECIFIED without X-Agent-ID: an agent that is found has the beginning of the
+        input.
         """
         if not self.agent:
             return inference_pb2.MEMORY_MODE_UNSPECIFIED
@@ -83,7 +87,7 @@ class TurnHeaders(TurnName):
 
 
 def read_headers(headers: Headers, schema: type[_Headers]) -> _Headers:
-    """Return the headers of `schema` that a request has. Raises InvalidArgument that names the header."""
+    """Raises InvalidArgument that names the header."""
     given = {}
     for name in (field.alias or "" for field in schema.model_fields.values()):
         values = headers.getlist(name)
@@ -97,7 +101,7 @@ def read_headers(headers: Headers, schema: type[_Headers]) -> _Headers:
 
 
 def percent_decoded(name: str, value: str) -> str:
-    """Return percent-encoded UTF-8, decoded. Raises InvalidArgument that names `name` for a bad or empty text."""
+    """Raises InvalidArgument that names `name` for a bad or empty text."""
     check_percent_encoding(name, value)
     try:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
@@ -117,32 +121,46 @@ def _ascii(name: str, value: str) -> str:
     return value
 
 
-async def parsed_body(request: Request, limit: int, parse: Callable[[bytearray], _T]) -> _T:
-    """Return what `parse` makes of the body of a JSON request; in a thread where streams would have to wait for long.
+async def read_body(request: Request, limit: int) -> bytearray:
+    """Return the body of a JSON request.
 
-    Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), and 413
-    for a body over `limit` bytes, read no further than that.
+    Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), 413 for
+    more than `limit` bytes, and 408 for a body that comes too slowly.
     """
     body = bytearray()
     async for chunk in limited(request, "application/json", limit):
         body += chunk
-    return await asyncio.to_thread(parse, body) if len(body) > _LONG else parse(body)
+    return body
+
+
+async def worked(body: bytearray, work: Callable[..., _T], *arguments: Any) -> _T:
+    """Return what `work` makes of a body, in a thread where streams would have to wait for long."""
+    return await asyncio.to_thread(work, *arguments) if len(body) > _LONG else work(*arguments)
 
 
 async def limited(request: Request, content_type: str, limit: int) -> AsyncIterator[bytes]:
-    """Yield the body of a request as it comes. Raises HTTPException as parsed_body does."""
+    """Yield a body as it comes. Raises HTTPException as read_body does."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != content_type:
         raise HTTPException(415, f"send the body as content-type: {content_type}")
     too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})
+    stream, clock = request.stream(), asyncio.get_running_loop().time
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit:
         if "expect" not in request.headers:  # or nothing of it was sent yet
-            await drain(request.stream())
+            await drain(stream)
         raise too_large
-    size = 0
-    stream = request.stream()
-    async for chunk in stream:
+    size, left = 0, BODY_SECONDS
+    while True:
+        began = clock()
+        try:
+            async with asyncio.timeout(left):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            raise HTTPException(408, "the body came too slowly", {"connection": "close"}) from None
+        if chunk is None:
+            return
         size += len(chunk)
+        left += len(chunk) / _SLOWEST - (clock() - began)
         if size > limit:
             await drain(stream)
             raise too_large

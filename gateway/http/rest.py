@@ -1,4 +1,4 @@
-"""REST's endpoints: parameters, unary calls, turns, events, and an agent's file, streamed and never held whole.
+"""REST's endpoints.
 
 An agent's id is one part of the path, percent-encoded, and may hold any UTF-8, a "/" as %2F too: so these routes match
 the path as it was sent, where others match it decoded.
@@ -26,16 +26,23 @@ from agentmem.v1 import agent_pb2
 from gateway.api.complaints import shown_name
 from gateway.api.contract_json import to_json
 from gateway.api.endpoints import Endpoint, Kind, Values
-from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query
+from gateway.api.rest import ENDPOINTS, STREAM, RestAnswer, event_of, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json
 from gateway.api.validation import checked
 from gateway.edge.authorization import authorize, authorize_namespace
 from gateway.edge.callers import caller
-from gateway.http.events import send_events
 from gateway.http.middleware import log_fields
-from gateway.http.requests import TurnName, check_percent_encoding, limited, parsed_body, percent_decoded, read_headers
-from gateway.http.streaming import StreamedResponse, until_disconnect
-from gateway.http.turns import Turns, answer
+from gateway.http.requests import (
+    TurnName,
+    check_percent_encoding,
+    limited,
+    percent_decoded,
+    read_body,
+    read_headers,
+    worked,
+)
+from gateway.http.streaming import Stream, begun, send_events, until_disconnect
+from gateway.http.turns import Answering, Turns
 from gateway.worker import Service, Worker
 
 FILE_TYPE: Final = "application/octet-stream"
@@ -46,12 +53,12 @@ async def send_file(
 ) -> None:
     """Answer with the file that ExportAgent streams.
 
-    Raises AgentmemError where it fails, ReaderStalled included: before the first chunk nothing was sent, and after it
-    the response is left without an end, so that a part is not taken for the whole.
+    Raises AgentmemError where it fails: before the first chunk nothing was sent, and after it the response is left
+    without an end, so that a part is not taken for the whole.
     """
     async with aclosing(messages) as chunks:
         first = await anext(chunks, None)
-        response = StreamedResponse(send, stall_limit)
+        response = Stream(send, stall_limit)
         name = quote(f"{agent}.agent", safe="")
         await response.start(
             [("content-type", FILE_TYPE), ("content-disposition", f"attachment; filename*=UTF-8''{name}")]
@@ -70,10 +77,10 @@ MAX_IMPORT_BYTES: Final = 64 * 1024**3
 async def take_file(
     worker: Worker, target: agent_pb2.ImportAgentRequest, request: Request
 ) -> agent_pb2.ImportAgentResponse:
-    """Return the agent that ImportAgent makes of the request's body, whose `target` is known.
+    """Return the agent that ImportAgent makes of the request's body.
 
-    Raises AgentmemError as the worker refuses it, HTTPException for another content type and for more than
-    MAX_IMPORT_BYTES, and ClientDisconnect where the caller goes away, which cancels the import.
+    Raises AgentmemError as the worker refuses it, HTTPException as `limited` does, and ClientDisconnect where the
+    caller goes away, which cancels the import.
     """
     body = limited(request, FILE_TYPE, MAX_IMPORT_BYTES)
     pieces = _pieces(body)
@@ -117,10 +124,7 @@ _MOST_PARAMETERS: Final = 16
 
 
 def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
-    """Return the parameters of a request: parts of its path, still percent-encoded, and its query.
-
-    Raises InvalidArgument for unknown, repeated, missing, contradictory and ill-formed ones.
-    """
+    """Return the parameters of path, still percent-encoded, and query. Raises InvalidArgument."""
     in_path = {name: percent_decoded(name, part) for name, part in path.items()}
     asked: dict[str, str] = {}
     for name, text in _pairs(query):
@@ -134,7 +138,6 @@ def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
 
 
 def fill_parameters(message: Message, endpoint: Endpoint, values: Values) -> None:
-    """Set the fields that `values` mean."""
     for name, value in values.items():
         if name in endpoint.fields:
             *outer, last = endpoint.fields[name].split(".")
@@ -156,7 +159,7 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
-    """Return a route for each path of the table; `own` are the services of this process, by their full names."""
+    """Return the routes; `own` are the services of this process, by their full names."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -164,7 +167,7 @@ def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
 
 
 class EncodedRoute(Route):
-    """A route that matches the path as it was sent. Parts of it stay percent-encoded in `path_params`."""
+    """A route that matches the path as it was sent; parts of it stay percent-encoded."""
 
     def __init__(self, path: str, resource: "RestResource") -> None:
         super().__init__(path, resource, methods=list(resource.served))
@@ -176,7 +179,7 @@ class EncodedRoute(Route):
 
 @dataclass(frozen=True)
 class RestResource:
-    """The endpoints of one path, by method, as an ASGI application."""
+    """The endpoints of one path, by method."""
 
     served: Mapping[str, Endpoint]
     shared: Turns
@@ -203,10 +206,10 @@ class RestResource:
         service = self.own.get(rpc.containing_service.full_name, shared.worker)
         match endpoint.kind:
             case Kind.TURN:
-                exchange = exchange_of(message, streamed)
-                await answer(shared, request, send, exchange, message.request_id, message.key.agent_id)
+                answering = Answering(shared, request, send, exchange_of(message, streamed))
+                await until_disconnect(request.receive, answering.run(message.request_id, message.key.agent_id))
             case Kind.EVENTS:
-                work = send_events(service.stream(message), request.scope, send, shared.settings)
+                work = self._send_events(service.stream(message), request.scope, send)
                 await until_disconnect(request.receive, work)
             case Kind.FILE:
                 work = send_file(service.stream(message), message.key.agent_id, send, shared.settings.stall_limit)
@@ -218,11 +221,19 @@ class RestResource:
                     made = await until_disconnect(request.receive, service.call(message))
                 await _respond(made, request, send)
 
+    async def _send_events(self, messages: AsyncGenerator[Message, None], scope: Scope, send: Send) -> None:
+        """Raises AgentmemError for what is refused before the first message, with nothing sent."""
+        async with begun(messages, streamed=True) as (first, everything):
+            if first.done():
+                first.result()
+            said = ([event_of(message)] async for message in everything)
+            await send_events(said, RestAnswer(), scope, send, self.shared.settings.stall_limit)
+
     async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
         """Set what the body has in `message`; return whether it asks for a stream."""
-        model, limit, without = model_of_body(endpoint), self.shared.settings.max_body_bytes, frozenset({STREAM})
-        body = await parsed_body(request, limit, lambda content: read_json(content, model, message, without))
-        return getattr(body, STREAM, False)
+        body = await read_body(request, self.shared.settings.max_body_bytes)
+        said = await worked(body, read_json, body, model_of_body(endpoint), message, frozenset({STREAM}))
+        return getattr(said, STREAM, False)
 
 
 async def _respond(message: Message, request: Request, send: Send) -> None:

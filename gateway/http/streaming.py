@@ -4,16 +4,18 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
 from agentmem.process.logs import event as log_event
-from gateway.api.exchange import SseEvent
+from gateway.api.exchange import Answer, SseEvent
+from gateway.http.middleware import as_our_error, broke_off, whole
 
 log = logging.getLogger(__name__)
 
@@ -31,76 +33,74 @@ _COMMENT: Final = b": keep-alive\n\n"
 """What readers skip, by the standard; proxies do not cut off a stream that says something."""
 
 
-async def until_it_begins(first: "asyncio.Future[Any]") -> None:
-    """Wait for the first event of a stream, or until the stream has to begin without one."""
-    await asyncio.wait({first}, timeout=KEEP_ALIVE_SECONDS)
+@asynccontextmanager
+async def begun(
+    events: AsyncGenerator[_T, None], *, streamed: bool
+) -> AsyncIterator[tuple["asyncio.Future[_T | None]", AsyncIterator[_T]]]:
+    """Yield the first event and all of them, when the first is there. A stream begins without it after a while: clients
+    count from the last thing they got, and a turn may wait for memory.
+    """
+    first = asyncio.ensure_future(anext(events, None))
+
+    async def everything() -> AsyncIterator[_T]:
+        if (event := await first) is not None:
+            yield event
+        async for event in events:
+            yield event
+
+    async with aclosing(events):
+        try:
+            await asyncio.wait({first}, timeout=KEEP_ALIVE_SECONDS if streamed else None)
+            yield first, everything()
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
 
 
 class ReaderStalled(errors.ResourceExhausted):
-    """The reader of a stream takes nothing; the response is left without an end. It was logged.
-
-    Such a reader is as good as gone, so HTTP counts it among those.
-    """
+    """The reader of a stream takes nothing. It was logged, and counts among those that went away."""
 
     http_status = errors.Cancelled.http_status
 
 
-class StreamedResponse:
-    """One response: `start`, any number of `write`, then `end`.
+class Stream:
+    """One response: `start`, any number of `write` or `send`, then `end`.
 
-    A reader that takes nothing for `stall_limit` seconds gets no more: `write` raises ReaderStalled, and a response
-    that never ends is cut off by the server.
+    Raises ReaderStalled for a reader that takes nothing for `stall_limit` seconds; the server cuts off a response
+    without end.
     """
 
     def __init__(self, send: Send, stall_limit: float) -> None:
         self._send = send
         self._stall_limit = stall_limit
-
-    async def start(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Send status 200 and the headers."""
-        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
-
-    async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send a piece of the body."""
-        try:
-            async with asyncio.timeout(self._stall_limit):
-                await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        except TimeoutError:
-            log_event(log, "stalled reader cut off", logging.WARNING, stall_limit=self._stall_limit)
-            raise ReaderStalled(f"the reader took nothing for {self._stall_limit:g} s") from None
-
-    async def end(self) -> None:
-        """End the response."""
-        await self.write(b"", more=False)
-
-
-class EventStream(StreamedResponse):
-    """One response of server-sent events: `start`, any number of `send`, then `end`."""
-
-    def __init__(self, send: Send, stall_limit: float) -> None:
-        super().__init__(send, stall_limit)
         self._writing = asyncio.Lock()
         self._written = 0.0
 
     async def start(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Send the status and the headers, further ones included."""
-        await super().start([*_SSE_HEADERS, *headers])
+        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send bytes of the stream, one caller after the other."""
         async with self._writing:
-            await super().write(data, more=more)
+            try:
+                async with asyncio.timeout(self._stall_limit):
+                    await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            except TimeoutError:
+                log_event(log, "stalled reader cut off", logging.WARNING, stall_limit=self._stall_limit)
+                raise ReaderStalled(f"the reader took nothing for {self._stall_limit:g} s") from None
             self._written = time.monotonic()
 
+    async def end(self) -> None:
+        await self.write(b"", more=False)
+
     async def send(self, *events: SseEvent) -> None:
-        """Send events, if any, with none of another caller between them. Raises ReaderStalled."""
+        """Send events with none of another caller between them."""
         if events:
             await self.write(b"".join(map(_encoded, events)))
 
     @asynccontextmanager
-    async def kept_alive(self, alive: Callable[[], Iterable[SseEvent]] = lambda: ()) -> AsyncIterator[None]:
-        """While the block runs, send what `alive` returns, or a comment, after KEEP_ALIVE_SECONDS with nothing sent."""
+    async def kept_alive(self, alive: Callable[[], Iterable[SseEvent]]) -> AsyncIterator[None]:
+        """During the block, send what `alive` returns, or a comment, after KEEP_ALIVE_SECONDS of silence."""
         self._written = time.monotonic()
         beating = asyncio.create_task(self._beat(KEEP_ALIVE_SECONDS, alive))
         try:
@@ -120,6 +120,33 @@ class EventStream(StreamedResponse):
                 await self.write(_COMMENT)
 
 
+async def send_events(
+    said: AsyncIterable[Iterable[SseEvent]],
+    answer: Answer,
+    scope: Scope,
+    send: Send,
+    stall_limit: float,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Send all that is `said`; `answer` reports a failure. Raises ReaderStalled."""
+    stream = Stream(send, stall_limit)
+    await stream.start([*_SSE_HEADERS, *headers.items()])
+    async with stream.kept_alive(answer.alive):
+        try:
+            async for events in said:
+                await stream.send(*events)
+            whole(scope)
+            ending = answer.closing()
+        except ReaderStalled:
+            raise
+        except Exception as error:  # noqa: BLE001 - a stream that began can only report its failure
+            failure = as_our_error(error)
+            broke_off(scope, failure)
+            ending = answer.failed(failure)
+        await stream.send(*ending)
+    await stream.end()
+
+
 def _encoded(event: SseEvent) -> bytes:
     data, name = event
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
@@ -128,7 +155,7 @@ def _encoded(event: SseEvent) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of `work`, which is cancelled as soon as the client goes away; then raises ClientDisconnect.
+    """Return the result of `work`, or cancel it as soon as the client goes away, and raise ClientDisconnect.
 
     Call it after the body was read: `receive` has nothing but the disconnect to tell then.
     """

@@ -3,22 +3,19 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BlockHeader, FileName
 from agentmem.process import logs
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import types_pb2
-from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.memory.match import Reason
-from inference_service.memory.restore import Place
 from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss, read_bytes
-from inference_service.storage.client import NOTHING, Opened, StoreClient
+from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import Into, nowhere, read_all
 
 log = logging.getLogger(__name__)
@@ -31,37 +28,11 @@ def source_of(file: pb.StoredFile) -> Source:
 
 @dataclass(eq=False, repr=False)
 class Fetcher:
-    """Looks for files and reads them. Event loop only; never raises for what is missing or bad."""
+    """Brings files here and reads them. Event loop only; never raises for what is missing or bad."""
 
     _store: StoreClient
     _metrics: WorkerMetrics
     _speeds: Speeds
-
-    async def look(
-        self, turn_of: AgentKey, blocks: Collection[bytes], windows: Collection[bytes], peek: bool
-    ) -> tuple[Opened, Reason]:
-        """Which of these files exist, for a turn of this agent; and why there is nothing to be said, if the store does
-        not answer.
-        """
-        if not (blocks or windows):
-            return NOTHING, types_pb2.MISS_REASON_UNSPECIFIED
-        nobody = turn_of._replace(agent_id="")
-        try:
-            opened = await self._store.open(
-                nobody, block_hashes=blocks, window_hashes=windows, peek=peek, turn_agent_id=turn_of.agent_id
-            )
-        except AgentmemError as error:
-            logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
-            return NOTHING, types_pb2.MISS_REASON_IO_ERROR
-        return opened, types_pb2.MISS_REASON_UNSPECIFIED
-
-    async def look_by_tokens(self, namespace: str, fingerprint: str, place: Place, peek: bool) -> pb.StoredFile | None:
-        """Which file shares most with what goes on at `place`; None if none does, or the store does not answer."""
-        try:
-            return await self._store.find_block(namespace, fingerprint, place.parent, place.token_ids, peek)
-        except AgentmemError as error:
-            logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
-            return None
 
     async def bring(self, namespace: str, files: Mapping[FileName, pb.StoredFile]) -> dict[FileName, pb.StoredFile]:
         """Bring files from other nodes and the object store to the store's disk; those that are there now. The others

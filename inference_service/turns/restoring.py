@@ -1,12 +1,14 @@
 """Finding the KV that a turn starts from: in the pool, on disk, on another node or in the object store, else none."""
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agentmem.errors import ResourceExhausted
+from agentmem.errors import AgentmemError, ResourceExhausted
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Ledger, TokenIds
+from agentmem.process import logs
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
@@ -19,8 +21,11 @@ from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
+from inference_service.storage.client import NOTHING, StoreClient
 from inference_service.turns.fetching import Fetcher
 from inference_service.turns.restored import Restored
+
+log = logging.getLogger(__name__)
 
 _NO_FAULT = frozenset(
     {
@@ -60,6 +65,7 @@ class Restorer:
     Blocks are read into the sequence's own blocks where the device's memory is the host's.
     """
 
+    _store: StoreClient
     _fetcher: Fetcher
     _metrics: WorkerMetrics
     _min_tokens: int
@@ -117,27 +123,30 @@ class Restorer:
         known = found.model.geometry.resumes_anywhere or found.room is None or found.room.hot is not None
         if known and found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
             return types_pb2.MISS_REASON_UNSPECIFIED
-        opened, reason = await self._fetcher.look(
-            key,
-            [name for name in found.lookup.hashes() if name not in found.blocks],
-            [window.name for window in found.lookup.checkpoints],
-            peek,
-        )
-        found.files, found.window_files = dict(opened.files), dict(opened.windows)
-        await self._look_by_tokens(found, key, peek)
-        if reason or not found.missing:
-            return reason
+        blocks = [name for name in found.lookup.hashes() if name not in found.blocks]
+        windows = [window.name for window in found.lookup.checkpoints]
+        opened = NOTHING
+        try:
+            if blocks or windows:
+                nobody = key._replace(agent_id="")
+                opened = await self._store.open(
+                    nobody, block_hashes=blocks, window_hashes=windows, peek=peek, turn_agent_id=key.agent_id
+                )
+            found.files, found.window_files = dict(opened.files), dict(opened.windows)
+            # Where named blocks end too early, another may begin as the sequence goes on.
+            if (place := found.end) is not None:
+                ids = key.namespace, found.model.fingerprint, place.parent, place.token_ids
+                file = await self._store.find_block(*ids, peek)
+                if file is not None and found.add(place, file.chain_hash, file.token_ids):
+                    found.files[file.chain_hash] = file
+        except AgentmemError as error:
+            logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
+            return types_pb2.MISS_REASON_IO_ERROR
+        if not found.missing:
+            return types_pb2.MISS_REASON_UNSPECIFIED
         if opened.evicted:
             return types_pb2.MISS_REASON_EVICTED
         return types_pb2.MISS_REASON_INCOMPATIBLE if found.lookup.incompatible else types_pb2.MISS_REASON_ABSENT
-
-    async def _look_by_tokens(self, found: Restored, key: AgentKey, peek: bool) -> None:
-        """Ask the store for a block that begins as the sequence goes on, where those that were named end too early."""
-        if (place := found.end) is None:
-            return
-        file = await self._fetcher.look_by_tokens(key.namespace, found.model.fingerprint, place, peek)
-        if file is not None and found.add(place, file.chain_hash, file.token_ids):
-            found.files[file.chain_hash] = file
 
     def _choose(self, found: Restored, *, ahead: bool) -> Reason:
         """Take the most that is worth reading, and what is elsewhere if worth fetching; return why not more."""

@@ -4,8 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from agentmem.errors import InvalidArgument
-from agentmem.v1 import types_pb2
+from agentmem.v1 import options_pb2, types_pb2
 
 # Repeated fields of requests.
 
@@ -89,17 +91,18 @@ class Bounds(NamedTuple):
         return f"{'above' if self.open else 'from'} {self.low:g} to {self.high:g}"
 
 
+_WHOLE: Final = {FieldDescriptor.TYPE_UINT32: Bounds(0, 2**32 - 1), FieldDescriptor.TYPE_UINT64: Bounds(0, 2**64 - 1)}
+
+
+def _bounds(field: FieldDescriptor) -> Bounds:
+    said = field.GetOptions().Extensions[options_pb2.bounds]
+    return _WHOLE.get(field.type) or Bounds(said.low, said.high, said.open)
+
+
 SAMPLING: Final[Mapping[str, Bounds]] = {
-    "temperature": Bounds(0, 2),
-    "top_p": Bounds(0, 1, open=True),
-    "top_k": Bounds(0, 2**32 - 1),
-    "min_p": Bounds(0, 1),
-    "seed": Bounds(0, 2**64 - 1),
-    # Logits times a hundred are finite in float16; a smaller divisor makes infinities, and NaN of two of them.
-    "repetition_penalty": Bounds(0.01, 100),
-    "presence_penalty": Bounds(-2, 2),
-    "frequency_penalty": Bounds(-2, 2),
-    "logit_bias": Bounds(-100, 100),
+    field.name: _bounds(field)
+    for field in types_pb2.Sampling.DESCRIPTOR.fields
+    if field.type != FieldDescriptor.TYPE_BOOL
 }
 """By field of `Sampling`, and for each value of a map. A dialect may allow less."""
 

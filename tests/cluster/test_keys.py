@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from agentmem.channels import connect
 from agentmem.v1 import model_pb2, model_pb2_grpc
-from benchmarks.cluster.proxy import Proxy
+from benchmarks.proxy import Proxy
 from cache_service.cluster import nodes
 from gateway.cli.main import main
 from gateway.cluster.cli.certificates import authority, issue

@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from benchmarks.cluster.history import Append, Operation, Outcome, violations
-from benchmarks.cluster.proxy import Proxy
+from benchmarks.proxy import Proxy
 from cache_service.cluster.postgres.settings import Settings, Survives
 from tests import postgres
 from tests.cluster.ledger_nodes import Client, LedgerNode, final

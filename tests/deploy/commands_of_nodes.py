@@ -33,8 +33,6 @@ MANAGED = frozenset(
 
 @dataclass(frozen=True)
 class Started:
-    """What a command and its environment start."""
-
     up: UpSettings
     store: StoreSettings
     worker: WorkerSettings

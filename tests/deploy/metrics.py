@@ -15,5 +15,4 @@ def of_a_cluster() -> set[str]:
 
 
 def documented() -> set[str]:
-    """All of them."""
     return {row.name for row in metrics.rows()} | OF_LINUX

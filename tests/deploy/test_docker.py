@@ -31,7 +31,6 @@ def services() -> dict[str, Any]:
 
 
 def settings(services: dict[str, Any], name: str) -> ServiceSettings:
-    """What a service makes of what its container gives it."""
     told = {**environment(DOCKERFILE), **services[name].get("environment", {})}
     for openblas in ("LD_PRELOAD", "OPENBLAS_THREAD_TIMEOUT"):
         told.pop(openblas, None)
@@ -39,7 +38,6 @@ def settings(services: dict[str, Any], name: str) -> ServiceSettings:
 
 
 def volumes(service: dict[str, Any]) -> dict[str, str]:
-    """Where its volumes are, and which."""
     return {place.split(":")[1]: place.split(":")[0] for place in service["volumes"]}
 
 

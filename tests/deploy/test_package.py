@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def pyproject() -> Any:
-    """All of it."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 

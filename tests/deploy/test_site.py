@@ -44,7 +44,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text(site: Path, page: str) -> str:
-    """The text of a page, without its tags."""
     found = (site / page / "index.html").read_text(encoding="utf-8")
     return html.unescape(re.sub(r"<[^>]+>", "", found.partition("<article")[2]))
 

@@ -20,11 +20,9 @@ class UnitFile:
                 self._values.setdefault(key, []).append(value)
 
     def all(self, key: str) -> list[str]:
-        """All values of a key, in order; words of lists apart."""
         return [word for value in self._values.get(key, []) for word in value.split()]
 
     def one(self, key: str) -> str:
-        """The only value of a key."""
         (value,) = self._values[key]
         return value
 

@@ -14,17 +14,9 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starlette.routing import BaseRoute
-
 from gateway.app import Gateway
-from gateway.edge.admission import Admission
-from gateway.edge.callers import Everyone
-from gateway.http.app import HttpServer
-from gateway.metrics import GatewayMetrics
-from gateway.running import RunningTurns
 from tests.cache_service import conftest as stores
 
-from .fakes import FakeWorker
 from .running import settings
 from .scripted import ScriptedWorker
 
@@ -65,11 +57,3 @@ def served(**changed: Any) -> Iterator[Served]:
         thread.join(30)
         loop.close()
         shutil.rmtree(run_dir)
-
-
-def routes() -> list[BaseRoute]:
-    """The routes of the HTTP door, for tests that have one case for each."""
-
-    worker = RunningTurns(FakeWorker())
-    door = HttpServer(settings(Path("/tmp")), worker, GatewayMetrics(), Everyone("default"), Admission(), str)
-    return door.app.routes

@@ -22,7 +22,6 @@ _SHARED = pytest.StashKey[SharedStacks]()
 
 @pytest.fixture(scope="session")
 def stacks(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SharedStacks]:
-    """Stacks for all tests of this process."""
     shared = request.session.stash[_SHARED] = SharedStacks(tmp_path_factory.mktemp("models"))
     yield shared
     shared.close()
@@ -30,7 +29,6 @@ def stacks(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 @pytest.fixture(scope="session")
 def tiny(stacks: SharedStacks) -> Path:
-    """A small random model."""
     return stacks.directory(write_llama)
 
 
@@ -54,7 +52,6 @@ async def demo(stacks: SharedStacks) -> AsyncIterator[Stack]:
 
 @pytest.fixture
 async def client(stack: Stack) -> Client:
-    """A client of the worker."""
     return await stack.client()
 
 
@@ -69,7 +66,6 @@ async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    """Anthropic's SDK for it."""
     import anthropic
 
     async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0, timeout=240) as sdk:

@@ -14,7 +14,6 @@ CHUNK = 256 * 1024
 
 
 async def exported(client: Client, agent: str) -> bytes:
-    """The agent's file."""
     call = client.agents.ExportAgent(agent_pb2.ExportAgentRequest(key=client.key(agent)), timeout=60)
     chunks = [response.chunk async for response in call]
     assert all(0 < len(chunk) <= CHUNK for chunk in chunks)
@@ -22,7 +21,6 @@ async def exported(client: Client, agent: str) -> bytes:
 
 
 async def imported(client: Client, file: bytes, agent: str = "", model: str = "", **key: str) -> agent_pb2.Agent:
-    """The agent that the file becomes."""
     target = types_pb2.AgentKey(**{"namespace": "default", **key}, agent_id=agent, model_id=model)
     call = client.agents.ImportAgent(messages(file, target), timeout=60)
     return (await call).agent
@@ -44,14 +42,11 @@ async def refusal(client: Client, file: bytes, agent: str = "", model: str = "",
 
 @dataclass
 class Contents:
-    """The parts of a file."""
-
     head: portable_pb2.PortableHead
     files: list[tuple[cache_store_pb2.StoredFile, bytes]]
 
     @property
     def tokens(self) -> int:
-        """The ledger's tokens."""
         return len(self.head.ledger.token_ids)
 
     @property
@@ -71,7 +66,6 @@ class Contents:
 
 
 def contents(file: bytes) -> Contents:
-    """Return what a good file consists of."""
     at, found = len(BEGINNING), Contents(portable_pb2.PortableHead(), [])
     while True:
         size = int.from_bytes(file[at : at + 4], "little")

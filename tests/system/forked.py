@@ -31,7 +31,6 @@ class Forked:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         pid = self._process.pid
         assert pid is not None
         return pid
@@ -55,16 +54,13 @@ class Forked:
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def _run(command: tuple[str, ...], log: Path, environment: dict[str, str]) -> None:
-    """In the fork: become the module."""
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)

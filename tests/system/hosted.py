@@ -63,7 +63,6 @@ class Hosted:
         return 1 if self._ended.exception() else self._ended.result() or 0
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status at its end. Raises subprocess.TimeoutExpired."""
         concurrent.futures.wait([self._ended], timeout)
         status = self.poll()
         if status is None:
@@ -77,7 +76,6 @@ class Hosted:
         _loop().call_soon_threadsafe(self._stopping.set)
 
     def terminate(self) -> None:
-        """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -135,7 +133,6 @@ _LOG_FILES = _LogFiles()
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of all hosted services, which runs until the process ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="hosted", daemon=True).start()
     return loop

@@ -59,7 +59,6 @@ class Attack(NamedTuple):
 
 
 def attacks(model: str) -> Iterator[Attack]:
-    """Yield all that the descriptors make, on every RPC."""
     for service in SERVICES:
         for method in service.methods:
             if method.client_streaming:
@@ -70,7 +69,6 @@ def attacks(model: str) -> Iterator[Attack]:
 
 
 def attack(model: str, method: str, name: str) -> Attack:
-    """Return the one of that name."""
     (found,) = [each for each in attacks(model) if str(each) == f"{method}: {name}"]
     return found
 
@@ -137,7 +135,6 @@ _WHOLE: dict[str, Callable[[int], bytes]] = {
 
 
 def _base(descriptor: Descriptor, model: str) -> bytes:
-    """Return a small request that says whom it is about."""
     request: Any = GetMessageClass(descriptor)()
     names = descriptor.fields_by_name
     if "key" in names:

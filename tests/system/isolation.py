@@ -59,7 +59,6 @@ DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 
 def key(namespace: str, agent: str = AGENT) -> types_pb2.AgentKey:
-    """An agent's key."""
     return types_pb2.AgentKey(namespace=namespace, agent_id=agent, model_id=MODEL)
 
 

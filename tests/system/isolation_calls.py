@@ -37,7 +37,6 @@ class Caller:
         self.inference: Any = inference_pb2_grpc.InferenceServiceStub(self.channel)
 
     async def call(self, rpc: str, asked: Message | list[Message]) -> list[Any] | grpc.StatusCode:
-        """All messages of the answer, or the status of the failure."""
         service, _, name = rpc.partition("/")
         method = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]  # type: ignore[no-untyped-call]
         arity = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
@@ -132,7 +131,6 @@ async def furnish(bob: Caller, settled: Callable[[Caller], Awaitable[None]] = se
 
 
 async def finished(bob: Caller, **fields: Any) -> inference_pb2.Finished:
-    """The end of a turn."""
     events = [event async for event in bob.inference.Generate(inference_pb2.GenerateRequest(**fields))]
     return events[-1].finished  # type: ignore[no-any-return]
 

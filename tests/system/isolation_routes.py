@@ -38,7 +38,6 @@ class Http:
     repeated: bool = False
 
     def fits(self, got: httpx.Response) -> bool:
-        """Whether the response is what ada must get."""
         if self.repeated and got.status_code == 200:
             return bool(got.json()["deleted"] == 0)
         if isinstance(self.says, int):
@@ -102,7 +101,7 @@ def _bobs_run(got: httpx.Response) -> bool:
 
 
 def _shared(*models: dict[str, Any]) -> bool:
-    return [(model["id"], model["agentmem"]["source"]) for model in models] == [(MODEL, None)]
+    return [(model["id"], model["agentmem"]["source"]) for model in models] == [(MODEL, "")]
 
 
 BOBS_RUN = "wf-" + sha256(b"bob\0bobs-run").hexdigest()[:20]

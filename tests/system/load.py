@@ -31,8 +31,6 @@ EXECUTOR = min(32, (os.cpu_count() or 1) + 4)
 
 @dataclass
 class Chat:
-    """One streamed chat completion, as it came so far."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     text: str = ""
@@ -49,7 +47,6 @@ class Chat:
         return status
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """The chunks, to the end of the stream."""
         async for line in self.reader:
             if not line.startswith(b"data: "):
                 continue  # the framing of the transfer
@@ -99,7 +96,6 @@ async def open_chat(
 
 
 async def complete(stack: Stack, agent: str, messages: list[tuple[str, str]], **fields: object) -> Chat:
-    """A whole chat completion."""
     chat = await open_chat(stack, agent, messages, **fields)
     try:
         assert await chat.status() == 200, await chat.reader.read(2000)

@@ -43,7 +43,6 @@ def counts() -> dict[str, int]:
 
 
 def main() -> None:
-    """Become the service."""
     module = sys.argv[1]
     log = Path(os.environ["OBSERVED_DIR"]) / f"{module}.jsonl"
 

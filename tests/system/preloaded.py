@@ -29,6 +29,8 @@ import transformers.tokenization_utils_base
 import uvicorn
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 
+from gateway.rings import of_rings
+
 FOUND = (
     *(click, google, huggingface_hub, jinja2, llguidance, np, obstore, prometheus_client, pydantic_settings),
     *(rich, safetensors, starlette, tokenizers, transformers, uvicorn),
@@ -46,6 +48,7 @@ if "grpc" in sys.modules or "mlx" in sys.modules:
     raise RuntimeError("gRPC or MLX are imported already: whether they have threads cannot be seen any more")
 for module in ("cache_service.process", "gateway.app", "inference_service.process"):
     importlib.import_module(module)
+list(of_rings("attach"))
 if _threads() != _before:
     raise RuntimeError("an import has started a thread, which a fork would not have; take out what imports it")
 gc.collect()

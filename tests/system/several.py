@@ -40,11 +40,9 @@ class Several:
         self.stack = Stack(f"{first}={directory}", worker_flags=flags, hosted=self.hosted)
 
     async def on(self, model: str) -> Client:
-        """A client that means the model."""
         return await self.stack.client(model=model)
 
     def oracle(self, directory: Path) -> Oracle:
-        """The truth of a model's files."""
         if directory not in self.oracles:
             self.oracles[directory] = Oracle(directory)
         return self.oracles[directory]
@@ -59,23 +57,19 @@ class Several:
         return float(np.abs(wanted - np.array(turn.logprobs)).max())
 
     async def model(self, name: str) -> model_pb2.Model:
-        """What the worker says of a model."""
         client = await self.on(name)
         return (await client.models.GetModel(model_pb2.GetModelRequest(model_id=name), timeout=30)).model
 
     async def loaded(self) -> list[str]:
-        """The models in memory, sorted."""
         client = await self.stack.client()
         models = (await client.models.ListModels(model_pb2.ListModelsRequest(), timeout=10)).models
         return sorted(model.model_id for model in models if model.state == LOADED)
 
     async def load(self, name: str) -> list[model_pb2.LoadModelResponse]:
-        """Load a model; all that was told of it."""
         client = await self.on(name)
         return [told async for told in client.models.LoadModel(model_pb2.LoadModelRequest(model_id=name), timeout=60)]
 
     async def unload(self, name: str) -> int:
-        """Unload a model; bytes freed."""
         client = await self.on(name)
         request = model_pb2.UnloadModelRequest(model_id=name)
         return (await client.models.UnloadModel(request, timeout=60)).freed_bytes
@@ -90,5 +84,4 @@ class Several:
         return int(sum(counts))
 
     def close(self) -> None:
-        """End the processes."""
         asyncio.run(self.stack.destroy())

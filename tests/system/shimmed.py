@@ -8,7 +8,6 @@ import sys
 
 
 def main() -> None:
-    """Become the service."""
     environment = {**os.environ, "LD_PRELOAD": os.environ["SHIM"], "AGENTMEM_FAULTS": os.environ["SHIM_CONTROL"]}
     os.execve(sys.executable, [sys.executable, "-m", *sys.argv[1:]], environment)
 

@@ -48,8 +48,6 @@ _MEASURED: dict[str, dict[str, object]] = {name: {} for name in _FILES}
 
 @dataclass
 class Turn:
-    """What one Generate answered."""
-
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
     reasoning: str = ""
@@ -65,12 +63,10 @@ class Turn:
 
     @property
     def match(self) -> str:
-        """The match's name."""
         return types_pb2.Match.Name(self.started.cache.match).removeprefix("MATCH_")
 
     @property
     def miss(self) -> str:
-        """The miss reason's name."""
         return types_pb2.MissReason.Name(self.started.cache.miss_reason).removeprefix("MISS_REASON_")
 
 
@@ -89,7 +85,6 @@ class Client:
         return types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=self.model)
 
     def request(self, agent: str, **arguments: object) -> inference_pb2.GenerateRequest:
-        """A turn of the agent."""
         return inference_pb2.GenerateRequest(key=self.key(agent), **arguments)  # type: ignore[arg-type]
 
     async def turn(self, agent: str, **arguments: object) -> Turn:
@@ -114,21 +109,17 @@ class Client:
         return turn
 
     async def say(self, agent: str, text: str, **arguments: object) -> Turn:
-        """A turn that appends one user message."""
         return await self.turn(agent, append=types_pb2.Append(messages=chat(("user", text))), **arguments)
 
     async def agent(self, agent: str) -> agent_pb2.Agent:
-        """The agent's description."""
         return (await self.agents.GetAgent(agent_pb2.GetAgentRequest(key=self.key(agent)), timeout=10)).agent
 
     async def delete_all(self) -> None:
-        """Delete all agents."""
         listed = await self.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
         for agent in listed.agents:
             await self.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key), timeout=30)
 
     async def close(self) -> None:
-        """Close the channel."""
         await self.channel.close(None)
 
 
@@ -227,7 +218,6 @@ class Stack:
             await self._wait(lambda target=target: serving(target), name)
 
     async def up(self, *names: str) -> None:
-        """Start and wait."""
         self.start(*names)
         await self.ready(*(names or ("store", "worker")))
 
@@ -299,19 +289,15 @@ class Stack:
         return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
     def logs(self, name: str) -> str:
-        """What a process wrote."""
         return (self.root / f"{name}.log").read_text(errors="replace")
 
     def block_files(self) -> list[Path]:
-        """All published blocks."""
         return sorted((self.data / "blocks").rglob("*.safetensors"))
 
     def window_files(self) -> list[Path]:
-        """All published windows."""
         return sorted((self.data / "windows").rglob("*.safetensors"))
 
     async def destroy(self) -> None:
-        """End everything and remove the files."""
         for client in self._clients:
             await client.close()
         for name in [each for each in ("gateway", "worker", "store") if each in self.processes]:
@@ -331,7 +317,6 @@ class Stack:
 
 
 async def serving(target: str, service: str = "") -> bool:
-    """The gRPC health of a server."""
     channel = connect(target)
     try:
         answer = await health_pb2_grpc.HealthStub(channel).Check(
@@ -345,7 +330,6 @@ async def serving(target: str, service: str = "") -> bool:
 
 
 async def reaching(target: str) -> bool:
-    """Whether a worker reaches its store."""
     async with connect(target) as channel:
         request = agent_pb2.ListAgentsRequest(namespace="default", page_size=1)
         try:

@@ -23,8 +23,6 @@ _MODULE = 5
 
 
 class Supervised(Stack):
-    """A stack that somebody looks after."""
-
     def __init__(self, model: str, **settings: str) -> None:
         """`settings` are of services, as the environment has them: AGENTMEM_STORE_NAMESPACE_BYTES="1000"."""
         super().__init__(model)
@@ -33,7 +31,6 @@ class Supervised(Stack):
         self._environment = {blas.VARIABLE: "1", "AGENTMEM_WORKER_QUALITY_CHECK": "false", **settings}
 
     def start(self, *_: str) -> None:
-        """Start `agentmem up`, which starts all."""
         self._share_measured()
         with (self.root / "up.log").open("ab") as output:
             self.processes["up"] = subprocess.Popen(
@@ -49,11 +46,9 @@ class Supervised(Stack):
             )
 
     async def ready(self, *_: str) -> None:
-        """Wait until /readyz says so."""
         await self._wait(self.says_ready, "up")
 
     async def says_ready(self) -> bool:
-        """What /readyz says now."""
         async with httpx.AsyncClient() as http:
             with suppress(httpx.TransportError):
                 return (await http.get(f"{self.url}/readyz", timeout=2)).status_code == 200
@@ -117,7 +112,6 @@ class Watched:
 
 @asynccontextmanager
 async def supervised(model: str = "demo", **settings: str) -> AsyncIterator[Supervised]:
-    """`agentmem up`, ready; gone afterwards."""
     stack = Supervised(model, **settings)
     try:
         await stack.up()

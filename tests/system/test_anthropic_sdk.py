@@ -26,8 +26,6 @@ async def claude(demo: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
 
 @dataclass
 class Counts:
-    """What the worker itself has counted."""
-
     prompt: float = 0
     cached: float = 0
     said: float = 0
@@ -83,7 +81,6 @@ class Chat:
 
 
 def text(answer: anthropic.types.Message) -> str:
-    """All that was said."""
     return "".join(block.text for block in answer.content if block.type == "text")
 
 

@@ -48,8 +48,6 @@ def stack() -> Iterator[Stack]:
 
 @dataclass
 class Running:
-    """A worker, and a client of it."""
-
     stack: Stack
     directory: Path
     client: Client
@@ -95,7 +93,6 @@ class Running:
         await self.client.agents.RestoreSnapshot(request, timeout=10)
 
     def lookups(self, **labels: str) -> float:
-        """How often the cache was looked up with this outcome."""
         return self.registry.get_sample_value("agentmem_cache_lookups_total", {"model_id": "tiny", **labels}) or 0.0
 
 

@@ -1,4 +1,4 @@
-"""What the client of the contract package offers beside plain turns, on real services: tools, schemas, runs, keys."""
+"""What the client of the contract package offers beside plain turns, on real services: tools, models, runs, keys."""
 
 from __future__ import annotations
 

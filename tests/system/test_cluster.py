@@ -35,20 +35,15 @@ _databases = itertools.count()
 
 @dataclass
 class Machine:
-    """One node, and the stack that it is."""
-
     name: str
     stack: Stack
 
     async def gateway(self) -> Client:
-        """A client of its gateway."""
         return await self.stack.client("gateway")
 
 
 @dataclass
 class Cluster:
-    """Its machines by name."""
-
     machines: dict[str, Machine]
     directory: Path
     """The model's."""
@@ -66,7 +61,6 @@ class Cluster:
         raise AssertionError("no node is up")
 
     def other(self, name: str) -> Machine:
-        """A machine that is not this one."""
         return next(machine for each, machine in self.machines.items() if each != name)
 
     async def check(self, turn: Turn, on: Machine, agent: str) -> None:

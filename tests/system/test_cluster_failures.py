@@ -43,7 +43,6 @@ async def begun(two: Cluster) -> tuple[Stack, str, Stack, Client]:
 
 
 async def turns(stack: Stack) -> float:
-    """How many turns a node's worker has ended."""
     return await stack.metric("worker", "agentmem_e2e_request_latency_seconds_count")
 
 

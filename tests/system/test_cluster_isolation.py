@@ -25,7 +25,6 @@ READING = {f"agentmem.v1.AgentService/{name}" for name in ("GetAgent", "ProbeAge
 
 
 def keys(conninfo: str, *arguments: str) -> Result:
-    """`agentmem keys` of a cluster."""
     done = CliRunner().invoke(main, ["keys", *arguments, *SERVER, "--cluster", conninfo])
     assert done.exit_code == 0, done.output
     return done

@@ -43,8 +43,6 @@ _TEMPLATE = (
 
 
 class Answered(NamedTuple):
-    """A request that ran a turn."""
-
     status: int
     prompt_tokens: int
     reused_tokens: int

@@ -66,8 +66,6 @@ NOT_HERE = {
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where it is, and a key that opens it."""
-
     url: str
     key: str
 
@@ -111,7 +109,6 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
 
 
 def samples(section: str) -> list[str]:
-    """The code of a section of the guide."""
     (text,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     return re.findall(r"```(?:python|js)\n(.*?)```", text, re.DOTALL)
 
@@ -172,7 +169,6 @@ async def test_vercels_sdk(gateway: Gateway, tmp_path: Path) -> None:
 
 
 def events(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The objects of an event stream."""
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]

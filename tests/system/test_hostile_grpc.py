@@ -73,7 +73,6 @@ class Costs:
 
     @property
     def processor_seconds(self) -> float:
-        """Return the processor time of all services since the beginning."""
         return sum(self._times().values()) - sum(self._spent.values())
 
     @property

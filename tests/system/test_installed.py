@@ -57,7 +57,6 @@ def uv(*arguments: str) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The folder of an environment's programs, in which the wheel is installed."""
     uv("build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"))
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     uv("venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv"))

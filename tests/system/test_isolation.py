@@ -17,14 +17,8 @@ from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, model_pb2
 from gateway.app import Gateway
 from gateway.edge import key_file
-from gateway.edge.admission import Admission
-from gateway.edge.callers import Everyone
 from gateway.edge.keys import new
-from gateway.http.app import HttpServer
-from gateway.metrics import GatewayMetrics
-from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
-from tests.gateway.fakes import FakeWorker
 from tests.system import isolation
 from tests.system.isolation import AGENT, MODEL, RPCS, SECRET
 from tests.system.isolation_calls import all_of, calling, furnish, try_all
@@ -47,13 +41,11 @@ def routes(found: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, 
 
 async def test_every_rpc_and_route_is_in_the_table(tmp_path: Path) -> None:
     settings = GatewaySettings(run_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0", metrics="")
-    worker = RunningTurns(FakeWorker())
-    door = HttpServer(settings, worker, GatewayMetrics(), Everyone("default"), Admission(), str)
-    served = set(routes(door.app.routes))
+    gateway = Gateway(settings)
+    served = set(routes(gateway.http.app.routes))
     where = "tests/system/isolation_routes.py says what a stranger's key may do with each"
     assert not (missing := served - ROUTES.keys()), f"add to ROUTES: {missing}; {where}"
     assert not (gone := ROUTES.keys() - served), f"take out of ROUTES: {gone}"
-    gateway = Gateway(settings)
     await gateway.start()
     try:
         async with connect(gateway.addresses["grpc"]) as channel:

@@ -1,4 +1,4 @@
-"""Several models in memory at once, and what makes them come and go: requests, RPCs, times to live, pins."""
+"""Several models in memory at once, and what is answered of those that are not."""
 
 from __future__ import annotations
 
@@ -14,23 +14,13 @@ from tests.system.several import ARGUMENTS, TOLERANCE, Several
 from tests.system.stack import Client, Turn, chat
 from tests.tiny_models import write_llama
 
-TTL = 1.0
-
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
-    """Two models may be loaded. The registry file has one that expires, and two that are pinned."""
+    """Three models, of which two may be loaded."""
     root = tmp_path_factory.mktemp("models")
-    models = {name: write_llama(root / name, seed=seed) for seed, name in enumerate("abcpqt")}
-    options = {"p": "pinned = true", "q": "pinned = true", "t": f"ttl = {TTL}"}
-    tables = [f'[models.{name}]\nsource = "{name}"\n{options.get(name, "")}' for name in "cpqt"]
-    (root / "models.toml").write_text("\n".join(tables))
-    several = Several(
-        {name: models[name] for name in "ab"},
-        ("--models", f"{root}/models.toml", "--loaded-models", "2"),
-        hosted=True,
-    )
-    several.directories = models
+    models = {name: write_llama(root / name, seed=seed) for seed, name in enumerate("abc")}
+    several = Several(models, ("--loaded-models", "2"), hosted=True)
     asyncio.run(several.stack.up())
     yield several
     several.close()

@@ -60,7 +60,6 @@ class Named:
         self.sdk, self.agent, self.stream = sdk, next(NAMES), stream
 
     async def ask(self, *messages: Any, mode: str = "", key: str = "", **fields: Any) -> Told:
-        """One chat completion."""
         headers = {"X-Agent-ID": self.agent, "X-Agent-Memory": mode, "Idempotency-Key": key}
         create = self.sdk.chat.completions.with_raw_response.create
         sent: Any = {"messages": messages, "extra_headers": {name: text for name, text in headers.items() if text}}

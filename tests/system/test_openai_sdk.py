@@ -43,7 +43,6 @@ async def reachable(stack: Stack) -> None:
 
 
 def report(answer: Any) -> dict[str, Any]:
-    """What it says of the agent's memory."""
     told: dict[str, Any] = answer.model_extra["agentmem"]
     return told
 
@@ -53,14 +52,12 @@ def said(text: str) -> Any:
 
 
 async def idle(stack: Stack) -> None:
-    """The worker runs nothing."""
     async with asyncio.timeout(30):
         while await stack.metric("worker", "agentmem_num_requests_running"):
             await asyncio.sleep(0.02)
 
 
 async def asked(sdk: openai.AsyncOpenAI, messages: list[Any], stream: bool) -> tuple[str, Any, dict[str, Any]]:
-    """A chat completion: its text, usage, and report."""
     if not stream:
         whole = await sdk.chat.completions.create(**MODEL, messages=messages, max_tokens=20)
         return whole.choices[0].message.content or "", whole.usage, report(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import socket
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,6 @@ LONG = {"max_tokens": 3000, "sampling": types_pb2.Sampling(logit_bias={2: -100})
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    """A collector for all tests of the module."""
     with collecting() as collector:
         yield collector
 
@@ -52,7 +52,6 @@ async def stack(tiny: Path, collector: Collector) -> AsyncIterator[Stack]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(stack: Stack) -> Client:
-    """A client of the gateway's gRPC door."""
     return await stack.client("gateway")
 
 
@@ -256,6 +255,19 @@ async def test_probes_have_no_spans(stack: Stack, collector: Collector, client: 
     sent = b"".join(collector.raw)
     for probe in (b"/healthz", b"/readyz", b"/metrics", b"grpc.health"):
         assert probe not in sent
+
+
+async def test_a_collector_that_says_nothing_holds_nobody_up(tiny: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        flags = ("--otlp", f"127.0.0.1:{silent.getsockname()[1]}")
+        async with running(f"tiny={tiny}", "store", store_flags=flags) as stack:
+            await stack.ledger("nobody")
+            process = stack.processes["store"]
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 25) == 0  # OpenTelemetry would wait for 30 s
+            assert "stopping" in stack.logs("store")
 
 
 KEY = f"am_0123456789ab_{secrets.token_urlsafe(32)}"

@@ -14,18 +14,15 @@ PROMPT = "An overseen agent. " + "The colour of the boat is green. " * 40
 
 
 async def told(http: httpx.AsyncClient) -> Any:
-    """What it says now."""
     return (await http.get("/v1/overview")).raise_for_status().json()
 
 
 def of_model(overview: Any) -> Any:
-    """What it says of the model that is loaded."""
     [found] = [model for model in overview["models"] if model["loaded"]]
     return found
 
 
 def ended(overview: Any) -> int:
-    """How many of that model's turns have ended by it."""
     return int(sum(of_model(overview)["turns"].values()))
 
 

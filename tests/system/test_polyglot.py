@@ -45,7 +45,6 @@ def python(stack: Stack) -> Program:
 
 
 async def exported(stack: Stack, agent: str) -> bytes:
-    """The agent's file, when all of its KV is on disk."""
     await stack.on_disk(agent)
     client = await stack.client("gateway")
     call = client.agents.ExportAgent(agent_pb2.ExportAgentRequest(key=client.key(agent)))

@@ -41,11 +41,9 @@ class Recorded:
     end: float
 
     def drawn(self, expression: str) -> list[Series]:
-        """What a panel draws."""
         return self.asked.query_range(expression, self.begin, self.end, INTERVAL)
 
     def at_end(self, expression: str) -> list[Series]:
-        """The value when the load was over."""
         return self.asked.query(expression, self.end)
 
 

@@ -21,7 +21,6 @@ MOST_TURNS = 12
 
 
 async def refusal(client: Client, agent: str, text: str = LONG) -> ResourceExhausted | None:
-    """Why a turn was refused; None if it was not."""
     try:
         await client.say(agent, text, **ARGUMENTS)
     except grpc.aio.AioRpcError as error:

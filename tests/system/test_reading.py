@@ -1,4 +1,4 @@
-"""Reading and branching memories from the command line, REST and gRPC, on a real stack."""
+"""Reading and branching memories from the command line, on a real stack."""
 
 from __future__ import annotations
 

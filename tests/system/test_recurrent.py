@@ -1,4 +1,4 @@
-"""Models with recurrent layers: right hot, warm and at each checkpoint; they resume exactly there, and nowhere else."""
+"""Models with recurrent layers: right hot, warm and where an answer was cut or is made again."""
 
 import numpy as np
 import pytest

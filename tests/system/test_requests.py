@@ -1,4 +1,4 @@
-"""Bad input is refused before any effect; request ids replay; a re-created agent is another one."""
+"""Request ids replay; a re-created agent is another one."""
 
 import asyncio
 from pathlib import Path

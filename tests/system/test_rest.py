@@ -23,7 +23,6 @@ TOLD = "The colour of the boat is green. " * 30
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="stack")
 async def shared_stack(tiny: Path) -> AsyncIterator[Stack]:
-    """One stack for all of these tests."""
     flags = ("--default-max-tokens", "8")
     async with hosting(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=flags) as stack:
         yield stack
@@ -36,8 +35,6 @@ async def http(stack: Stack) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class Agent:
-    """One agent, by REST."""
-
     def __init__(self, http: httpx.AsyncClient, name: str) -> None:
         self._http = http
         self._url = f"/v1/agents/{''.join(f'%{byte:02x}' for byte in name.encode())}"
@@ -49,11 +46,9 @@ class Agent:
         return answer.json() if answer.headers["content-type"] == "application/json" else answer.content
 
     async def answer(self, method: str, path: str = "", body: Any = None, **sent: Any) -> httpx.Response:
-        """The response to a call."""
         return await self._http.request(method, self._url + path, **{"params": {"model": "tiny"}, "json": body, **sent})
 
     async def say(self, text: str, **arguments: Any) -> Any:
-        """A turn that appends `text`."""
         body = {"append": {"text": text}, "max_tokens": 8, "sampling": {"ignore_eos": True}, **arguments}
         return await self.call("POST", "/generate", body, headers=arguments.pop("headers", {}))
 
@@ -151,7 +146,6 @@ async def branches(a: Agent, fork: Agent, before: Any) -> None:
 
 
 async def tiers(http: httpx.AsyncClient, a: Agent) -> None:
-    """Pins, times, hints, evictions and prefetches."""
     assert (await a.call("PUT", "/pin", {"pinned": True}))["agent"]["pinned"]
     assert not (await a.call("PUT", "/pin", {"pinned": False}))["agent"]["pinned"]
     times = (await a.call("PUT", "/ttl", {"ttl": 3600.5}))["agent"]

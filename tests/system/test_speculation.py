@@ -88,7 +88,6 @@ class Agent:
         self._stack, self._sdk, self.name = stack, sdk, name
 
     async def asks(self, content: str, *, stream: bool = False, **more: Any) -> Answer:
-        """One turn."""
         before = await self._counts()
         options: Any = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         made: Any = await self._sdk.chat.completions.create(
@@ -153,7 +152,6 @@ def was_drafted_for(answer: Answer) -> bool:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def plain(stack: Stack) -> Answer:
-    """The whole quotation, one token a step."""
     async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
         answer = await Agent(stack, client, "plain").asks(QUOTE, seed=1)
     assert answer.drafted == 0

@@ -35,7 +35,6 @@ ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
-    """Three models of one geometry and a hybrid."""
     root = tmp_path_factory.mktemp("models")
     models = {name: write_llama(root / name, seed=seed) for seed, name in enumerate("abc")}
     several = Several({**models, "d": write_gemma3(root / "d", seed=3)}, ("--log-format", "json"))
@@ -219,7 +218,6 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
 
 
 async def idle(several: Several) -> None:
-    """Wait until the worker works on no request."""
     async with asyncio.timeout(60):
         while any([await several.stack.metric("worker", f"agentmem_num_requests_{s}") for s in ("running", "waiting")]):
             await asyncio.sleep(0.05)

@@ -1,6 +1,4 @@
-"""Arguments of the chat template, by every door: they reach the template, are a part of what is matched, and are
-refused before anything is done where they cannot be set.
-"""
+"""Arguments of the chat template, by every door: they reach the template, and are a part of what is matched."""
 
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Between the tiers, in real processes: prefetched ahead of a turn, evicted from memory and from disk, and found."""
+"""Between the tiers, in real processes: prefetched ahead of a turn, evicted from memory and from disk."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,7 +50,6 @@ async def evict(client: Client, tier: types_pb2.Tier.ValueType, agent: str = "a"
 
 
 async def check(stack: Stack, directory: Path, turn: Turn) -> None:
-    """The turn's log-probabilities are those of a recomputation."""
     token_ids = list((await stack.ledger("a")).token_ids)
     wanted = Oracle(directory).logprobs_of(token_ids, len(token_ids) - len(turn.token_ids))
     assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3

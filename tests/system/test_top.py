@@ -31,7 +31,6 @@ async def served(stack: Stack) -> Stack:
 
 
 def command(stack: Stack, *arguments: str) -> list[str]:
-    """`agentmem top` of that stack."""
     return [sys.executable, "-m", "gateway.cli.main", "top", "--http", stack.url.removeprefix("http://"), *arguments]
 
 
@@ -75,12 +74,10 @@ async def watching(stack: Stack) -> AsyncIterator[Watched]:
 
 
 def tiny(line: Line) -> Line:
-    """The figures of the model that is loaded."""
     return next(model for model in line["models"] if model["model_id"] == "tiny")
 
 
 def states(line: Line) -> list[str]:
-    """The rows of gateway, worker and store."""
     return [one["state"] for one in line["processes"]]
 
 

@@ -25,15 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61gentmem/v1/options.proto\x12\x0b\x61gentmem.v1\x1a google/protobuf/descriptor.proto\"~\n\nRpcOptions\x12\x0c\n\x04turn\x18\x01 \x01(\x08\x12\x12\n\nrepeatable\x18\x02 \x01(\x08\x12\r\n\x05named\x18\x03 \x01(\x08\x12\r\n\x05\x61\x64min\x18\x04 \x01(\x08\x12!\n\x05place\x18\x05 \x01(\x0e\x32\x12.agentmem.v1.Place\x12\r\n\x05nodes\x18\x06 \x01(\x08*>\n\x05Place\x12\x15\n\x11PLACE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPLACE_AGENT\x10\x01\x12\r\n\tPLACE_ALL\x10\x02:F\n\x03rpc\x12\x1e.google.protobuf.MethodOptions\x18\xb4\x87\x03 \x01(\x0b\x32\x17.agentmem.v1.RpcOptionsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61gentmem/v1/options.proto\x12\x0b\x61gentmem.v1\x1a google/protobuf/descriptor.proto\"1\n\x06\x42ounds\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\x12\x0c\n\x04open\x18\x03 \x01(\x08\"~\n\nRpcOptions\x12\x0c\n\x04turn\x18\x01 \x01(\x08\x12\x12\n\nrepeatable\x18\x02 \x01(\x08\x12\r\n\x05named\x18\x03 \x01(\x08\x12\r\n\x05\x61\x64min\x18\x04 \x01(\x08\x12!\n\x05place\x18\x05 \x01(\x0e\x32\x12.agentmem.v1.Place\x12\r\n\x05nodes\x18\x06 \x01(\x08*>\n\x05Place\x12\x15\n\x11PLACE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPLACE_AGENT\x10\x01\x12\r\n\tPLACE_ALL\x10\x02:F\n\x03rpc\x12\x1e.google.protobuf.MethodOptions\x18\xb4\x87\x03 \x01(\x0b\x32\x17.agentmem.v1.RpcOptions:D\n\x06\x62ounds\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\x0b\x32\x13.agentmem.v1.Boundsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentmem.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PLACE']._serialized_start=204
-  _globals['_PLACE']._serialized_end=266
-  _globals['_RPCOPTIONS']._serialized_start=76
-  _globals['_RPCOPTIONS']._serialized_end=202
+  _globals['_PLACE']._serialized_start=255
+  _globals['_PLACE']._serialized_end=317
+  _globals['_BOUNDS']._serialized_start=76
+  _globals['_BOUNDS']._serialized_end=125
+  _globals['_RPCOPTIONS']._serialized_start=127
+  _globals['_RPCOPTIONS']._serialized_end=253
 # @@protoc_insertion_point(module_scope)

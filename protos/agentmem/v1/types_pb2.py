@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from agentmem.v1 import options_pb2 as agentmem_dot_v1_dot_options__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61gentmem/v1/types.proto\x12\x0b\x61gentmem.v1\x1a\x1egoogle/protobuf/duration.proto\"A\n\x08\x41gentKey\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x10\n\x08model_id\x18\x03 \x01(\t\">\n\x0c\x41gentVersion\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x0c\"a\n\x06\x45xpiry\x12&\n\x03ttl\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x64\x65lete_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa4\x01\n\x0b\x43ontextTrim\x12*\n\x06policy\x18\x01 \x01(\x0e\x32\x1a.agentmem.v1.ContextPolicy\x12\x16\n\x0e\x64ropped_tokens\x18\x02 \x01(\r\x12\x15\n\rdropped_turns\x18\x03 \x01(\r\x12\x10\n\x08snapshot\x18\x04 \x01(\t\x12\x0f\n\x07summary\x18\x05 \x01(\t\x12\x17\n\x0fsummary_failure\x18\x06 \x01(\t\"=\n\nTierTokens\x12\x1f\n\x04tier\x18\x01 \x01(\x0e\x32\x11.agentmem.v1.Tier\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"\xdc\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1e\n\x11reasoning_content\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x1c\n\x0ftool_calls_json\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x19\n\x0ctool_call_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x42\x07\n\x05_nameB\x14\n\x12_reasoning_contentB\x12\n\x10_tool_calls_jsonB\x0f\n\r_tool_call_id\"\xc7\x01\n\x08Messages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.agentmem.v1.ChatMessage\x12\x17\n\ntools_json\x18\x02 \x01(\tH\x00\x88\x01\x01\x12$\n\x17template_arguments_json\x18\x03 \x01(\tH\x01\x88\x01\x01\x12%\n\x07history\x18\x04 \x01(\x0e\x32\x14.agentmem.v1.HistoryB\r\n\x0b_tools_jsonB\x1a\n\x18_template_arguments_json\"N\n\x06\x41ppend\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12)\n\x08messages\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x42\t\n\x07\x63ontent\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xcc\x03\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x38\n\nlogit_bias\x18\t \x03(\x0b\x32$.agentmem.v1.Sampling.LogitBiasEntry\x12\x12\n\nignore_eos\x18\n \x01(\x08\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penalty\"|\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\'\n\x06\x63\x61\x63hed\x18\x02 \x03(\x0b\x32\x17.agentmem.v1.TierTokens\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\r\"\xeb\x01\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13time_to_first_token\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcc\x01\n\x0b\x43\x61\x63heReport\x12!\n\x05match\x18\x01 \x01(\x0e\x32\x12.agentmem.v1.Match\x12\'\n\x06\x63\x61\x63hed\x18\x02 \x03(\x0b\x32\x17.agentmem.v1.TierTokens\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12,\n\x0bmiss_reason\x18\x04 \x01(\x0e\x32\x17.agentmem.v1.MissReason\x12\x12\n\nload_bytes\x18\x05 \x01(\x04\x12\x18\n\x10snapshot_version\x18\x06 \x01(\x04*\x81\x01\n\rContextPolicy\x12\x1e\n\x1a\x43ONTEXT_POLICY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43ONTEXT_POLICY_TRIM\x10\x01\x12\x19\n\x15\x43ONTEXT_POLICY_REFUSE\x10\x02\x12\x1c\n\x18\x43ONTEXT_POLICY_SUMMARIZE\x10\x03*Y\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\r\n\tTIER_NONE\x10\x01\x12\x0c\n\x08TIER_HOT\x10\x02\x12\r\n\tTIER_WARM\x10\x03\x12\x0f\n\x0bTIER_REMOTE\x10\x04*v\n\x05Match\x12\x15\n\x11MATCH_UNSPECIFIED\x10\x00\x12\r\n\tMATCH_NEW\x10\x01\x12\x0f\n\x0bMATCH_EXACT\x10\x02\x12\x10\n\x0cMATCH_EXTEND\x10\x03\x12\x11\n\rMATCH_PARTIAL\x10\x04\x12\x11\n\rMATCH_DIVERGE\x10\x05*\xb7\x02\n\nMissReason\x12\x1b\n\x17MISS_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12MISS_REASON_ABSENT\x10\x01\x12\x17\n\x13MISS_REASON_EVICTED\x10\x02\x12\x18\n\x14MISS_REASON_DIVERGED\x10\x03\x12\x1d\n\x19MISS_REASON_NOT_TRIMMABLE\x10\x04\x12\x1c\n\x18MISS_REASON_INCOMPATIBLE\x10\x05\x12\x17\n\x13MISS_REASON_CORRUPT\x10\x06\x12\x18\n\x14MISS_REASON_IO_ERROR\x10\x07\x12\x19\n\x15MISS_REASON_BELOW_MIN\x10\x08\x12\x18\n\x14MISS_REASON_TEMPLATE\x10\t\x12\x1c\n\x18MISS_REASON_FETCH_SLOWER\x10\n*L\n\x07History\x12\x17\n\x13HISTORY_UNSPECIFIED\x10\x00\x12\x12\n\x0eHISTORY_MEMORY\x10\x01\x12\x14\n\x10HISTORY_TEMPLATE\x10\x02*\xd4\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x19\n\x15\x46INISH_REASON_CONTEXT\x10\x04\x12\x1b\n\x17\x46INISH_REASON_PREFILLED\x10\x05\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61gentmem/v1/types.proto\x12\x0b\x61gentmem.v1\x1a\x19\x61gentmem/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\"A\n\x08\x41gentKey\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x10\n\x08model_id\x18\x03 \x01(\t\">\n\x0c\x41gentVersion\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x0c\"a\n\x06\x45xpiry\x12&\n\x03ttl\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x64\x65lete_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa4\x01\n\x0b\x43ontextTrim\x12*\n\x06policy\x18\x01 \x01(\x0e\x32\x1a.agentmem.v1.ContextPolicy\x12\x16\n\x0e\x64ropped_tokens\x18\x02 \x01(\r\x12\x15\n\rdropped_turns\x18\x03 \x01(\r\x12\x10\n\x08snapshot\x18\x04 \x01(\t\x12\x0f\n\x07summary\x18\x05 \x01(\t\x12\x17\n\x0fsummary_failure\x18\x06 \x01(\t\"=\n\nTierTokens\x12\x1f\n\x04tier\x18\x01 \x01(\x0e\x32\x11.agentmem.v1.Tier\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"\xdc\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1e\n\x11reasoning_content\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x1c\n\x0ftool_calls_json\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x19\n\x0ctool_call_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x42\x07\n\x05_nameB\x14\n\x12_reasoning_contentB\x12\n\x10_tool_calls_jsonB\x0f\n\r_tool_call_id\"\xc7\x01\n\x08Messages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.agentmem.v1.ChatMessage\x12\x17\n\ntools_json\x18\x02 \x01(\tH\x00\x88\x01\x01\x12$\n\x17template_arguments_json\x18\x03 \x01(\tH\x01\x88\x01\x01\x12%\n\x07history\x18\x04 \x01(\x0e\x32\x14.agentmem.v1.HistoryB\r\n\x0b_tools_jsonB\x1a\n\x18_template_arguments_json\"N\n\x06\x41ppend\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12)\n\x08messages\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.MessagesH\x00\x42\t\n\x07\x63ontent\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xdb\x04\n\x08Sampling\x12\'\n\x0btemperature\x18\x01 \x01(\x02\x42\r\xaa\xbb\x18\t\x11\x00\x00\x00\x00\x00\x00\x00@H\x00\x88\x01\x01\x12#\n\x05top_p\x18\x02 \x01(\x02\x42\x0f\xaa\xbb\x18\x0b\x11\x00\x00\x00\x00\x00\x00\xf0?\x18\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12!\n\x05min_p\x18\x04 \x01(\x02\x42\r\xaa\xbb\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x37\n\x12repetition_penalty\x18\x06 \x01(\x02\x42\x16\xaa\xbb\x18\x12\t{\x14\xaeG\xe1z\x84?\x11\x00\x00\x00\x00\x00\x00Y@H\x05\x88\x01\x01\x12\x35\n\x10presence_penalty\x18\x07 \x01(\x02\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\xc0\x11\x00\x00\x00\x00\x00\x00\x00@H\x06\x88\x01\x01\x12\x36\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\xc0\x11\x00\x00\x00\x00\x00\x00\x00@H\x07\x88\x01\x01\x12P\n\nlogit_bias\x18\t \x03(\x0b\x32$.agentmem.v1.Sampling.LogitBiasEntryB\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00Y\xc0\x11\x00\x00\x00\x00\x00\x00Y@\x12\x12\n\nignore_eos\x18\n \x01(\x08\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penalty\"|\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\'\n\x06\x63\x61\x63hed\x18\x02 \x03(\x0b\x32\x17.agentmem.v1.TierTokens\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\r\"\xeb\x01\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13time_to_first_token\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcc\x01\n\x0b\x43\x61\x63heReport\x12!\n\x05match\x18\x01 \x01(\x0e\x32\x12.agentmem.v1.Match\x12\'\n\x06\x63\x61\x63hed\x18\x02 \x03(\x0b\x32\x17.agentmem.v1.TierTokens\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12,\n\x0bmiss_reason\x18\x04 \x01(\x0e\x32\x17.agentmem.v1.MissReason\x12\x12\n\nload_bytes\x18\x05 \x01(\x04\x12\x18\n\x10snapshot_version\x18\x06 \x01(\x04*\x81\x01\n\rContextPolicy\x12\x1e\n\x1a\x43ONTEXT_POLICY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43ONTEXT_POLICY_TRIM\x10\x01\x12\x19\n\x15\x43ONTEXT_POLICY_REFUSE\x10\x02\x12\x1c\n\x18\x43ONTEXT_POLICY_SUMMARIZE\x10\x03*Y\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\r\n\tTIER_NONE\x10\x01\x12\x0c\n\x08TIER_HOT\x10\x02\x12\r\n\tTIER_WARM\x10\x03\x12\x0f\n\x0bTIER_REMOTE\x10\x04*v\n\x05Match\x12\x15\n\x11MATCH_UNSPECIFIED\x10\x00\x12\r\n\tMATCH_NEW\x10\x01\x12\x0f\n\x0bMATCH_EXACT\x10\x02\x12\x10\n\x0cMATCH_EXTEND\x10\x03\x12\x11\n\rMATCH_PARTIAL\x10\x04\x12\x11\n\rMATCH_DIVERGE\x10\x05*\xb7\x02\n\nMissReason\x12\x1b\n\x17MISS_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12MISS_REASON_ABSENT\x10\x01\x12\x17\n\x13MISS_REASON_EVICTED\x10\x02\x12\x18\n\x14MISS_REASON_DIVERGED\x10\x03\x12\x1d\n\x19MISS_REASON_NOT_TRIMMABLE\x10\x04\x12\x1c\n\x18MISS_REASON_INCOMPATIBLE\x10\x05\x12\x17\n\x13MISS_REASON_CORRUPT\x10\x06\x12\x18\n\x14MISS_REASON_IO_ERROR\x10\x07\x12\x19\n\x15MISS_REASON_BELOW_MIN\x10\x08\x12\x18\n\x14MISS_REASON_TEMPLATE\x10\t\x12\x1c\n\x18MISS_REASON_FETCH_SLOWER\x10\n*L\n\x07History\x12\x17\n\x13HISTORY_UNSPECIFIED\x10\x00\x12\x12\n\x0eHISTORY_MEMORY\x10\x01\x12\x14\n\x10HISTORY_TEMPLATE\x10\x02*\xd4\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x19\n\x15\x46INISH_REASON_CONTEXT\x10\x04\x12\x1b\n\x17\x46INISH_REASON_PREFILLED\x10\x05\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,44 +35,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_CONTEXTPOLICY']._serialized_start=2097
-  _globals['_CONTEXTPOLICY']._serialized_end=2226
-  _globals['_TIER']._serialized_start=2228
-  _globals['_TIER']._serialized_end=2317
-  _globals['_MATCH']._serialized_start=2319
-  _globals['_MATCH']._serialized_end=2437
-  _globals['_MISSREASON']._serialized_start=2440
-  _globals['_MISSREASON']._serialized_end=2751
-  _globals['_HISTORY']._serialized_start=2753
-  _globals['_HISTORY']._serialized_end=2829
-  _globals['_FINISHREASON']._serialized_start=2832
-  _globals['_FINISHREASON']._serialized_end=3044
-  _globals['_AGENTKEY']._serialized_start=72
-  _globals['_AGENTKEY']._serialized_end=137
-  _globals['_AGENTVERSION']._serialized_start=139
-  _globals['_AGENTVERSION']._serialized_end=201
-  _globals['_EXPIRY']._serialized_start=203
-  _globals['_EXPIRY']._serialized_end=300
-  _globals['_CONTEXTTRIM']._serialized_start=303
-  _globals['_CONTEXTTRIM']._serialized_end=467
-  _globals['_TIERTOKENS']._serialized_start=469
-  _globals['_TIERTOKENS']._serialized_end=530
-  _globals['_CHATMESSAGE']._serialized_start=533
-  _globals['_CHATMESSAGE']._serialized_end=753
-  _globals['_MESSAGES']._serialized_start=756
-  _globals['_MESSAGES']._serialized_end=955
-  _globals['_APPEND']._serialized_start=957
-  _globals['_APPEND']._serialized_end=1035
-  _globals['_TOKENIDS']._serialized_start=1037
-  _globals['_TOKENIDS']._serialized_end=1060
-  _globals['_SAMPLING']._serialized_start=1063
-  _globals['_SAMPLING']._serialized_end=1523
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=1354
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=1402
-  _globals['_USAGE']._serialized_start=1525
-  _globals['_USAGE']._serialized_end=1649
-  _globals['_TIMINGS']._serialized_start=1652
-  _globals['_TIMINGS']._serialized_end=1887
-  _globals['_CACHEREPORT']._serialized_start=1890
-  _globals['_CACHEREPORT']._serialized_end=2094
+  _globals['_SAMPLING'].fields_by_name['temperature']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['temperature']._serialized_options = b'\252\273\030\t\021\000\000\000\000\000\000\000@'
+  _globals['_SAMPLING'].fields_by_name['top_p']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['top_p']._serialized_options = b'\252\273\030\013\021\000\000\000\000\000\000\360?\030\001'
+  _globals['_SAMPLING'].fields_by_name['min_p']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['min_p']._serialized_options = b'\252\273\030\t\021\000\000\000\000\000\000\360?'
+  _globals['_SAMPLING'].fields_by_name['repetition_penalty']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['repetition_penalty']._serialized_options = b'\252\273\030\022\t{\024\256G\341z\204?\021\000\000\000\000\000\000Y@'
+  _globals['_SAMPLING'].fields_by_name['presence_penalty']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['presence_penalty']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\300\021\000\000\000\000\000\000\000@'
+  _globals['_SAMPLING'].fields_by_name['frequency_penalty']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['frequency_penalty']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\300\021\000\000\000\000\000\000\000@'
+  _globals['_SAMPLING'].fields_by_name['logit_bias']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['logit_bias']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000Y\300\021\000\000\000\000\000\000Y@'
+  _globals['_CONTEXTPOLICY']._serialized_start=2267
+  _globals['_CONTEXTPOLICY']._serialized_end=2396
+  _globals['_TIER']._serialized_start=2398
+  _globals['_TIER']._serialized_end=2487
+  _globals['_MATCH']._serialized_start=2489
+  _globals['_MATCH']._serialized_end=2607
+  _globals['_MISSREASON']._serialized_start=2610
+  _globals['_MISSREASON']._serialized_end=2921
+  _globals['_HISTORY']._serialized_start=2923
+  _globals['_HISTORY']._serialized_end=2999
+  _globals['_FINISHREASON']._serialized_start=3002
+  _globals['_FINISHREASON']._serialized_end=3214
+  _globals['_AGENTKEY']._serialized_start=99
+  _globals['_AGENTKEY']._serialized_end=164
+  _globals['_AGENTVERSION']._serialized_start=166
+  _globals['_AGENTVERSION']._serialized_end=228
+  _globals['_EXPIRY']._serialized_start=230
+  _globals['_EXPIRY']._serialized_end=327
+  _globals['_CONTEXTTRIM']._serialized_start=330
+  _globals['_CONTEXTTRIM']._serialized_end=494
+  _globals['_TIERTOKENS']._serialized_start=496
+  _globals['_TIERTOKENS']._serialized_end=557
+  _globals['_CHATMESSAGE']._serialized_start=560
+  _globals['_CHATMESSAGE']._serialized_end=780
+  _globals['_MESSAGES']._serialized_start=783
+  _globals['_MESSAGES']._serialized_end=982
+  _globals['_APPEND']._serialized_start=984
+  _globals['_APPEND']._serialized_end=1062
+  _globals['_TOKENIDS']._serialized_start=1064
+  _globals['_TOKENIDS']._serialized_end=1087
+  _globals['_SAMPLING']._serialized_start=1090
+  _globals['_SAMPLING']._serialized_end=1693
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=1524
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=1572
+  _globals['_USAGE']._serialized_start=1695
+  _globals['_USAGE']._serialized_end=1819
+  _globals['_TIMINGS']._serialized_start=1822
+  _globals['_TIMINGS']._serialized_end=2057
+  _globals['_CACHEREPORT']._serialized_start=2060
+  _globals['_CACHEREPORT']._serialized_end=2264
 # @@protoc_insertion_point(module_scope)

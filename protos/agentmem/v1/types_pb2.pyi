@@ -635,26 +635,28 @@ class Sampling(_message.Message):
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """0 is greedy; in [0, 2]. Default: the model's, or 1."""
+    """0 is greedy. Default: the model's, or 1."""
     top_p: _builtins.float
-    """Nucleus sampling, in (0, 1]. Default: the model's, or 1."""
+    """Nucleus sampling. Default: the model's, or 1."""
     top_k: _builtins.int
     """Only the k most likely tokens; 0 is off. Default: the model's, or 0."""
     min_p: _builtins.float
-    """Only tokens at least this likely relative to the most likely one, in [0, 1]. Default: the model's, or 0."""
+    """Only tokens at least this likely relative to the most likely one. Default: the model's, or 0."""
     seed: _builtins.int
     """Makes sampling reproducible for the same request. Default: random."""
     repetition_penalty: _builtins.float
-    """Divides the logits of repeated tokens; in [0.01, 100]. Default: the model's, or 1."""
+    """Divides the logits of repeated tokens. A smaller divisor makes infinite logits in float16, and NaN of two of those.
+    Default: the model's, or 1.
+    """
     presence_penalty: _builtins.float
-    """Subtracted from the logits of tokens that occurred, in [-2, 2]. Default 0."""
+    """Subtracted from the logits of tokens that occurred. Default 0."""
     frequency_penalty: _builtins.float
-    """Subtracted from the logits per occurrence, in [-2, 2]. Default 0."""
+    """Subtracted from the logits per occurrence. Default 0."""
     ignore_eos: _builtins.bool
     """Continue past the model's own end-of-turn tokens. Default false."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Added to the logits of single tokens, by token id; at most 1024, each in [-100, 100]."""
+        """Added to the logits of single tokens, by token id; at most 1024."""
 
     def __init__(
         self,

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trustme
 from cryptography.hazmat.primitives import serialization
 
 from agentmem.process.cluster_tls import read_cluster_tls
 from agentmem.process.settings import SettingsError
-from gateway.cluster.cli.certificates import authority, issue
+from tests.certificates import of_node
 
 NEEDED = "needs ca.pem, node.pem and its node-key.pem, in PEM form and not encrypted"
 
@@ -19,7 +18,7 @@ NEEDED = "needs ca.pem, node.pem and its node-key.pem, in PEM form and not encry
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """The directory of a node at a.local."""
-    return issue(authority(tmp_path), tmp_path, "a.local", 30)
+    return of_node(tmp_path, "a.local")
 
 
 def encrypt(path: Path) -> None:
@@ -31,24 +30,15 @@ def encrypt(path: Path) -> None:
 
 def of_another(path: Path, name: str) -> None:
     """Put a file of another cluster in place of one."""
-    other = issue(authority(path / "other"), path / "other", "a.local", 30)
+    other = of_node(path / "other", "a.local")
     (path / name).write_bytes((other / name).read_bytes())
 
 
-def test_what_the_command_made_is_good(files: Path) -> None:
+def test_good_ones_can_be_shown(files: Path) -> None:
     tls = read_cluster_tls(files, "a.local")
     assert tls.client().ca == tls.ca
     assert tls.key not in repr(tls).encode()
     tls.server()
-
-
-def test_of_another_maker(tmp_path: Path) -> None:
-    made = trustme.CA()
-    issued = made.issue_cert("10.0.0.7")
-    made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    issued.private_key_pem.write_to_path(str(tmp_path / "node-key.pem"))
-    (tmp_path / "node.pem").write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
-    read_cluster_tls(tmp_path, "10.0.0.7")
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,22 @@ def held_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event
     goes_on.set()
 
 
+async def test_an_upload_that_is_refused_holds_no_deletion_back(
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
+) -> None:
+    """Its row names a node that is there, and cannot delete what it may have put."""
+    with s3.proxy(bucket.endpoint) as proxy:
+        async with (
+            node(data, cluster, "a", settings(bucket, proxy.address)) as a,
+            node(data, cluster, "b", settings(bucket)) as b,
+        ):
+            proxy.fault = lambda method, path: 403
+            await add(a.store, [1, 0], (await a.store.cache.CommitTurn(kv.turn([1]))).version)
+            await until(lambda: a.store.metric("agentmem_remote_failures_total", operation="upload"))
+            await erased(b)
+            assert not await b.store.store._database.read(objects.waiting, AgentKey("default", "ada", "m"))
+
+
 async def test_a_put_after_its_nodes_lease_is_over_leaves_nothing(
     two: tuple[Node, Node], bucket: s3.Bucket, held_puts: tuple[threading.Event, threading.Event]
 ) -> None:

@@ -16,7 +16,7 @@ from agentmem.kv import blockfile
 from agentmem.kv.blockfile import FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from benchmarks.cluster.proxy import Proxy
+from benchmarks.proxy import Proxy
 from cache_service.cluster import peers
 from cache_service.cluster.ledger import SharedLedger
 from cache_service.cluster.settings import ClusterSettings

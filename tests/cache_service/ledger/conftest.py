@@ -17,7 +17,6 @@ Engine = Ledgers
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """A ledger on each engine."""
     if request.param == "postgres":
         found: Engine = request.getfixturevalue("postgres")
         yield found

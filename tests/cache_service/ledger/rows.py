@@ -38,7 +38,6 @@ def turn(*tokens: int, key: AgentKey = ADA, base: Version = NO_VERSION, keep: in
 
 
 def tokens(connection: Connection, key: AgentKey = ADA) -> list[int]:
-    """An agent's ledger."""
     found: list[int] = segments.read(connection, agents.existing(connection, key).head).token_ids.tolist()
     return found
 
@@ -63,7 +62,6 @@ def upload(connection: Connection, key: AgentKey, names: Iterable[FileName]) -> 
 
 
 def count(connection: Connection, table: str) -> int:
-    """How many rows a table has."""
     (number,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
     return int(number)
 

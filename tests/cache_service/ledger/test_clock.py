@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import benchmarks
 from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace
 from agentmem.validation import AgentKey
-from benchmarks import cluster
 from cache_service.ledger import agents, clock, turns
 from cache_service.ledger.agents import Conversation
 from cache_service.ledger.clock import SETTLING, STEP, Clock, Moment, Reading, Time, advanced, resumed
@@ -51,7 +51,6 @@ class Machine:
 
 
 def run(clock: Clock, machine: Machine, time: int) -> None:
-    """Let the store run on a clock that goes evenly."""
     for _ in range(time // ROUND):
         machine.passes(ROUND)
         clock.advance()
@@ -77,7 +76,6 @@ def restarted(database: Database, machine: Machine, clock: Clock) -> Clock:
 
 
 def stop(database: Database, clock: Clock) -> None:
-    """As a store stops."""
     clock.stop()
     database.write_blocking(lambda _: None)
 
@@ -239,7 +237,7 @@ def begin(connection: sqlite3.Connection, now: Moment) -> None:
 def test_a_machine_whose_clock_is_set_loses_no_agent(data: Path, tmp_path: Path, processes: list[list[str]]) -> None:
     """The real store on real clocks, of which one is set."""
     library, shift = tmp_path / "clock.so", tmp_path / "shift"
-    source = Path(cluster.__file__).parent / "clock.c"
+    source = Path(benchmarks.__file__).parent / "cluster" / "clock.c"
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         pytest.skip("the clock is set by LD_PRELOAD, which needs Linux and a C compiler")

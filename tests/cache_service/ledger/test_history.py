@@ -26,7 +26,6 @@ def said(answer: str, *places: tuple[str, int, int], **delta: Any) -> pb.TurnRec
 
 
 async def turns(store: Running, agent: str = "ada", **fields: Any) -> list[agent_pb2.Turn]:
-    """All pages."""
     found: list[agent_pb2.Turn] = []
     request = agent_pb2.ListTurnsRequest(key=kv.key(agent), **{"include_text": True, **fields})
     while True:

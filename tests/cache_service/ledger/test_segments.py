@@ -102,8 +102,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 @dataclass(frozen=True)
 class Engines:
-    """A place for one ledger, on one of the engines."""
-
     place: Path | None
     made: Callable[[], Engine]
 

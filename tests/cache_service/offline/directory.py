@@ -24,7 +24,6 @@ EVE = [*SHARED, *range(3000, 3050)]
 
 
 def headers(tokens: list[int]) -> list[blockfile.BlockHeader]:
-    """The blocks of a sequence."""
     parent, found = blockfile.NO_PARENT, []
     for first in range(0, len(tokens), blockfile.BLOCK_TOKENS):
         part = tokens[first : first + blockfile.BLOCK_TOKENS]
@@ -37,7 +36,6 @@ def headers(tokens: list[int]) -> list[blockfile.BlockHeader]:
 async def publish(
     store: Running, tokens: list[int], version: types_pb2.AgentVersion, agent: str
 ) -> list[pb.StoredFile]:
-    """Publish all blocks of a ledger and a window at its end."""
     blocks = headers(tokens)
     names = [pb.FileName(kind=BLOCK, chain_hash=header.chain_hash) for header in blocks]
     names.append(pb.FileName(kind=WINDOW, chain_hash=blocks[-1].chain_hash))
@@ -108,18 +106,15 @@ async def fill_branches(data: Path) -> None:
 
 
 async def fork(store: Running, agent: str, new: str, keep_tokens: int | None = None) -> None:
-    """A second agent with the memory of the first."""
     request = agent_pb2.ForkAgentRequest(key=kv.key(agent), new_agent_id=new, keep_tokens=keep_tokens)
     await store.agents.ForkAgent(request)
 
 
 async def snapshot(store: Running, agent: str, name: str) -> None:
-    """A name for an agent's present state."""
     await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(agent), name=name))
 
 
 def block(data: Path, tokens: list[int], index: int) -> Path:
-    """Where a block of a sequence is."""
     name = headers(tokens)[index].chain_hash.hex()
     return data / "blocks" / name[:2] / f"{name}.safetensors"
 
@@ -178,7 +173,6 @@ def zero_table(data: Path, table: str) -> None:
 
 
 def root_page(data: Path, table: str) -> int:
-    """The first page of a table's tree."""
     with closing(sqlite3.connect(database_of(data, table))) as connection:
         return int(connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0])
 
@@ -210,7 +204,6 @@ def pages_of(data: Path, table: str, kind: str) -> list[int]:
 
 
 def flip(path: Path, at: int = -1) -> None:
-    """Flip one bit of a file."""
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)

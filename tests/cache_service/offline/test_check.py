@@ -45,7 +45,6 @@ def whats(data: Path, repair: bool = False) -> list[str]:
 
 
 def swap(data: Path) -> None:
-    """Two files in each other's place."""
     one, two = block(data, ADA, 0), block(data, ADA, 1)
     content = one.read_bytes()
     one.write_bytes(two.read_bytes())
@@ -87,7 +86,6 @@ def break_tensors(data: Path) -> None:
 
 
 def link(data: Path) -> None:
-    """A link where a file was."""
     path = block(data, ADA, 0)
     path.rename(data / "elsewhere")
     (data / "elsewhere").chmod(0o600)

@@ -23,7 +23,6 @@ async def branched(data: Path) -> Path:
 
 
 async def tokens(store: Running, agent: str) -> int:
-    """How many tokens an agent has."""
     return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent.tokens
 
 

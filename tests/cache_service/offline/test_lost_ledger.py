@@ -57,7 +57,6 @@ def files(data: Path) -> dict[str, bytes]:
 
 
 def start(data: Path) -> None:
-    """Start a store and end it."""
     Store(data, CollectorRegistry()).close()
 
 

@@ -52,7 +52,6 @@ HELD = "SELECT uid, snapshot, kind, chain_hash FROM held"
 
 
 def new(data: Path) -> Path:
-    """Where to."""
     return data.with_name("new")
 
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.chat import ChatRequest, to_generate
+from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 
 
 def translate(**fields: Any) -> inference_pb2.GenerateRequest:
     data = {"model": "org/m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return to_generate(ChatRequest.model_validate(data), Incoming("ns", "r1", "f" * 32, 7))
+    return chat_exchange(ChatRequest.model_validate(data), Incoming("ns", "r1", "f" * 32, 7)).turns[0]
 
 
 def test_whose_turn_it_is() -> None:
@@ -79,10 +79,6 @@ def test_stops_limits_and_logprobs() -> None:
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"top_logprobs": 3, "logprobs": False}, "top_logprobs"),
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
-        ({"logit_bias": {"-1": 1}}, "logit_bias"),
-        ({"logit_bias": {"²": 1}}, "logit_bias"),
-        ({"logit_bias": {"4294967296": 1}}, "logit_bias"),
     ],
 )
 def test_contradictions_are_refused(fields: dict[str, Any], field: str) -> None:

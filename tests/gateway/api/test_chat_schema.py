@@ -67,6 +67,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("presence_penalty", 2.5),
         ("frequency_penalty", -2.5),
         ("logit_bias", {"5": 101}),
+        *(("logit_bias", {key: 1}) for key in ("x", "-1", "²", "4294967296")),
         ("seed", 2**64),
         ("n", 17),
         ("n", 0),

@@ -47,7 +47,6 @@ def test_choices_go_prompt_by_prompt_under_seeds_of_their_own() -> None:
         ({"best_of": 2}, "best_of"),
         ({"best_of": 1, "n": 2}, "best_of"),
         ({"prompt": ["a", "b"]}, "prompt"),
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
     ],
 )
 def test_contradictions_are_refused(fields: dict[str, Any], field: str) -> None:

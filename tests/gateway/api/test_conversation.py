@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentmem.conversations import chain_of
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
-from gateway.api.chat import ChatRequest, to_generate
+from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 from gateway.api.messages import chat_messages
 from gateway.api.messages_schema import Conversation
@@ -188,5 +188,5 @@ def test_the_conversation_is_the_one_that_openais_door_would_see(
     ours.append(user(last))
     theirs.append({"role": "user", "content": last})
     chat = ChatRequest.model_validate({"model": "m", "messages": theirs})
-    other = to_generate(chat, Incoming("ns", "", "0", 0)).messages
+    other = chat_exchange(chat, Incoming("ns", "", "0", 0)).turns[0].messages
     assert chain_of(translate(*ours, system=system)) == chain_of(other)

@@ -98,7 +98,7 @@ def test_what_calls_are_held_to(fields: dict[str, Any], held: dict[str, Any] | N
     [
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool", "name": "look"}, "tools": []}, "tool_choice"),
-        ({"tool_choice": {"type": "tool", "name": "other"}, "tools": TOOLS}, "tool_choice.name"),
+        ({"tool_choice": {"type": "tool", "name": "other"}, "tools": TOOLS}, "tool_choice"),
     ],
 )
 def test_a_choice_of_no_tool_is_refused(fields: dict[str, Any], field: str) -> None:

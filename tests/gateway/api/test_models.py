@@ -15,7 +15,7 @@ def test_openais_list() -> None:
     assert told["object"] == "list"
     first, second = told["data"]
     assert (first["id"], first["object"], first["owned_by"]) == ("a/b", "model", "agentmem")
-    assert (first["agentmem"]["state"], first["agentmem"]["default"]) == ("loaded", True)
+    assert (first["agentmem"]["state"], first["agentmem"]["is_default"]) == ("loaded", True)
     assert second["agentmem"]["error"] == "too large"
 
 

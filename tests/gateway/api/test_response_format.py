@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from agentmem.errors import InvalidArgument
-from gateway.api.chat import ChatRequest, to_generate
+from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 from gateway.api.validation import parse_body
 
@@ -18,7 +18,7 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
 def asked(response_format: Any, **fields: Any) -> str | None:
     body = {**BODY, "response_format": response_format, **fields}
     chat = parse_body(json.dumps(body).encode(), ChatRequest)
-    turn = to_generate(chat, Incoming(namespace="ns", turn="", unique="u", created=0))
+    turn = chat_exchange(chat, Incoming(namespace="ns", turn="", unique="u", created=0)).turns[0]
     return turn.json_schema if turn.HasField("json_schema") else None
 
 

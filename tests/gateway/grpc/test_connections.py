@@ -31,7 +31,6 @@ class Silent:
 
     @property
     def open(self) -> int:
-        """How many the server has not closed."""
         return sum(not _closed(each) for each in self._open)
 
     def close(self) -> None:

@@ -26,7 +26,6 @@ class Process:
             self.set("process_start_time_seconds", started)
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
-        """Increase a counter, whose name is without `_total`."""
         if name not in self._metrics:
             self._metrics[name] = Counter(name, "A counter.", sorted(labels), registry=self.registry)
         metric = self._metrics[name]
@@ -34,7 +33,6 @@ class Process:
         (metric.labels(**labels) if labels else metric).inc(by)
 
     def set(self, name: str, to: float, **labels: str) -> None:
-        """Set a gauge."""
         if name not in self._metrics:
             self._metrics[name] = Gauge(name, "A gauge.", sorted(labels), registry=self.registry)
         metric = self._metrics[name]
@@ -42,7 +40,6 @@ class Process:
         (metric.labels(**labels) if labels else metric).set(to)
 
     def observe(self, name: str, values: Iterable[float], **labels: str) -> None:
-        """Observe values in a histogram."""
         if name not in self._metrics:
             self._metrics[name] = Histogram(
                 name, "A histogram.", sorted(labels), buckets=LATENCY_BUCKETS, registry=self.registry
@@ -108,7 +105,6 @@ class Processes:
             self.worker.count(f"agentmem_cache_{name}_bytes", 1e9, model_id="demo")
 
     def turns(self, model: str, prompt: int, hot: int, generated: int) -> None:
-        """What turns took and gave."""
         for name in ("prompt_tokens", "prefix_cache_queries"):
             self.worker.count(f"agentmem_{name}", prompt, model_id=model)
         for name in ("prompt_tokens_cached", "prefix_cache_hits"):
@@ -118,7 +114,6 @@ class Processes:
         self.worker.count("agentmem_requests_finished", 1, model_id=model, reason="stop")
 
     def work(self) -> None:
-        """What happens between the readings."""
         self.turns("demo", prompt=4000, hot=3600, generated=500)
         first, between = "agentmem_time_to_first_token_seconds", "agentmem_inter_token_latency_seconds"
         self.worker.observe(first, [0.02] * 20, model_id="demo", tier="hot")

@@ -21,7 +21,6 @@ BODY = {"model": "demo", "messages": MESSAGES}
 
 
 def answered(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """What the log's line of each request says."""
     return [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
 
 

@@ -34,8 +34,6 @@ async def by_prompt(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any
 
 
 class ByPrompt(FakeWorker):
-    """Counts the turns that run."""
-
     running = 0
 
     async def Generate(self, request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:

@@ -5,6 +5,7 @@ The worker is scripted: it is the gateway that is tested here; `tests/system/tes
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
@@ -17,7 +18,13 @@ from gateway.http.openapi import document
 
 from ..background import Served, served
 
-SCHEMA = schemathesis.openapi.from_dict(document())
+# Schemathesis has the last type that a discriminator maps to a schema for the only one of that schema.
+SCHEMA = schemathesis.openapi.from_dict(
+    json.loads(
+        json.dumps(document()),
+        object_hook=lambda found: {name: value for name, value in found.items() if name != "discriminator"},
+    )
+)
 FULL = bool(os.environ.get("AGENTMEM_FULL_MATRIX"))
 SCHEMA.config.phases.coverage.enabled = FULL
 

@@ -13,11 +13,9 @@ from starlette.routing import Route
 
 from gateway.api.rest import ENDPOINTS, model_of_body
 from gateway.api.validation import parse_body
+from gateway.app import Gateway
 from gateway.http.openapi import document
-from tests.gateway.background import routes
 from tests.gateway.scripted import ScriptedWorker
-
-ROUTES = routes()
 
 
 @pytest.mark.slow
@@ -27,12 +25,13 @@ async def test_it_is_served_and_valid(worker: ScriptedWorker, http: httpx.AsyncC
     validate(answer.json())
 
 
-def test_every_route_of_the_apis_is_in_it_and_nothing_else() -> None:
+async def test_every_route_of_the_apis_is_in_it_and_nothing_else(gateway: Gateway) -> None:
     described = {(method.upper(), path) for path, operations in document()["paths"].items() for method in operations}
-    assert all(isinstance(route, Route) for route in ROUTES), "a mount would hide its routes from the document"
+    routes = gateway.http.app.routes
+    assert all(isinstance(route, Route) for route in routes), "a mount would hide its routes from the document"
     assert described | {("GET", path) for path in ("/", "/ui", "/ui/{file}", "/metrics", "/openapi.json")} == {
         (method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path))
-        for route in ROUTES
+        for route in routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }

@@ -46,7 +46,7 @@ async def said(gateway: Gateway, *parts: bytes) -> bytes:
 async def test_a_body_that_does_not_come(
     worker: ScriptedWorker, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.http.guards.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.http.requests.BODY_SECONDS", 0.2)
     async with running(run_dir) as gateway:
         answer = await said(gateway, HEAD + b"content-length: 1000\r\n\r\n", b'{"model"')
         assert answer.startswith(b"HTTP/1.1 408 ")

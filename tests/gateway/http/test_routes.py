@@ -214,7 +214,6 @@ async def test_a_turn_as_json(worker: ScriptedWorker, http: httpx.AsyncClient) -
 
 
 def events(text: str) -> list[tuple[str, Any]]:
-    """Names and data of server-sent events."""
     found = []
     for block in text.removesuffix("\n\n").split("\n\n"):
         name, data = block.split("\n")

@@ -42,7 +42,6 @@ async def serving(run_dir: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def events(text: str) -> list[tuple[str, Any]]:
-    """Names and data of server-sent events."""
     found = []
     for block in text.removesuffix("\n\n").split("\n\n"):
         name, data = block.split("\n")

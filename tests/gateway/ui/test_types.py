@@ -39,7 +39,6 @@ def compiler() -> list[str]:
 
 
 def checked(compiler: list[str], project: Path) -> str:
-    """What the compiler finds."""
     done = subprocess.run([*compiler, "--project", str(project)], capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 

@@ -18,7 +18,7 @@ from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import read_all, write
+from inference_service.storage.transport import File, read_all, write
 from tests.inference_service.storage.test_blocks import random_tensors, window_tensors
 
 KEY = AgentKey("ns", "a", "m")
@@ -104,3 +104,15 @@ DAMAGE: dict[Callable[[Path], None], tuple[int, str, bool]] = {
     remove: (MISS_REASON_ABSENT, "missing", True),
 }
 """Each with the miss that it is: reason, fault, and whether the file is damaged."""
+
+
+def held(read: HostTensors | BlockMiss) -> dict[str, bytes]:
+    assert not isinstance(read, BlockMiss)
+    return {name: tensor.tobytes() for name, tensor in read.items()}
+
+
+async def stored(world: World) -> tuple[list[File], list[dict[str, bytes]]]:
+    """Three blocks, the last a tail, and a window."""
+    headers = [*blocks(), window()]
+    tensors = [await world.write(header, seed) for seed, header in enumerate(headers)]
+    return [(header, await world.find(header)) for header in headers], tensors

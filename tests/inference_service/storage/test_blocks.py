@@ -182,12 +182,6 @@ def test_a_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, number: int
     assert caught.value.damaged == (number == errno.EIO), "a file that may be good is not put into quarantine"
 
 
-def test_a_directory_in_its_place_is_an_io_error(tmp_path: Path) -> None:
-    with pytest.raises(BlockMiss) as caught:
-        read_block(str(tmp_path), header(), bytes(16), geometry())
-    assert caught.value.reason == MISS_REASON_IO_ERROR
-
-
 def test_what_was_read_does_not_change_with_the_file(written: tuple[Path, bytes]) -> None:
     path, digest = written
     read = read_block(str(path), header(1), digest, SMALL)

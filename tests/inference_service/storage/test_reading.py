@@ -11,26 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem.kv.blockfile import TENSORS, FileName
-from inference_service.engine.geometry import HostTensors
 from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transport
-from inference_service.storage.blocks import BlockMiss, read_block
-from inference_service.storage.transport import READERS_AT_ONCE, File, read_all
+from inference_service.storage.blocks import read_block
+from inference_service.storage.transport import READERS_AT_ONCE, read_all
 from inference_service.turns.fetching import Fetcher
-from tests.inference_service.storage.stored import GEOMETRY, World, blocks, flip, window
-
-
-def held(read: HostTensors | BlockMiss) -> dict[str, bytes]:
-    assert not isinstance(read, BlockMiss)
-    return {name: tensor.tobytes() for name, tensor in read.items()}
-
-
-async def stored(world: World) -> tuple[list[File], list[dict[str, bytes]]]:
-    """Three blocks, the last a tail, and a window."""
-    headers = [*blocks(), window()]
-    tensors = [await world.write(header, seed) for seed, header in enumerate(headers)]
-    return [(header, await world.find(header)) for header in headers], tensors
+from tests.inference_service.storage.stored import GEOMETRY, World, flip, held, stored
 
 
 async def test_all_of_them_in_their_order(world: World) -> None:

@@ -299,7 +299,7 @@ async def working(
     registry = CollectorRegistry()
     metrics, locks = WorkerMetrics(registry, ["m"]), AgentLocks()
     persister = Persister(engine, cast(Any, store), metrics)
-    restorer = Restorer(Fetcher(cast(Any, store), metrics, speeds), metrics, 16, speeds, engine)
+    restorer = Restorer(cast(Any, store), Fetcher(cast(Any, store), metrics, speeds), metrics, 16, speeds, engine)
     threads, model.memory.wait = WorkerThreads(), room_wait
     model.memory.in_flight = lambda: persister.tables(model)
     planner = TurnPlanner(cast(Any, store), threads, MatchLimits(16), 64)

@@ -99,7 +99,6 @@ class CodingClient:
 
 
 def npm(*parts: str) -> str:
-    """Return the path of a file below node_modules."""
     return str(npm_packages.installed(HERE / "npm").joinpath(*parts))
 
 

@@ -32,8 +32,6 @@ fs.writeFileSync(to, zlib.brotliDecompressSync(fs.readFileSync(from)), {mode: 0o
 
 
 class Chromium(NamedTuple):
-    """A program, and how it is started."""
-
     program: str
     arguments: Sequence[str] = ()
     environment: dict[str, str] | None = None

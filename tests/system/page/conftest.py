@@ -14,13 +14,11 @@ from tests.system.stack import Stack
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """Chromium."""
     async with launched() as browser:
         yield browser
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def live(stacks: SharedStacks) -> AsyncIterator[Stack]:
-    """Store, worker and gateway with the demo model."""
     async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         yield stack

@@ -35,7 +35,6 @@ HOSTILE = (
 
 
 def agent(name: str, **fields: object) -> agent_pb2.Agent:
-    """An agent as ListAgents tells it."""
     key = types_pb2.AgentKey(namespace="default", agent_id=name, model_id="demo")
     return agent_pb2.Agent(key=key, version=types_pb2.AgentVersion(uid="u", version=1), **fields)  # type: ignore[arg-type]
 

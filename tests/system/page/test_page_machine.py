@@ -35,7 +35,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def talk(client: Client) -> None:
-    """Keep an agent talking."""
     while True:
         await client.say("talks", "Tell me all.", max_tokens=200, **ENDLESS)
 

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def say(page: Page, text: str, pane: str = "talker") -> None:
-    """Say something in a chat, and wait for the end of the answer."""
     chat = page.get_by_role("region", name=f"Chat with {pane}", exact=True)
     turns = await chat.locator("article[data-state=done]").count()
     await chat.get_by_label("Say", exact=True).fill(text)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from benchmarks.cluster.proxy import Proxy
+from benchmarks.proxy import Proxy
 from tests.system.page.browser import opened, screenshot
 from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
@@ -57,7 +57,6 @@ def network(live: Stack) -> Iterator[Proxy]:
 
 
 async def run(page: Page, text: str, variables: str = "") -> None:
-    """Run a workflow, and wait until it is shown."""
     await page.get_by_label("Workflow, in YAML").fill(text)
     if variables:
         await page.get_by_text("Variables").click()
@@ -67,7 +66,6 @@ async def run(page: Page, text: str, variables: str = "") -> None:
 
 
 def state(page: Page) -> Locator:
-    """How far the run is."""
     return page.locator(".head .run-state")
 
 

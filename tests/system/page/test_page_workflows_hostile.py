@@ -35,8 +35,6 @@ phases:
 
 
 def saying(text: str, piece: int = 1 << 16) -> object:
-    """The script of a worker that says a text."""
-
     async def script(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
         yield started()
         for first in range(0, len(text), piece):

@@ -9,8 +9,8 @@ from agentmem.console import Mistake
 from agentmem.process.settings import load
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.settings import UpSettings
-from gateway.cluster.cli.certificates import authority, issue
 from tests.agentmem.process.test_model_file import adapter, written
+from tests.certificates import of_node
 
 ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
 
@@ -117,7 +117,7 @@ def test_traces_that_could_not_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_files_and_the_port_of_a_node(tmp_path: Path) -> None:
-    tls = issue(authority(tmp_path / "tls"), tmp_path / "tls", "127.0.0.1", 30)
+    tls = of_node(tmp_path / "tls", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         node = ["--cluster", "postgresql://db/x", "--node", "a", "--cluster-tls", str(tls), "--node-listen", address]

@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 
 from agentmem.v1 import workflow_pb2
 from gateway.cli.main import main
+from gateway.workflows.cli.runs import workflows_table
+from tests.gateway.cli.test_tables import LONG_AGO, NOW, assert_fits
 from tests.gateway.conftest import Command
 from tests.gateway.workflows.cli.events import workflow
 from tests.gateway.workflows.cli.scripted import ScriptedWorkflows
@@ -114,3 +116,10 @@ def test_a_run_has_an_id(command: str) -> None:
         2,
         "Error: 'ID' must not be empty\n",
     )
+
+
+def test_the_table_fits() -> None:
+    run = workflow_pb2.Workflow(workflow_id="b6a5a79c-8429-4462-9999-0641f50b3e98", name="code-review-of-the-team")
+    run.turns, run.state = 12_345, workflow_pb2.WORKFLOW_STATE_CANCELLED
+    run.update_time.FromDatetime(LONG_AGO)
+    assert_fits(workflows_table([run], NOW))
