@@ -30,7 +30,7 @@ from inference_service.settings import WorkerSettings
 
 _INTERRUPTED: Final = 130
 _STEP: Final = 0.1
-"""Write a line after each such share of a download."""
+"""The share between two lines."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
