@@ -6,7 +6,7 @@ it rests on     engine.py (contestants.py, mlx_lm_contestants.py, places.py, geo
                 restoring.py, memory.py, quality/, speculation/, page.py (page_cache.py, page_views.py)
 models          models.py (`--model`), smollm2.py, gemma3.py, gguf_float32.py, random_models.py, packages.py (fetched),
                 user_cache.py
-they share      live.py (`agentmem up`), children.py (processes), services.py, scraping.py, proxy.py; turns.py (checked
+they share      live.py (`agentmem up`), children.py (processes), ports.py, proxy.py; turns.py (checked
                 turns), prompts.py, conversations.py, known_agents.py; options.py, series.py, results.py, tables.py,
                 intervals.py
 

@@ -44,7 +44,6 @@ IN_PROCESS = frozenset({"engine", "quality", "restoring", "speculation"})
 
 
 def summary(module: str) -> str:
-    """The first line of a module's docstring, without importing it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -52,7 +51,6 @@ def summary(module: str) -> str:
 
 
 def overview() -> str:
-    """What `agentmem bench --help` prints."""
     rows = [f"  {name:<15} {summary(module)}" for name, module in NAMES.items()]
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""What a start takes until the first answer, and what a stack takes that does nothing; beside mlx_lm.server.
+"""Starts until the first answer, and stacks that do nothing, beside mlx_lm.server: seconds, processors, memory.
 
     agentmem bench at-rest [--starts 3] [--seconds 30]
 
@@ -9,14 +9,9 @@ model's quality are measured. Last, each server is left alone.
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -26,16 +21,15 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from benchmarks import live, options, results, scraping
-from benchmarks.live import MODULES
+from benchmarks import live, options, results
 from benchmarks.models import DEMO
+from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server
+from benchmarks.peers.weights import Weights
 from benchmarks.tables import Table, spread
-from gateway.cli.up.openblas import preload_here
 
 FIRST, LATER, MLX_LM = "agentmem, first", "agentmem, later", "mlx_lm.server"
 WAYS = (FIRST, LATER, MLX_LM)
-_SETTLE_SECONDS, _START_SECONDS, _AGAIN_SECONDS = 3.0, 240.0, 0.02
-_BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1, "temperature": 0}
+_SETTLE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -46,53 +40,39 @@ class Start:
     processor: dict[str, float]
     rss: dict[str, int]
 
-    @classmethod
-    def of(cls, began: float, processes: dict[str, psutil.Process]) -> "Start":
-        taken = {name: _processor_seconds(each) for name, each in processes.items()}
-        rss = {name: each.memory_info().rss for name, each in processes.items()}
-        return cls(time.monotonic() - began, taken, rss)
-
 
 @dataclass(frozen=True)
 class Started:
-    """A server that has answered."""
-
     start: Start
     processes: dict[str, psutil.Process]
 
 
 @asynccontextmanager
-async def agentmem(root: Path) -> AsyncIterator[Started]:
-    """`agentmem up` over ROOT/data."""
+async def started(kind: type[Server], root: Path) -> AsyncIterator[Started]:
+    """A server over ROOT that has answered. Raises RuntimeError where it does not."""
+    server = kind(root, Weights("demo", DEMO, None, "the file's"), Room(os.cpu_count() or 1, 1))
     began = time.monotonic()
-    process = await live.launch(root)
-    stack = None
     try:
-        stack = await live.ready(process, root, "demo")
-        await _answer(f"http://{stack.addresses['http']}", "demo")
-        processes = {"up": psutil.Process(process.pid), **{name: stack.process(name) for name in MODULES}}
-        yield Started(Start.of(began, processes), processes)
+        await server.start()
+        answer = await server.client.ask([{"role": "user", "content": "hello"}], 1, agent="first")
+        seconds = time.monotonic() - began
+        if answer.error or answer.generated != 1:
+            raise RuntimeError(f"{server.name} did not answer: {answer}")
+        processes = _processes(server)
+        taken = {name: _processor_seconds(each) for name, each in processes.items()}
+        rss = {name: each.memory_info().rss for name, each in processes.items()}
+        yield Started(Start(seconds, taken, rss), processes)
     finally:
-        await (stack.close() if stack is not None else live.end(process))
+        await server.stop()
 
 
-@asynccontextmanager
-async def mlx_lm() -> AsyncIterator[Started]:
-    port, began = scraping.free_ports(1), time.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mlx_lm", "server", "--model", str(DEMO), "--port", str(port)),
-        stdout=DEVNULL,
-        stderr=DEVNULL,
-        env={**os.environ, **preload_here().environment},
-    )
-    try:
-        await _answer(f"http://127.0.0.1:{port}", str(DEMO), process)
-        processes = {"mlx_lm": psutil.Process(process.pid)}
-        yield Started(Start.of(began, processes), processes)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+def _processes(server: Server) -> dict[str, psutil.Process]:
+    first = psutil.Process(server.pid)
+    found = {"up" if isinstance(server, Agentmem) else "mlx_lm": first}
+    for child in first.children(recursive=True):
+        command = child.cmdline()
+        found |= {name: child for name, module in live.MODULES.items() if module in command}
+    return found
 
 
 def _processor_seconds(process: psutil.Process) -> float:
@@ -100,37 +80,13 @@ def _processor_seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def _answer(url: str, model: str, process: Process | None = None) -> None:
-    """Ask for one token until it comes. Raises RuntimeError where the process ends, TimeoutError after minutes."""
-    body = json.dumps({"model": model, **_BODY}).encode()
-    headers = {"Content-Type": "application/json", "X-Agent-ID": "first"}
-    request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
-    async with asyncio.timeout(_START_SECONDS):
-        while not await asyncio.to_thread(_answered, request):
-            if process is not None and process.returncode is not None:
-                raise RuntimeError(f"mlx_lm's server ended with {process.returncode}")
-            await asyncio.sleep(_AGAIN_SECONDS)
-
-
-def _answered(request: urllib.request.Request) -> bool:
-    """Return whether a completion of one token came. Raises RuntimeError for another answer."""
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            tokens = json.load(response)["usage"]["completion_tokens"]
-    except (urllib.error.URLError, ConnectionError):
-        return False
-    if tokens != 1:
-        raise RuntimeError(f"an answer of {tokens} tokens, where one was asked for")
-    return True
-
-
-async def idle(started: Started, seconds: float, settle: float = _SETTLE_SECONDS) -> dict[str, float]:
-    """Return what each process takes of one core while nothing is asked of it."""
+async def idle(server: Started, seconds: float, settle: float = _SETTLE_SECONDS) -> dict[str, float]:
+    """Return the share of one core that each process takes while nothing is asked of it."""
     await asyncio.sleep(settle)
-    before, began = {name: _processor_seconds(each) for name, each in started.processes.items()}, time.monotonic()
+    before, began = {name: _processor_seconds(each) for name, each in server.processes.items()}, time.monotonic()
     await asyncio.sleep(seconds)
     took = time.monotonic() - began
-    return {name: (_processor_seconds(each) - before[name]) / took for name, each in started.processes.items()}
+    return {name: (_processor_seconds(each) - before[name]) / took for name, each in server.processes.items()}
 
 
 async def measure(starts: int, seconds: float, console: Console) -> dict[str, Any]:
@@ -140,11 +96,12 @@ async def measure(starts: int, seconds: float, console: Console) -> dict[str, An
     for number in range(starts + 1):
         with live.scratch() as root:
             for way in WAYS:
-                async with mlx_lm() if way == MLX_LM else agentmem(root) as started:
+                kind = MlxLm if way == MLX_LM else Agentmem
+                async with started(kind, root / kind.name) as server:
                     if number:  # the one before warms the page cache
-                        samples[way].append(started.start)
+                        samples[way].append(server.start)
                     if number == starts and way != FIRST:
-                        at_rest[way] = await idle(started, seconds)
+                        at_rest[way] = await idle(server, seconds)
         console.print(f"start {number} of {starts}")
     return figures({"starts": starts, "seconds": seconds}, samples, at_rest)
 

@@ -39,7 +39,6 @@ def break_even(rounds: Rounds) -> int | None:
 
 
 def summaries(rounds: Rounds) -> dict[str, Any]:
-    """What is written of the rounds: by length, both times and their ratio; and the break-even."""
     by_length = {}
     for length, each in rounds.items():
         restored, computed = zip(*each, strict=True)
@@ -75,7 +74,6 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
 
 
 async def measure(agents: KnownAgents, length: int, number: int) -> tuple[float, float]:
-    """One round at one length: restored and computed, whose order changes from round to round."""
     times = {}
     for way in ("restored", "computed")[:: 1 if number % 2 else -1]:
         agent = f"{length}, round {number} {way}"
@@ -90,7 +88,7 @@ async def measure(agents: KnownAgents, length: int, number: int) -> tuple[float,
 
 
 async def measured(stack: LiveStack, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All rounds on a stack whose `min_restore_tokens` is 1; written after each."""
+    """All rounds on a stack whose `min_restore_tokens` is 1."""
     lengths, name = sorted(arguments.lengths), model_name(arguments.model)
     found: dict[str, Any] = {
         "model": name,

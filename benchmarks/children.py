@@ -15,15 +15,13 @@ _LIMIT = 64 << 20
 
 
 class Child:
-    """The asking side."""
-
     def __init__(self, process: asyncio.subprocess.Process, module: str) -> None:
         self._process = process
         self._module = module
         self.pid = process.pid
 
     async def ask(self, **asked: Any) -> Any:
-        """One question. Raises RuntimeError where the process ended; its stderr, which is ours, says why."""
+        """Raises RuntimeError where the process ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(ConnectionError):  # It ended since the last question; what it leaves says so.
@@ -38,7 +36,6 @@ class Child:
 async def started(
     module: str, *arguments: str, computes: bool = True, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Child]:
-    """Start a module's process; with the BLAS of a worker if it computes."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments),
         stdin=asyncio.subprocess.PIPE,

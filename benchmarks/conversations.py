@@ -23,12 +23,11 @@ class Conversation:
         return [*self.token_ids, *prompts.token_ids(new, f"{self.agent}, from {len(self.token_ids)}")]
 
     def heard(self, prompt: list[int], turn: Turn) -> None:
-        """Go on from a turn that was asked with that prompt."""
         self.token_ids = [*prompt, *turn.token_ids]
 
 
 async def ask(stack: LiveStack, agent: str, prompt: list[int], generated: int) -> Turn:
-    """One turn with the whole prompt, and exactly so many generated tokens; of NOBODY all of it is computed."""
+    """One turn with the whole prompt; of NOBODY all of it is computed."""
     policy = inference_pb2.CACHE_POLICY_KEEP if agent else inference_pb2.CACHE_POLICY_RECOMPUTE
     sampling = types_pb2.Sampling(ignore_eos=True)
     tokens = types_pb2.TokenIds(ids=prompt)

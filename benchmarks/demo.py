@@ -51,7 +51,7 @@ class Step:
 
 
 def dialogue(seed: int = 1, tokens: int = TOKENS) -> list[tuple[str, str]]:
-    """About `tokens` tokens: marco is told three facts, by the user and by other agents, between long filler."""
+    """About `tokens` tokens."""
     rng = random.Random(seed)
     messages = [("system", "You are marco.")]
     tellings = [

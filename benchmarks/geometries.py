@@ -164,15 +164,13 @@ GEOMETRIES = {
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
     "qwen3-next-80b": QWEN_3_NEXT,
 }
-"""By config.json of meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct, google/gemma-3-12b-it (text), openai/gpt-
-oss-20b, deepseek-ai/DeepSeek-V2-Lite and Qwen/Qwen3-Next-80B-A3B-Instruct."""
+"""By config.json of meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct, google/gemma-3-12b-it (text),
+openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite and Qwen/Qwen3-Next-80B-A3B-Instruct."""
 
 
 def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = True) -> nn.Module:
-    """A model with random weights, in bfloat16 where not quantized.
-
-    Norms that scale by 1 + weight (Gemma's) have weights of 0: mlx-lm's 1 would make attention see one token each.
-    """
+    """Norms that scale by 1 + weight (Gemma's) have weights of 0: mlx-lm's 1 would make attention see one token
+    each."""
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)
     model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
@@ -189,7 +187,6 @@ def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = Tru
 
 
 def _doubles(module: nn.Module) -> bool:
-    """Whether it is a norm that scales by 1 + weight, and has weights of 1."""
     if "RMSNorm" not in type(module).__name__ or not bool((module.weight == 1).all()):
         return False
     return type(module).__call__ is not nn.RMSNorm.__call__ and bool((module(mx.ones_like(module.weight)) > 1.5).all())

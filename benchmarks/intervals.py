@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 Z = 1.959964
-"""Of 95 %."""
+"""For 95 %."""
 DRAWS = 10_000
 
 
@@ -46,7 +46,7 @@ def wilson(right: int, asked: int) -> Interval:
 
 @dataclass(frozen=True)
 class Recall:
-    """Of `asked` answers `plain` are right without quantization; with it `lost` are not, and `gained` others are."""
+    """`plain` of `asked` answers are right without quantization; with it `lost` are not, and `gained` others are."""
 
     asked: int
     plain: int
@@ -55,7 +55,6 @@ class Recall:
 
     @classmethod
     def of(cls, answers: Sequence[tuple[bool, bool]]) -> Self:
-        """Of answers, each right or not without quantization and with it."""
         return cls(
             len(answers),
             sum(plain for plain, _ in answers),
@@ -78,14 +77,13 @@ class Recall:
 
     @property
     def chance(self) -> float:
-        """McNemar's exact test, two-sided: how probable so uneven losses and gains are if both were equally likely."""
+        """McNemar's exact test, two-sided."""
         changed = self.lost + self.gained
         tail: int = sum(math.comb(changed, each) for each in range(min(self.lost, self.gained) + 1))
         return float(min(1.0, 2 * tail / 2**changed))
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
-    """The correlation of pairs; NaN for fewer than three, or where one side does not vary."""
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
         return math.nan
     return float(np.corrcoef(x, y)[0, 1])

@@ -19,13 +19,13 @@ class KnownAgents:
         self._made = 0
 
     async def cold(self, tokens: int) -> Turn:
-        """The first turn of somebody unknown, whose prompt nobody ever computed; nothing of it is kept."""
+        """The first turn of somebody unknown, whose prompt nobody ever computed."""
         self._made += 1
         prompt = token_ids(tokens, f"cold {self._made}")
         return check(await self._ask("", token_ids=types_pb2.TokenIds(ids=prompt)), tokens, 1, 0)
 
     async def remember(self, agent: str, tokens: int) -> tuple[Turn, list[Path]]:
-        """A new agent whose memory has exactly `tokens` tokens: its first turn, and its files, all on disk."""
+        """A new agent whose memory has exactly `tokens` tokens."""
         before = self._files()
         prompt = token_ids(tokens - 1, agent)
         turn = await self._ask(agent, token_ids=types_pb2.TokenIds(ids=prompt))
@@ -33,14 +33,14 @@ class KnownAgents:
         return check(turn, tokens - 1, 1, 0), sorted(self._files() - before)
 
     async def next_turn(self, agent: str, tier: str, tokens: int, seed: object = "") -> Turn:
-        """A next turn of an agent of `tokens` tokens; returns when it is on disk."""
+        """Returns when it is on disk."""
         text = self._prompts.text(self._new_tokens, f"{agent} {seed}")
         turn = await self._ask(agent, append=types_pb2.Append(text=text))
         await self._stack.on_disk(agent)
         return check(turn, tokens + self._new_tokens, 1, tokens, (tier,))
 
     async def recomputed(self, agent: str, tokens: int, seed: object = "") -> Turn:
-        """The same, with nothing of its memory but the ledger: all of the prompt is computed."""
+        """The same, with nothing of its memory but the ledger."""
         text = self._prompts.text(self._new_tokens, f"{agent} {seed}")
         policy = inference_pb2.CACHE_POLICY_RECOMPUTE
         turn = await self._ask(agent, append=types_pb2.Append(text=text), cache_policy=policy)

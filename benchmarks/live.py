@@ -29,7 +29,7 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
-from benchmarks import scraping, turns
+from benchmarks import ports, turns
 from benchmarks.models import model_name
 from benchmarks.turns import Turn
 
@@ -62,7 +62,7 @@ class LiveStack:
         return (await self._models.GetModel(model_pb2.GetModelRequest(model_id=self.model))).model
 
     async def ask(self, agent: str, max_tokens: int = 40, **arguments: Any) -> Turn:
-        """One turn. `arguments` are fields of GenerateRequest. Raises AioRpcError."""
+        """Raises AioRpcError."""
         request = inference_pb2.GenerateRequest(key=self._key(agent), max_tokens=max_tokens, **arguments)
         return await turns.take(self._inference, request)
 
@@ -70,7 +70,7 @@ class LiveStack:
         return (await self._agents.GetAgent(agent_pb2.GetAgentRequest(key=self._key(agent)))).agent
 
     async def prefill(self, agent: str, token_ids: Sequence[int]) -> None:
-        """The agent takes a whole prompt in, and says nothing; returns when its KV is written."""
+        """The agent takes a whole prompt in, and says nothing."""
         request = inference_pb2.PrefillRequest(key=self._key(agent), token_ids=types_pb2.TokenIds(ids=token_ids))
         await self._inference.Prefill(request)
         await self.on_disk(agent)
@@ -122,7 +122,7 @@ class LiveStack:
         return next(child for child in children if MODULES[service] in child.cmdline())
 
     async def die(self) -> None:
-        """SIGKILL to all, `agentmem up` first, so that nothing is started again; the files stay."""
+        """SIGKILL to all, `agentmem up` first, so that nothing is started again."""
         await self._channel.close(None)
         await kill_all(self._process)
 
@@ -132,7 +132,7 @@ class LiveStack:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Stop `agentmem up` and what it has started, in order. Raises TimeoutError where only SIGKILL ended them."""
+    """Raises TimeoutError where only SIGKILL ended them."""
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
     try:
@@ -143,7 +143,7 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 async def kill_all(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL to a process and all that it has started, itself first; returns when they have ended."""
+    """SIGKILL to a process and all that it has started, itself first."""
     try:
         supervisor = psutil.Process(process.pid)
         processes = [supervisor, *supervisor.children(recursive=True)]
@@ -183,14 +183,13 @@ async def launch(
 
 
 async def ready(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
-    """Wait until what was launched serves. Raises RuntimeError, with the end of the log, where it ends instead."""
+    """Wait until what was launched serves. Raises RuntimeError."""
     log = root / "up.log"
     await _until(process, root, lambda: b"Ready." in log.read_bytes())
     return _stack(process, root, model)
 
 
 async def serving(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
-    """The same, seen as a client sees it: the gateway has written its addresses, and lets calls through."""
     await _until(process, root, (root / "run" / layout.GATEWAY_FILE).exists)
     stack = _stack(process, root, model)
     async with asyncio.timeout(START_SECONDS):
@@ -222,35 +221,23 @@ def _stack(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveS
 async def running(
     model: str = "demo", show: bool = False, environment: Mapping[str, str] | None = None, metrics: bool = False
 ) -> AsyncIterator[LiveStack]:
-    """`agentmem up` over an empty data directory, which is removed afterwards. `environment` has more settings."""
+    """`agentmem up` over an empty data directory, which is removed afterwards."""
     with scratch() as root:
-        async with running_over(root, model, environment, metrics) as stack:
+        address = f"127.0.0.1:{ports.free_ports(3)}" if metrics else ""
+        process = await launch(root, model, environment, address)
+        stack = None
+        try:
+            stack = await ready(process, root, model)
             if show:
                 lines = (root / "up.log").read_text().splitlines()
                 sys.stdout.write("".join(f"  {line}\n" for line in lines if "OpenBLAS" in line))
             yield stack
-
-
-@asynccontextmanager
-async def running_over(
-    root: Path, model: str = "demo", environment: Mapping[str, str] | None = None, metrics: bool = False
-) -> AsyncIterator[LiveStack]:
-    address = f"127.0.0.1:{scraping.free_ports(3)}" if metrics else ""
-    process = await launch(root, model, environment, address)
-    stack = None
-    try:
-        stack = await ready(process, root, model)
-        yield stack
-    finally:
-        if stack is not None:
-            await stack.close()
-        else:
-            await end(process)
+        finally:
+            await (stack.close() if stack is not None else end(process))
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory with a short path, which is removed afterwards."""
     root = Path(tempfile.mkdtemp(prefix="agentmem-", dir="/tmp"))
     try:
         yield root

@@ -32,10 +32,8 @@ def load(
     calibration_tokens: int = TOKENS,
     speeds: ProductSpeeds | None = None,
 ) -> LoadedModel:
-    """Load a model, alone on the device. Engine thread. Of products only `speeds` are measured.
-
-    Raises FailedPrecondition for a model that cannot run over quantized KV or in this memory, and for damaged files.
-    """
+    """Load a model, alone on the device. Engine thread. Of products only `speeds` are measured. Raises
+    FailedPrecondition."""
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)
     for _ in read_weights(info, network):

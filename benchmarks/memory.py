@@ -40,7 +40,7 @@ from inference_service.pool.memory import TYPICAL_TOKENS, ModelMemory, Sizes, ag
 
 TOLERANCE = 0.02
 MODELS = tuple(name for name, config in GEOMETRIES.items() if config["model_type"] != "qwen3_next")
-"""Those whose memory is KV alone."""
+"""Their memory is KV alone."""
 _DTYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
 _CHUNK = 2048
 Figures = dict[str, Any]
@@ -71,7 +71,7 @@ def model_of(name: str, dtype: mx.Dtype) -> Model:
 
 
 def fp16_bytes(geometry: Geometry, tokens: int, *, capped: bool = True) -> int:
-    """Return the bytes of an agent in mlx-lm's own caches; not `capped`: if sliding layers kept every token."""
+    """Return the bytes of an agent in mlx-lm's own caches."""
     whole = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
     return sum(
         2 * len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) * kept
@@ -106,8 +106,7 @@ def q4_bytes(geometry: Geometry, tokens: int) -> int:
 
 
 async def fill_pool(name: str, geometry: Geometry, split: Sizes, tokens: int) -> dict[str, int]:
-    """Fill a pool until the next agent would cost another its KV. Raises RuntimeError where the bookkeeping is
-    wrong."""
+    """Fill a pool until the next agent would cost another its KV. Raises RuntimeError."""
     before, memory = _active(), ModelMemory(geometry, split, TurnHints())
     store = KVStore(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
     taken, gone = _active() - before, list[int]()
@@ -151,7 +150,6 @@ def _active() -> int:
 
 
 def check(what: str, measured: int, expected: int, tolerance: float = 0.0) -> None:
-    """Raise RuntimeError where a measurement is not what was expected."""
     if abs(measured - expected) > tolerance * expected:
         raise RuntimeError(f"{what}: measured {measured}, expected {expected}")
 

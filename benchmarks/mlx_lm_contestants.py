@@ -29,7 +29,6 @@ class Row:
         return cls([*tokens, *[tokens[-1]] * (end + 1 - len(tokens))], caches)
 
     def shortened(self, by: int) -> "Row":
-        """The same without the last tokens; the caches share their arrays."""
         caches = [copy.copy(cache) for cache in self.caches]
         for cache in caches:
             if hasattr(cache, "cache"):  # The arrays of states are replaced in their list.
@@ -67,7 +66,6 @@ class MlxLm:
         return _MlxLmRunning(self.model, rows)
 
     def resume(self, row: Row) -> float:
-        """Merging caches at rest into a batch of one."""
         started = time.perf_counter()
         mx.eval([cache.state for cache in (type(cache).merge([cache]) for cache in row.caches)])
         return time.perf_counter() - started

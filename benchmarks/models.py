@@ -11,12 +11,11 @@ DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
 
 
 def model_name(model: str) -> str:
-    """What `--model` calls it."""
     return model.partition("=")[0]
 
 
 def model_directory(model: str) -> Path:
-    """Where it is. Raises SystemExit where there is none, and Unavailable."""
+    """Raises SystemExit and Unavailable."""
     if model in REAL:
         return _module(model).directory()  # type: ignore[no-any-return]
     directory = DEMO if model == "demo" else Path(model.partition("=")[2])
@@ -36,7 +35,7 @@ def _module(model: str) -> Any:
 
 
 def kv_bytes_per_token(directory: Path, bytes_per_scale: int = 4) -> int:
-    """About what a token's Q4 KV takes, by config.json; sliding layers count as if they kept everything."""
+    """About the bytes of a token's Q4 KV; sliding layers count as if they kept everything."""
     config = json.loads((directory / "config.json").read_text())
     heads = config.get("num_key_value_heads", config["num_attention_heads"])
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

@@ -1,4 +1,4 @@
-"""What the command lines of the benchmarks have in common."""
+"""Command lines of benchmarks."""
 
 import argparse
 from collections.abc import Callable
@@ -9,7 +9,6 @@ def parser(docstring: str | None) -> argparse.ArgumentParser:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of an option: a whole number, refused below `least` before anything is measured."""
 
     def number(text: str) -> int:
         if (found := int(text)) < least:

@@ -19,7 +19,7 @@ _SECONDS: Final = 600
 
 
 class Unavailable(Exception):
-    """What a package ships cannot be had here; says why."""
+    """A package's content cannot be had here; says why."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ class Tarball:
 
 
 def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
-    """A file or directory of the user's cache, made by `make` in an empty one; others wait meanwhile. Raises
-    Unavailable."""
+    """A file or directory of the user's cache, made by `make` in an empty one. Raises Unavailable."""
     try:
         folder = user_cache(cache)
     except NoCache as problem:
@@ -86,7 +85,7 @@ def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
 
 
 def run(command: list[str], into: Path) -> None:
-    """Run a command in a directory. Raises Unavailable where it fails or takes too long."""
+    """Run a command in a directory. Raises Unavailable."""
     shown = f"{Path(command[0]).name} {' '.join(command[1:])}"
     try:
         done = subprocess.run(command, cwd=into, capture_output=True, text=True, check=False, timeout=_SECONDS)

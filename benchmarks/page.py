@@ -1,4 +1,4 @@
-"""What the page at /ui/ costs while it is open: decode throughput of 8 agents with it and without it, in turn.
+"""The cost of the page at /ui/ while it is open: decode throughput of 8 agents with it and without it, in turn.
 
     agentmem bench page [--model NAME=PATH] [--rounds 12] [--tokens 1200] [--agents 8] [--stored 1000]
 
@@ -35,10 +35,7 @@ async def fill(stack: LiveStack, agents: int) -> None:
 
 
 def together(answers: list[Answer], tokens: int) -> float:
-    """Tokens a second from the last one's second piece until the first one has ended.
-
-    Raises RuntimeError where an answer is wrong, or they hardly generated together.
-    """
+    """Tokens a second from the last one's second piece until the first one has ended. Raises RuntimeError."""
     if problems := [problem for answer in answers if (problem := answer.problem(tokens))]:
         raise RuntimeError(f"an agent's answer is not what it should be: {problems[0]}")
     begin = max(answer.arrivals[:2][-1] for answer in answers)
@@ -50,8 +47,6 @@ def together(answers: list[Answer], tokens: int) -> float:
 
 
 class Rounds:
-    """Rounds on one stack."""
-
     def __init__(self, stack: LiveStack, browser: Child, client: Client, asked: dict[str, Any]) -> None:
         self._stack, self._browser, self._client, self._asked = stack, browser, client, asked
         self._numbers = itertools.count()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Write files to the disk, and ask the system to forget their pages; in vain where another process maps them."""
+    """Write files to the disk, and ask the system to forget their pages."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -22,7 +22,6 @@ def drop(paths: Iterable[Path]) -> None:
 
 
 def resident(paths: Sequence[Path]) -> float:
-    """Share of the files' pages in memory, by mincore(2); 1.0 where the system does not tell."""
     if sys.platform != "linux":
         return 1.0
     pages = [_pages(path) for path in paths]

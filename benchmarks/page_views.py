@@ -39,12 +39,11 @@ class Tab:
         self._names = names
         self._tokens: dict[str, asyncio.Future[str]] = {}
         self.seconds: list[tuple[str, float]] = []
-        """Of each answer the path without its query, and how long it took."""
+        """Each answer's path without its query, and its seconds."""
         self.agents = 0
         self.opened = threading.Event()
 
     async def run(self) -> None:
-        """Open it and keep it open, until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             opening = [tasks.create_task(self._once(**request)) for request in self._view["opening"]]
             for request in self._view["again"]:
@@ -94,7 +93,6 @@ class Browser:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def open(self, url: str, model: str, agent: str, agents: int) -> None:
-        """Open them. `agents` is how many there are at least."""
         self._wanted = agents
         self._used = cpu_seconds()
         names = {"model": model, "agent": agent}
@@ -104,8 +102,7 @@ class Browser:
         self._running = asyncio.run_coroutine_threadsafe(self._opened(http), self._loop)
 
     def close(self) -> dict[str, Any]:
-        """Close them once they are shown; `late`: they were not yet. Raises RuntimeError for a failed request or too
-        few agents."""
+        """`late`: what the page shows first was not there yet. Raises RuntimeError."""
         late = not all(tab.opened.is_set() for tab in self._tabs)
         until = time.monotonic() + _SECONDS
         while not self._running.done() and not all(tab.opened.wait(0.05) for tab in self._tabs):

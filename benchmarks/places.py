@@ -39,7 +39,6 @@ class Places:
         self._pieces.give_back(pieces)
 
     def shrink(self) -> None:
-        """Give back the memory of all that is free."""
         self.store.release(self._blocks.free, self._pieces.free)
 
 

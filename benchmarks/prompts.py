@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 NEW_TOKENS = 50
-"""That an agent's next turn brings."""
+"""An agent's next turn brings so many."""
 _FIRST_ID, _LAST_ID = 8, 899
 """Ids that every model of the benchmarks has, and none of which ends a turn."""
 _WORDS = (
@@ -21,7 +21,6 @@ def token_ids(tokens: int, seed: object) -> list[int]:
 
 
 def next_turn(context: Sequence[int], seed: object) -> list[int]:
-    """The whole prompt of a real next turn: the context, and `NEW_TOKENS` behind it."""
     return [*context, *token_ids(NEW_TOKENS, f"next turn of {seed}")]
 
 
@@ -32,7 +31,7 @@ class Prompts:
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
 
     def text(self, tokens: int, seed: object) -> str:
-        """English words that are tokenized into exactly so many. Raises ValueError where the tokenizer allows none."""
+        """English words that are tokenized into exactly so many. Raises ValueError."""
         rng, text, left = random.Random(f"{seed}"), "", tokens
         sizes = {f" {word}": self._count(f" {word}") for word in _WORDS}
         while left:

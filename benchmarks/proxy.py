@@ -40,7 +40,6 @@ class Proxy:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Connections that are there break, and new ones are refused."""
         self._is_cut = True
         self._break()
         try:
@@ -54,16 +53,13 @@ class Proxy:
             self._cut_at = self.answered + count
 
     def cut_answer_after(self, count: int) -> None:
-        """Break the connections once, after so many bytes of the next call's answer.
-
-        What HTTP/2 still says of an earlier call is not counted.
-        """
+        """Break once, after so many bytes of the next call's answer; what HTTP/2 says of an earlier call is not
+        counted."""
         with self._lock:
             self._cut_in = count
 
     @contextmanager
     def holding(self, *, answers_only: bool = False) -> Iterator[None]:
-        """Connections stay, and carry nothing, or no answers; what was held is carried afterwards."""
         self._answers.clear()
         if not answers_only:
             self._questions.clear()
@@ -74,7 +70,6 @@ class Proxy:
 
     @contextmanager
     def losing_answers(self) -> Iterator[None]:
-        """What is asked arrives, and no answer does: in the end the connections break."""
         with self.holding(answers_only=True):
             yield
             with self.cut():
@@ -137,7 +132,7 @@ class Proxy:
         return len(question)
 
     def _count(self, answer: bytes) -> int:
-        """Return how many bytes of it arrive; the connections break behind fewer than all."""
+        """Return how many bytes of it arrive."""
         with self._lock:
             size = len(answer)
             if self._cut_at is not None and self.answered + size > self._cut_at:

@@ -57,7 +57,6 @@ class Restarts:
             agent.heard(prompt, turn)
 
     async def sample(self, ways: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """One restart for each way, with the same prompts; the agents go on from their answers."""
         prompts = [agent.prompt(self._new) for agent in self._agents]
         found, answered = {}, []
         for way in ways:

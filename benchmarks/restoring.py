@@ -41,7 +41,6 @@ _T = TypeVar("_T")
 
 
 def write(directory: Path, tokens: int) -> list[File]:
-    """Files of that many tokens; all have the same values."""
     shapes = GEOMETRY.block_shapes(BLOCK_TOKENS)
     tensors = {name: os.urandom(_BYTES[dtype] * prod(shape)) for name, (dtype, shape) in shapes.items()}
     files = []
@@ -64,7 +63,6 @@ class Pool:
         self.store = KVStore(GEOMETRY, tokens // BLOCK_TOKENS + 1, 0)
 
     def restore(self, loop: asyncio.Runner, files: Sequence[File]) -> tuple[float, float, KVSequence]:
-        """Seconds to read and verify, and to begin; and the sequence."""
         blocks = range(len(files) + 1)
 
         def into(header: BlockHeader) -> HostBuffers | None:

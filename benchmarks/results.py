@@ -25,7 +25,6 @@ _PACKAGES = ("agentmem", "mlx", "mlx-lm", "grpcio", "numpy")
 
 @functools.cache
 def environment() -> dict[str, str]:
-    """Device, system and versions when first asked: a tree may change under a long run."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {
         "device": _accelerator() or _processor(),
@@ -51,7 +50,7 @@ def backend() -> str:
 
 
 def write(name: str, figures: dict[str, Any], tables: Sequence[Table] | None = None) -> Path:
-    """Write `benchmarks/results/<name>.json`, `.unfinished` without `tables`. Raises SystemExit for a relative path."""
+    """Write `results/<name>.json`, `.unfinished` without `tables`. Raises SystemExit for a relative path."""
     if Path(name).name != name and not Path(name).is_absolute():
         raise SystemExit(f"--output {name}: give a name, for {RESULTS}, or an absolute path")
     RESULTS.mkdir(exist_ok=True)
@@ -66,14 +65,13 @@ def write(name: str, figures: dict[str, Any], tables: Sequence[Table] | None = N
 
 
 def conclude(name: str, figures: dict[str, Any], tables: Sequence[Table], claims: Sequence[Claim] = ()) -> int:
-    """Print and write a finished result; the exit status, 1 where a claim is missed."""
     show([*tables, claims_table(claims)] if claims else tables)
     print(f"written to {write(name, figures, tables)}")
     return 0 if all(claim.met for claim in claims) else 1
 
 
 def dump(value: Any, indent: str = "") -> str:
-    """JSON with floats of four digits, from 1000 on of one place; short or flat values are on one line."""
+    """JSON with floats of four digits, from 1000 on of one place."""
     if isinstance(value, float):
         return json.dumps(round(value, 1) if abs(value) >= 1000 else float(f"{value:.4g}"))
     if not isinstance(value, dict | list | tuple):

@@ -26,20 +26,18 @@ CPU = (
     "at-rest",
     "break-even --samples 9",
     "restoring",
-    "quality",
 )
 GPU = (
     "restoring",
     "ttft --model {model} --samples 2 --lengths 1000 4000 16000 32000",
     "break-even --model {model}",
     "restart --model {model} --samples 2",
-    "memory",
     "quality",
 )
 
 
 def commands(backend: str, directory: Path, only: Sequence[str]) -> list[list[str]]:
-    """The arguments of `agentmem bench`, in order; those that are named by `only`, if anything is."""
+    """The arguments of `agentmem bench`, in order."""
     model = f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}"
     lines = [shlex.split(line.format(model=model)) for line in (GPU if backend == "gpu" else CPU)]
     if unknown := set(only) - {line[0] for line in lines}:

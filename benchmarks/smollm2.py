@@ -127,7 +127,7 @@ def _weights(arrays: dict[str, mx.array], config: dict[str, Any]) -> Iterator[tu
 
 
 def _dequantized(arrays: dict[str, mx.array], name: str) -> mx.array:
-    """A weight in float32. MLX reads Q4_1 and Q8_0 as its own affine scheme with groups of 32."""
+    """A weight in float32."""
     weight = arrays[f"{name}.weight"]
     if weight.dtype != mx.uint32:
         return weight.astype(mx.float32)
@@ -137,7 +137,7 @@ def _dequantized(arrays: dict[str, mx.array], name: str) -> mx.array:
 
 
 def _tokenizer(metadata: dict[str, Any]) -> tuple[Tokenizer, dict[int, str]]:
-    """Byte-level BPE that splits digits one by one, as GGUF's `smollm` says; and its special tokens."""
+    """Byte-level BPE that splits digits one by one, as GGUF's `smollm` says."""
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=merges))

@@ -1,4 +1,4 @@
-"""What a model swap costs, and what it does not: agents' memory comes back with their model.
+"""The cost of a model swap: agents' memory comes back with their model.
 
     agentmem bench swap [--lengths 512 2048 4096] [--runs 3]
     agentmem bench swap --model a=DIR --model b=DIR --lengths 2048 8192 16384 --output swap-llama-3.1-8b-gpu
@@ -51,7 +51,7 @@ class Services:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self, name: str) -> None:
-        """Start a process and wait until it serves. Raises RuntimeError with its log where it ends."""
+        """Start a process and wait until it serves. Raises RuntimeError."""
         environment = {**os.environ, **(preload_here().environment if name == "worker" else {})}
         path = self._root / f"{name}.log"
         with path.open("ab") as log:
@@ -65,7 +65,6 @@ class Services:
                 await asyncio.sleep(0.02)
 
     async def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """End a process by a signal, if it runs."""
         if (process := self._processes.pop(name, None)) is not None:
             process.send_signal(number)
             await process.wait()
@@ -150,7 +149,7 @@ class Swaps:
 
 
 def by_stage(stages: list[tuple[str, float]], sent: float) -> dict[str, float]:
-    """Seconds by stage. The first "wait" and "fetch" are opening; the last is for others to leave."""
+    """The last "wait" is for others to leave."""
     names = [name for name, _ in stages]
     read = names.index("read")
     opened = max((at for name, at in stages[:read] if name == "wait"), default=sent)
@@ -178,7 +177,6 @@ def _milliseconds(summary: dict[str, Any]) -> str:
 
 
 async def measure(models: Sequence[str], lengths: Sequence[int], runs: int, flags: Sequence[str]) -> dict[str, Any]:
-    """All runs; the first swap, in which kernels are compiled, is not counted."""
     names = (model_name(models[0]), model_name(models[1]))
     async with serving(models, *flags) as services:
         swaps = Swaps(services, names)

@@ -43,7 +43,6 @@ class Claim:
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
     def row(self) -> tuple[str, str, str, str]:
-        """Its text, the limit, the value and the verdict."""
         bound = "at most" if self.at_most else "at least"
         limit, value = (f"{number:.3g}{self.unit}" for number in (self.limit, self.value))
         return self.text, f"{bound} {limit}", value, "met" if self.met else "**missed**"

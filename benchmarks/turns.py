@@ -42,7 +42,7 @@ class Turn:
 async def take(
     inference: "inference_pb2_grpc.InferenceServiceAsyncStub", request: inference_pb2.GenerateRequest
 ) -> Turn:
-    """One Generate to its end. Raises AioRpcError."""
+    """Raises AioRpcError."""
     turn, sent = Turn(), time.monotonic()
     async with closing_stream(inference.Generate(request)) as events:
         async for event in events:
@@ -60,7 +60,7 @@ async def take(
 
 
 def check(turn: Turn, prompt: int, generated: int, reused: int, tiers: Collection[str] = ()) -> Turn:
-    """Return the turn. Raises WrongTurn unless it had these tokens and reused only from these tiers."""
+    """Raises WrongTurn."""
     said = (turn.prompt, turn.generated, len(turn.token_ids), turn.reused)
     if said != (prompt, generated, generated, reused):
         raise WrongTurn(

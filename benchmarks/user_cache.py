@@ -10,7 +10,7 @@ class NoCache(Exception):
 
 
 def user_cache(name: str) -> Path:
-    """A directory of this user's. Raises NoCache."""
+    """Raises NoCache."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for folder in (home / "agentmem" / name, Path(tempfile.gettempdir()) / f"agentmem-{name}-{os.getuid()}"):
         try:

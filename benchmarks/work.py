@@ -43,20 +43,17 @@ _GROUPS = 3
 
 
 class Agent(Chat):
-    """A named agent whose answers are checked."""
-
     def __init__(self, server: Server, words: Prompts, sizes: TurnSizes, name: str) -> None:
         super().__init__(server, words, sizes, name, name)
 
     async def turn(self) -> Answer:
-        """Take a turn. Raises RuntimeError for an answer that is not what it should be."""
+        """Raises RuntimeError."""
         answer = await self.say()
         if problem := answer.problem(self._sizes.generated):
             raise RuntimeError(f"{self._server.name}, {self.name}: {problem}; its log is {self._server.log}")
         return answer
 
     async def works(self) -> list[Answer]:
-        """Take all turns but the first, without a pause."""
         return [await self.turn() for _ in range(self._sizes.turns - 1)]
 
 
@@ -147,7 +144,6 @@ def _row(name: str, each: dict[str, Any]) -> tuple[str, ...]:
 
 
 def claims(figures: dict[str, Any]) -> list[Claim]:
-    """First tokens on a GPU, and the peer's rate."""
     found = []
     for agents, by_way in figures["measured"].items():
         ours, theirs = (by_way.get(f"{server.name}, hot") for server in (Agentmem, MlxLm))
@@ -163,7 +159,7 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
 
 
 def given_weights(model: str, root: Path) -> Weights:
-    """Return the model of `--model`; a geometry's is written below `root`. Raises SystemExit, and Unavailable."""
+    """Raises SystemExit and Unavailable."""
     if model not in GEOMETRIES:
         return weights(model, None, root)
     # Random weights do not say which bits are good.

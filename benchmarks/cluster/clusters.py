@@ -19,21 +19,19 @@ from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import listed
 from benchmarks.cluster.machines import HOST, START_SECONDS, Node
 from benchmarks.live import scratch
-from benchmarks.scraping import free_ports
+from benchmarks.ports import free_ports
 from gateway.cluster.cli.certificates import authority, issue
 from inference_service.storage.client import StoreClient
 
 MODEL: Final = "scripted"
 _PORTS: Final = 4
-"""Of each node: its gateway's two, that for other nodes, and one that is spare."""
+"""Each node's: its gateway's two, that for other nodes, and a spare one."""
 _DAYS: Final = 2
-"""That certificates are good for."""
+"""Certificates are good for so many."""
 
 
 @dataclass
 class Cluster:
-    """Its nodes by name, running or not."""
-
     nodes: dict[str, Node]
 
     def any_other(self, name: str) -> Node:
@@ -83,7 +81,7 @@ async def cluster(
     made: Callable[..., Node] = Node,
     **more: Any,
 ) -> AsyncIterator[Cluster]:
-    """Start nodes with gateways on the database at libpq's `url`, known to each other. `more` goes to `made`."""
+    """Start nodes with gateways on the database at libpq's `url`, known to each other."""
     run, environment = uuid.uuid4().hex[:6], {"AGENTMEM_STORE_CLUSTER": url, **more.pop("environment", {})}
     with scratch() as root:
         certificates = issue(authority(Path(root) / "tls"), Path(root) / "tls", HOST, _DAYS)

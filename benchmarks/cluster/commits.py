@@ -105,7 +105,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 @contextmanager
 def servers(database: str, standby: str) -> Iterator[dict[str, str]]:
-    """Libpq's URL of each, "" for SQLite: those that are named, or servers of its own."""
+    """Libpq's URL of each, "" for SQLite; servers of its own where none is named."""
     if database or standby:
         urls = {POSTGRESQL: database, STANDBY: standby}
         yield {SQLITE: "", **{name: url for name, url in urls.items() if url}}

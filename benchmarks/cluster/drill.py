@@ -27,7 +27,7 @@ from benchmarks.tables import Table
 from gateway.cluster.cli.certificates import authority, issue
 
 _DAYS = 2
-"""That certificates are good for."""
+"""Certificates are good for so many."""
 _KINDS = Kinds()
 _LABELS = {
     "cut_off": "a node is cut off from PostgreSQL",
@@ -45,7 +45,7 @@ _LABELS = {
 
 
 async def one_round(pace: Pace, number: int, kind: Kinds = _KINDS) -> dict[str, Any]:
-    """Every fault once, on new servers; what came of it. `kind` gets certificates. Raises postgres.NoServer."""
+    """Every fault once, on new servers. Raises NoServer."""
     began = time.monotonic()
     with scratch() as root, paired() as pair:
         kind = replace(kind, certificates=issue(authority(root / "tls"), root / "tls", HOST, _DAYS))
@@ -62,7 +62,6 @@ async def one_round(pace: Pace, number: int, kind: Kinds = _KINDS) -> dict[str, 
 
 
 def counts(history: Sequence[Operation]) -> dict[str, int]:
-    """Turns by what clients were told of them, and reads."""
     told = Counter(str(each.outcome) for each in history if isinstance(each, Append))
     reads = sum(isinstance(each, Read) for each in history)
     return {"turns": told.total(), **{name: told[name] for name in ("ok", "failed", "unknown")}, "reads": reads}

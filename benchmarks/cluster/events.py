@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.cluster.gateways import Gateways
 from benchmarks.cluster.inputs import Costs
 from benchmarks.cluster.nodes import Node, Turn
-from benchmarks.cluster.policies import BUSIER, NOWHERE, Policy, order
+from benchmarks.cluster.policies import NOWHERE, Policy, order
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Load:
     pause: float = 20.0
     """Between a turn's end and the next turn of its session, in the mean."""
     turns: float = 1.0
-    """Of a session, in the mean; their number is geometric."""
+    """Mean turns of a session; their number is geometric."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Failure:
     connect: float = 2.0
     retry: float = 1.0
     uploaded: float = 5.0
-    """What was committed so long before is in S3."""
+    """Seconds from a commit until it is in S3."""
 
 
 @dataclass
@@ -67,11 +67,11 @@ class Found:
     presence: list[float] = field(default_factory=list)
     """By node that was not lost, seconds of turns being there, from `begin` on."""
     lost_turns: int = 0
-    """That were on the lost node."""
+    """They were on the lost node."""
     lost: "array[float]" = field(default_factory=lambda: array("d"))
-    """Of these: seconds from the loss to their first token elsewhere."""
+    """Seconds from the loss to their first token elsewhere."""
     lost_tokens: float = 0.0
-    """Of answers that were on their way."""
+    """Tokens of answers that were on their way."""
     moved: "array[float]" = field(default_factory=lambda: array("d"))
     """As `first`, of agents whose KV was on the lost node: their first turn after the loss."""
     recomputed: float = 0.0
@@ -91,7 +91,6 @@ class Simulation:
         seconds: float,
         begin: float = 0.0,
         heartbeat: float = 0.0,
-        busier: float = BUSIER,
         failure: Failure | None = None,
         seed: int = 0,
     ) -> None:
@@ -101,7 +100,7 @@ class Simulation:
         self._agenda: list[tuple[float, int, Callable[..., None], Any]] = []
         self._number = 0
         self._nodes = [Node(number, costs, self._at, self._began, self._first, self._ended) for number in range(nodes)]
-        self._gateways = Gateways(nodes, heartbeats=heartbeat > 0, busier=busier)
+        self._gateways = Gateways(nodes, heartbeats=heartbeat > 0)
         self._class = np.random.default_rng(seed).integers(0, len(costs.tokens), load.agents, np.uint8).tobytes()
         self._busy = bytearray(load.agents)
         self._holder = array("h", [NOWHERE]) * load.agents
@@ -145,7 +144,6 @@ class Simulation:
         return self.found
 
     def _at(self, when: float, happens: Callable[..., None], what: Any) -> None:
-        """Have something happen, of things at the same time in the order in which they were added."""
         self._number += 1
         heapq.heappush(self._agenda, (when, self._number, happens, what))
 
@@ -216,7 +214,6 @@ class Simulation:
         return disk, card, prompt
 
     def _not_uploaded(self, turn: Turn, holder: Node, prompt: float) -> float:
-        """Seconds of GPU to compute a last turn again that only a lost node had."""
         failure = self._failure
         if failure is None or holder.alive or self._committed[turn.agent] <= failure.at - failure.uploaded:
             return 0.0

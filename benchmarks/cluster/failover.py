@@ -1,4 +1,4 @@
-"""What clients wait for when a node of three dies, when one leaves, and when the database's primary dies.
+"""Clients' waits when a node of three dies, when one leaves, and when the database's primary dies.
 
     agentmem bench failover [--samples 3] [--detection 3]
 
@@ -18,11 +18,11 @@ from typing import Any
 
 from benchmarks import options, results
 from benchmarks.cluster import postgres
+from benchmarks.cluster.clients import Speakers, Spoken, speakers
 from benchmarks.cluster.clusters import Cluster, cluster
 from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node
 from benchmarks.cluster.postgres_pair import Pair, paired
-from benchmarks.cluster.speakers import Speakers, Spoken, speakers
 from benchmarks.tables import Table, spread
 
 KILLED, LEFT, DATABASE = "killed", "left", "database"
@@ -38,7 +38,6 @@ class Round:
         self._detection, self._between = detection, between
 
     async def lose(self, name: str, *, leaving: bool) -> dict[str, Any]:
-        """A node dies, or leaves; it is back when this returns. What its agents waited for."""
         await self._speaking.wait(self._between)
         node = self._made.nodes[name]
         holders = await self._made.holders(self._speaking.agents, self._made.any_other(name))
@@ -62,7 +61,6 @@ class Round:
         return {"waits": sorted(waits.values()), "elsewhere": elsewhere, **told(during)}
 
     async def fail_over(self) -> dict[str, Any]:
-        """The primary dies, and its standby takes over. What all waited for."""
         before = len(self._speaking.spoken)
         await self._speaking.wait(self._between)
         usual = self._speaking.spoken[before:]
@@ -122,7 +120,7 @@ async def sample(number: int, asked: dict[str, Any], made_of: Callable[..., Node
                 }
                 await speaking.end()
             lists = await made.lists(agents, next(iter(made.nodes.values())))
-    wrong = violations((turn.append() for turn in speaking.spoken), lists)
+    wrong = violations(speaking.spoken, lists)
     return {**found, "turns": len(speaking.spoken), "wrong": [str(each) for each in wrong]}
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.cluster.clients import Door, Wanderer
 from benchmarks.cluster.history import Operation
 from benchmarks.cluster.machines import HOST, SCRIPTED, Node
 from benchmarks.cluster.postgres_pair import Pair
-from benchmarks.cluster.wanderers import Door, Wanderer
+from benchmarks.ports import free_ports
 from benchmarks.proxy import Proxy
-from benchmarks.scraping import free_ports
 
 NAMES: Final = "abc"
 CLIENTS: Final = 8
@@ -30,7 +30,7 @@ YEAR: Final = 365 * 86_400
 
 @dataclass(frozen=True)
 class Kinds:
-    """What nodes are: which module is their worker, and what starts them; with certificates they have gateways."""
+    """The worker's module, and the class that starts nodes; with certificates they have gateways."""
 
     worker: str = SCRIPTED
     certificates: Path | None = None
@@ -83,8 +83,6 @@ class Machine:
 
 
 class Drill:
-    """Machines, and clients that write a history."""
-
     def __init__(self, pair: Pair, machines: list[Machine], clients: list[Wanderer], pace: Pace) -> None:
         self.pair, self.machines, self.clients, self._pace = pair, machines, clients, pace
         self.ended = asyncio.Event()
@@ -127,7 +125,6 @@ async def kill_store(drill: Drill, machine: Machine) -> None:
 
 
 async def kill_node(drill: Drill, machine: Machine) -> None:
-    """SIGKILL for all of its processes; started again a while later."""
     await _kill(drill, machine)
 
 
@@ -151,19 +148,16 @@ async def stop_store(_: Drill, machine: Machine) -> None:
 
 
 async def cut_off(drill: Drill, machine: Machine) -> None:
-    """Connections to PostgreSQL break, and new ones are refused."""
     with machine.without(Proxy.cut):
         await drill.endure()
 
 
 async def lose_answers(_: Drill, machine: Machine) -> None:
-    """What the node asks PostgreSQL arrives, and it never hears what became of it."""
     with machine.without(Proxy.losing_answers):
         await asyncio.sleep(PAUSE)
 
 
 async def hold_packets(_: Drill, machine: Machine) -> None:
-    """The network to PostgreSQL carries nothing for a while."""
     with machine.without(Proxy.holding):
         await asyncio.sleep(PAUSE)
 
@@ -175,7 +169,6 @@ async def set_clocks(drill: Drill, machine: Machine) -> None:
 
 
 async def fail_over(drill: Drill, _: Machine) -> None:
-    """The primary is killed, and the standby takes over. Once for each pair."""
     await asyncio.to_thread(drill.pair.fail_over)
 
 
@@ -187,7 +180,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
 
 
 async def all_faults(drill: Drill, first: int = 0) -> list[str]:
-    """Every fault once, on one node after the other from the `first` on; their names."""
+    """Every fault once, on one node after the other from the `first` on."""
     for number, fault in enumerate(FAULTS, first):
         await drill.wait()
         machine = drill.machines[-1 if fault is set_clocks else number % len(NAMES)]
@@ -198,7 +191,7 @@ async def all_faults(drill: Drill, first: int = 0) -> list[str]:
 
 
 def clock(directory: Path) -> dict[str, str]:
-    """Variables of a machine whose clock a file moves; none without a C compiler."""
+    """Variables of a machine whose clock a file moves."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         return {}
@@ -211,7 +204,7 @@ def clock(directory: Path) -> dict[str, str]:
 async def drilling(
     pair: Pair, kind: Kinds, own_clock: Mapping[str, str], pace: Pace, seed: int = 0, *, gateways_only: bool = False
 ) -> AsyncIterator[Drill]:
-    """The last machine's clock is one that can be set. `gateways_only`: clients ask no worker itself."""
+    """The last machine's clock is one that can be set."""
     async with AsyncExitStack() as stack:
         processes = stack.enter_context(ExitStack())
         clocks = {NAMES[-1]: own_clock}

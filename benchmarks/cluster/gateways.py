@@ -1,16 +1,15 @@
-"""What the gateways of the simulation know of the nodes: as many gateways as nodes, and any is asked."""
+"""Gateways of the simulation, as many as nodes, and their knowledge of these."""
 
 from collections import Counter
 
-from benchmarks.cluster.policies import BUSIER, View, limit
+from benchmarks.cluster.policies import View, limit
 
 
 class Gateways:
     """Each knows of a node's load the last heartbeat and what it sent there in two periods; without heartbeats, all."""
 
-    def __init__(self, nodes: int, *, heartbeats: bool, busier: float = BUSIER) -> None:
+    def __init__(self, nodes: int, *, heartbeats: bool) -> None:
         self.ready = [True] * nodes
-        self._busier = busier
         self._heartbeats = heartbeats
         self._loads = [0] * nodes
         self._seen = [0] * nodes if heartbeats else self._loads
@@ -22,17 +21,16 @@ class Gateways:
 
     def view(self, gateway: int) -> View:
         if not self._heartbeats:
-            return View(self.ready, self._loads.__getitem__, limit(self._total, self._able, self._busier))
+            return View(self.ready, self._loads.__getitem__, limit(self._total, self._able))
         seen, sent, before = self._seen, self._sent, self._sent_before
         total = self._total_seen + self._own[gateway] + self._own_before[gateway]
         return View(
             self.ready,
             lambda node: seen[node] + sent.get((gateway, node), 0) + before.get((gateway, node), 0),
-            limit(total, self._able, self._busier),
+            limit(total, self._able),
         )
 
     def came(self, gateway: int, node: int) -> None:
-        """Count a turn that a gateway has sent to a node."""
         self._loads[node] += 1
         self._total += 1
         if self._heartbeats:

@@ -1,4 +1,4 @@
-"""What clients saw of agents' ledgers, and whether one ledger can have shown it: Elle's list-append, for turns.
+"""Check of clients' history: can one ledger have shown it? Elle's list-append, for turns.
 
 A turn appends its request_id to its agent's list; times are the client's, on one clock. The check is for strict
 serializability of each agent (Kingsbury and Alvaro, Elle, VLDB 2020). Each operation has a place in the final list; an
@@ -17,7 +17,7 @@ _SHOWN: Final = 4
 
 
 class Outcome(StrEnum):
-    """What a client was told of its append."""
+    """A client's knowledge of its append."""
 
     OK = "ok"
     """It is in the ledger."""
@@ -53,8 +53,6 @@ Operation = Append | Read
 
 
 class Kind(StrEnum):
-    """What is wrong."""
-
     LOST = "lost"
     """An append that was acknowledged is not there."""
     UNDEAD = "undead"
@@ -62,11 +60,11 @@ class Kind(StrEnum):
     DOUBLED = "doubled"
     """An append is there more than once."""
     STRANGE = "strange"
-    """What nobody appended to this agent is there."""
+    """An element that nobody appended to this agent is there."""
     FORKED = "forked"
     """A read is not a beginning of the final list."""
     STALE = "stale"
-    """What was there before an operation began was not there for it."""
+    """An operation lacks elements that were there before it began."""
     FORESEEN = "foreseen"
     """A read has what began only after it had ended."""
     BLIND = "blind"
@@ -85,8 +83,7 @@ class Violation(NamedTuple):
 
 
 def violations(history: Iterable[Operation], final: Mapping[str, Sequence[str]]) -> list[Violation]:
-    """Return all mistakes by agent; `final` has the lists in the end. Raises ValueError for a request_id of two
-    appends."""
+    """All mistakes by agent; `final` has the lists in the end. Raises ValueError for a request_id of two appends."""
     appends: dict[str, dict[str, Append]] = defaultdict(dict)
     reads: dict[str, list[Read]] = defaultdict(list)
     home: dict[str, str] = {}
@@ -180,7 +177,6 @@ def _order(appends: Mapping[str, Append], reads: Iterable[Read], final: tuple[st
 
 
 def _misplaced(front: _Placed, back: _Placed) -> tuple[Kind, str]:
-    """What it means that the one in front began when the other one had ended."""
     times = f"(it ended at {back.ended:.6f}, and the other began at {front.began:.6f})"
     match front.operation, back.operation:
         case Append(request_id=later), Append(request_id=earlier):

@@ -57,7 +57,7 @@ class Costs:
     remote: Sequence[float]
     step: Sequence[float]
     overhead: float = 0.0
-    """Of each first token, on the way through the services."""
+    """Seconds of each first token in the services."""
     answer: float = 256.0
     """Tokens of an answer in the mean; they are exponential."""
     new_tokens: int = 50
@@ -76,11 +76,9 @@ class Costs:
 
     @property
     def capacity(self) -> float:
-        """Turns/s of one node when all KV is in its pool."""
         return 1 / self.turn
 
     def stay(self, load: float) -> float:
-        """Seconds of a turn at a load below 1, without waiting."""
         rate, stay, prompt = self.capacity * load, self.turn, float(np.mean(self.prompt))
         for _ in range(100):
             beside = min(max(rate * stay, 1), self.slots)
@@ -91,7 +89,6 @@ class Costs:
 
 
 def costs(inputs: Inputs, *, prefill: float = 1.0) -> Costs:
-    """Return what turns cost by the inputs. `prefill`: prompts are computed so many times as fast."""
     tokens = _lengths(inputs["cold"])
     sizes = tokens * inputs["bytes_per_token"]
     overhead = min(inputs["hot"][length] - inputs["prompt"][length] for length in inputs["hot"])
@@ -128,7 +125,7 @@ def _by_tokens(measured: Mapping[int, float], tokens: Any) -> Array:
 
 
 def _steps(rates: Mapping[int, float]) -> list[float]:
-    """Seconds of a step for 1 to SLOTS agents, from tokens/s in all; between what was measured linear."""
+    """Seconds of a step for 1 to SLOTS agents, from tokens/s in all."""
     agents = sorted(rates)
     found = np.interp(range(1, SLOTS + 1), agents, [number / rates[number] for number in agents])
     return [float(seconds) for seconds in found]

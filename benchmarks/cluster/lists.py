@@ -21,10 +21,9 @@ def ledger_of(request_ids: Iterable[str]) -> Ledger:
 
 
 def listed(ledger: Ledger) -> tuple[str, ...]:
-    """The request_ids of a ledger's turns, in their order."""
     return tuple(ledger.text.decode().splitlines())
 
 
 def is_element(request_id: str) -> bool:
-    """Whether it is one line of text, and not an empty one."""
+    """Return whether it is one line of text, and not empty."""
     return request_id.splitlines() == [request_id]

@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
-from benchmarks.scraping import free_ports
+from benchmarks.ports import free_ports
 
 SCRIPTED: Final = "benchmarks.cluster.scripted_worker"
 HOST: Final = "127.0.0.1"
@@ -27,8 +27,6 @@ END_SECONDS: Final = 30.0
 
 
 class Process(Protocol):
-    """What is used of subprocess.Popen."""
-
     @property
     def pid(self) -> int: ...
     def poll(self) -> int | None: ...
@@ -73,12 +71,12 @@ class Node:
             self.processes[name] = self.started(self._commands[name], log, {**os.environ, **self.environment})
 
     def started(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Process:
-        """Start `python -m` with these arguments; its output goes to the end of `log`."""
+        """Start `python -m` with these arguments."""
         with log.open("ab") as output:
             return subprocess.Popen((sys.executable, "-m", *command), stdout=output, stderr=output, env=environment)
 
     async def ready(self) -> None:
-        """Wait until turns can be asked for. Raises RuntimeError with a log where a process has ended."""
+        """Wait until turns can be asked for. Raises RuntimeError."""
         end = time.monotonic() + START_SECONDS
         while not all([await serving(door) for door in self.doors]):
             for name, process in self.processes.items():
@@ -96,16 +94,14 @@ class Node:
             self.processes[name].send_signal(number)
 
     def kill(self, *names: str) -> None:
-        """SIGKILL processes (default: all) and wait for their end."""
         self.end(SIGKILL, *names)
 
     def leave(self) -> None:
-        """SIGTERM to one after the other, as `agentmem up` ends them: the gateway first, the store last."""
+        """SIGTERM to the gateway first, the store last."""
         for name in reversed(tuple(self.processes)):
             self.end(SIGTERM, name)
 
     def end(self, number: Signals, *names: str) -> dict[str, int]:
-        """End processes (default: all), running or stopped; their exit statuses."""
         names = names or tuple(self.processes)
         self.signal(number, *names)
         self.signal(SIGCONT, *names)

@@ -89,7 +89,6 @@ class Node:
                     cache.popitem(last=False)
 
     def lose(self, now: float) -> tuple[list[Turn], float]:
-        """Stop for good. Return the turns that were here, and how many tokens they had."""
         self._advance(now)
         self.alive = False
         tokens = sum(turn.answer - (turn.end - self._steps) for _, _, turn in self._decoding)

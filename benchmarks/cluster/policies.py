@@ -28,13 +28,11 @@ Policy = Callable[[int, int, View, Iterator[int]], int]
 """By agent, the node that committed its state or NOWHERE, the view, and its order of nodes."""
 
 
-def limit(loads: int, ready: int, busier: float = BUSIER) -> float:
-    """Return the load beyond which a node is passed over."""
-    return busier * loads / ready + SMALL
+def limit(loads: int, ready: int) -> float:
+    return BUSIER * loads / ready + SMALL
 
 
 def order(agent: int, nodes: int, seed: int = 0) -> Iterator[int]:
-    """Yield all nodes in the order of an agent: the same each time, and independent of other agents'."""
     given: set[int] = set()
     state = (agent * 0xD1B54A32D192ED03 + seed * 0xAEF17502108EF2D9) & _MASK
     while len(given) < nodes:
@@ -63,15 +61,13 @@ def bounded(_agent: int, _last: int, view: View, ordered: Iterator[int]) -> int:
 
 
 def last_holder(agent: int, last: int, view: View, ordered: Iterator[int]) -> int:
-    """The node that committed its state, unless that is much busier than the others; then as `bounded`."""
+    """The node that committed its state, unless that is much busier than the others."""
     if last != NOWHERE and view.ready[last] and view.load(last) <= view.limit:
         return last
     return bounded(agent, last, view, ordered)
 
 
 class RoundRobin:
-    """One node after the other, whoever asks."""
-
     def __init__(self) -> None:
         self._next = 0
 

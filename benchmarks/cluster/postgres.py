@@ -42,7 +42,6 @@ class NoServer(Exception):
 
 
 def identity() -> dict[str, Any]:
-    """Arguments of subprocess: a user who may run a server, and no libraries but its own."""
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     return {**user, "cwd": "/", "env": {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}}
 
@@ -64,7 +63,6 @@ def programs() -> Path:
 
 
 def _copied(package: Path) -> Path:
-    """A copy of the package, and of the libraries beside it, that every user may read."""
     copied = Path(tempfile.mkdtemp(dir="/tmp", prefix="pg-programs"))
     atexit.register(shutil.rmtree, copied)
     copied.chmod(0o755)
@@ -112,7 +110,6 @@ class Server:
         assert ended.returncode == 0, ended.stderr.decode()
 
     def start(self) -> None:
-        """Start the server, and wait until it can be asked."""
         flags = [flag for name, value in {**_SMALL, **self.settings}.items() for flag in ("-c", f"{name}={value}")]
         command = [f"{programs()}/postgres", "-D", f"{self.data}", "-k", f"{self.root}", *flags]
         with (self.root / "log").open("ab") as log:
@@ -139,13 +136,12 @@ class Server:
         return [*first.children(recursive=True), first]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all of the server's processes."""
         for process in self.processes()[::-1]:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
     def receiver(self) -> psutil.Process:
-        """The process of a standby that receives what the primary writes: stopped, it acknowledges nothing."""
+        """The process of a standby that receives what the primary writes."""
         while True:
             for process in self.processes():
                 with suppress(psutil.NoSuchProcess):
@@ -178,7 +174,6 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def directory() -> Path:
-    """A new one that the servers' user may write."""
     root = Path(tempfile.mkdtemp(dir="/tmp", prefix="pg"))
     if os.geteuid() == 0:
         os.chown(root, NOBODY, NOBODY)
@@ -211,7 +206,7 @@ def serving(settings: Mapping[str, str] = FAST) -> Iterator[Server]:
 
 @contextmanager
 def standby(primary: Server, name: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A streaming standby; `name` is for synchronous_standby_names. Raises NoServer without pg_basebackup."""
+    """Raises NoServer."""
     if not (programs() / "pg_basebackup").exists():
         raise NoServer(f"no standby can be made without pg_basebackup, and {programs()} has none")
     server = Server(directory())

@@ -38,14 +38,12 @@ class Pair(NamedTuple):
                 receiver.send_signal(signal.SIGCONT)
 
     def waiting(self, name: str = "agentmem") -> int:
-        """Wait until a commit waits for the standby; its session."""
         with self.primary.connect() as connection:
             while (row := connection.execute(WAITING, (name,)).fetchone()) is None:
                 time.sleep(0.01)
         return int(row[0])
 
     def cancel(self, session: int) -> None:
-        """What an operator may do: cancel what a session waits for."""
         with self.primary.connect() as connection:
             connection.execute("SELECT pg_cancel_backend(%s)", (session,))
 
@@ -55,7 +53,6 @@ class Pair(NamedTuple):
         self.promote()
 
     def promote(self) -> None:
-        """The standby takes over from a primary that is dead."""
         for process in self.standby.processes():
             with suppress(psutil.NoSuchProcess):
                 if "walreceiver" in " ".join(process.cmdline()) and process.status() == psutil.STATUS_STOPPED:
@@ -66,7 +63,6 @@ class Pair(NamedTuple):
             connection.execute("SELECT pg_promote()")
 
     def on_standby(self) -> bool:
-        """Whether the standby shows an agent: what it has acknowledged it shows a little later."""
         with self.standby.connect() as connection:
             there = connection.execute("SELECT to_regclass('agentmem.agents')").fetchone() != (None,)
             return there and connection.execute("SELECT 1 FROM agentmem.agents").fetchone() is not None
@@ -83,7 +79,7 @@ def until(condition: Callable[[], object]) -> bool:
 
 @contextmanager
 def paired(settings: Mapping[str, str] = postgres.DURABLE) -> Iterator[Pair]:
-    """Both, with the standby in step. Raises postgres.NoServer."""
+    """Both, with the standby in step. Raises NoServer."""
     settings = {**settings, "synchronous_standby_names": "beside"}
     with postgres.serving(settings) as primary, postgres.standby(primary, "beside", settings) as standby:
         with primary.connect() as connection:

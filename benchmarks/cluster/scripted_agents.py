@@ -21,7 +21,7 @@ _FORWARDED: Final = (
 
 
 class ScriptedAgents(agent_pb2_grpc.AgentServiceServicer):
-    """What the store answers, behind the agent's running turn, and what a worker's memory has. No exports."""
+    """RPCs that the store answers, after the agent's running turn. No exports."""
 
     def __init__(self, turns: ScriptedTurns) -> None:
         self._turns = turns
@@ -60,8 +60,6 @@ class ScriptedAgents(agent_pb2_grpc.AgentServiceServicer):
 
 
 class ScriptedModels(model_pb2_grpc.ModelServiceServicer):
-    """One model, always loaded."""
-
     def __init__(self, model_id: str) -> None:
         self._model = model_pb2.Model(
             model_id=model_id,

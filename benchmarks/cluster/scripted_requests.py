@@ -1,4 +1,4 @@
-"""What a scripted worker takes of a turn's request. Its input, and how the answer is sampled, change nothing."""
+"""A scripted worker's part of a turn's request. Input and sampling change nothing."""
 
 import hashlib
 from typing import Any, Final, cast

@@ -37,7 +37,7 @@ class Script:
 
 
 class Hot(NamedTuple):
-    """What the worker takes an agent's memory to be."""
+    """An agent's memory, as the worker takes it to be."""
 
     version: Version
     request_ids: tuple[str, ...]
@@ -91,7 +91,7 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
         return inference_pb2.AbortResponse(aborted=aborted is not None)
 
     async def open(self, key: AgentKey, request_id: str = "") -> tuple[Opened, Hot, bool]:
-        """What the store has, the agent's memory, and whether that was hot. Call it under the agent's lock."""
+        """Return the store's answer, the agent's memory, and whether that was hot. Call it under the agent's lock."""
         hot = self.hot.get(key, Hot(NO_VERSION, ()))
         opened = await self.store.open(key, hot.version, request_id)
         if hot.version == opened.version:
@@ -182,7 +182,7 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
 
 
 async def _compute(seconds: float, aborted: asyncio.Event) -> None:
-    """Take so long. Raises Cancelled where the request is aborted."""
+    """Raises Cancelled."""
     try:
         async with asyncio.timeout(seconds):
             await aborted.wait()
@@ -199,7 +199,6 @@ def _check_version(asked: TurnRequest, version: Version) -> None:
 
 
 def started_from(memory: Hot, *, was_hot: bool) -> inference_pb2.Started:
-    """What a turn is told that continues this memory."""
     tokens = len(memory.request_ids)
     match = types_pb2.MATCH_EXTEND if memory.version != NO_VERSION else types_pb2.MATCH_NEW
     cache = types_pb2.CacheReport(match=match, cached=_cached(tokens, was_hot=was_hot), prompt_tokens=tokens)

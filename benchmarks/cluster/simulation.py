@@ -22,13 +22,13 @@ from benchmarks.tables import Table
 
 HERE = ("pool", "page cache", "disk")
 PAUSE, TURNS = 20.0, 10.0
-"""Of a session: seconds between turns, and turns."""
+"""Seconds between turns of a session, and turns."""
 
 Figures = dict[str, Any]
 
 
 def load_of(agents: int, nodes: int, part: float, costs: Costs) -> Load:
-    """Return what agents ask at a part of what nodes can do. Raises SystemExit for too few."""
+    """Return what agents ask at a part of what nodes can do. Raises SystemExit."""
     rate = part * costs.capacity * nodes
     idle = TURNS * (agents / rate - costs.stay(part)) - (TURNS - 1) * PAUSE
     if idle <= 0:
@@ -37,7 +37,6 @@ def load_of(agents: int, nodes: int, part: float, costs: Costs) -> Load:
 
 
 def failure_of(inputs: Inputs, at: float) -> Failure:
-    """Return the loss of a node at a time."""
     names = ("lease", "connect", "retry", "upload")
     return Failure(at, 0, *(inputs[f"{name}_seconds"] for name in names))
 
@@ -161,7 +160,6 @@ def _lost(figures: Mapping[str, Any], where: str) -> Table:
 
 
 def _table(title: str, figures: Mapping[str, Any], cells: Sequence[tuple[str, str, str, str]], note: str) -> Table:
-    """A row for each policy; of each cell its column, the figure, its format and its unit."""
     rows = [
         [policy, *(_cell(found[name], form, unit) for _, name, form, unit in cells)]
         for policy, found in figures["policies"].items()

@@ -44,7 +44,7 @@ class Encoder:
         return ids
 
     def rows(self, texts: list[str], length: int) -> NDArray[np.int64]:
-        """Token ids [texts, length], padded at the right. Raises ValueError if a text is longer."""
+        """Token ids [texts, length], padded at the right. Raises ValueError."""
         rows = np.full((len(texts), length), self.pad, dtype=np.int64)
         for row, text in zip(rows, texts, strict=True):
             ids = self.encode(text)
@@ -52,7 +52,6 @@ class Encoder:
         return rows
 
     def spoken(self, row: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mask of the tokens that the assistant generates: its words and the end token."""
         positions = np.arange(len(row))
         last_start = np.maximum.accumulate(np.where(row == self.start, positions, 0))
         role = row[np.minimum(last_start + 1, len(row) - 1)]

@@ -68,15 +68,13 @@ class _Turn(NamedTuple):
 
 @functools.lru_cache(maxsize=65536)
 def count_tokens(text: str) -> int:
-    """Tokens of a text of this world, in which every word is one token. Needs no tokenizer."""
+    """Tokens of a text of this world, in which every word is one token."""
     return len(_PRE_TOKEN.findall(text))
 
 
 def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split: Split = "heldout") -> Dialogue:
-    """A dialogue of at most `target_tokens` tokens with the chat template's, and less than 40 fewer.
-
-    "heldout" pairs of entity and value never occur in "train". Raises ValueError if facts and a question don't fit.
-    """
+    """A dialogue of at most `target_tokens` tokens with the chat template's, and less than 40 fewer. "heldout" pairs of
+    entity and value never occur in "train". Raises ValueError."""
     rng = random.Random(f"{split}/{seed}/{target_tokens}/{facts}")
     messages: list[Message] = []
     if rng.random() < 0.8:
@@ -110,10 +108,7 @@ def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split
 
 
 def _facts_and_questions(rng: random.Random, told: int, asked: int, split: Split) -> list[_Turn]:
-    """Turns that tell facts, with bursts of questions between them and at the end.
-
-    Most dialogues have one or two kinds: where each fact is of its own kind, a model learns to look for the kind alone.
-    """
+    """Mostly of one or two kinds: where each fact is of its own kind, a model learns to look for the kind alone."""
     kinds = rng.sample(KINDS, rng.choice((1, 1, 1, 1, 2, len(KINDS))))
     if sum(len(kind.entities) for kind in kinds) < 2 * told:
         kinds = list(KINDS)
@@ -153,7 +148,6 @@ def _groups(rng: random.Random, facts: list[Fact]) -> list[list[Fact]]:
 
 
 def _bursts(rng: random.Random, asked: int, groups: int) -> list[int]:
-    """Numbers of questions before the first group and after each; some after the last."""
     bursts = [0] * (groups + 1)
     position = groups
     while asked:
@@ -172,7 +166,6 @@ def _draw_fact(rng: random.Random, kind: Kind, entity: str, split: Split) -> Fac
 
 
 def _speaker(rng: random.Random, share: float) -> str:
-    """The prefix of a message that another agent wrote, or nothing for the user's own."""
     return f"{rng.choice(AGENTS)}: " if rng.random() < share else ""
 
 
@@ -183,7 +176,6 @@ def _enumerate(clauses: list[str]) -> str:
 
 
 def _telling(rng: random.Random, facts: list[Fact]) -> _Turn:
-    """A message that tells facts. Without the reply's repetition the model does not learn to recall."""
     clauses = _enumerate([fact.clause for fact in facts])
     if rng.random() < 0.15:
         parts = [f"Noted, {clauses}."]
@@ -198,7 +190,6 @@ def _telling(rng: random.Random, facts: list[Fact]) -> _Turn:
 def _never_told(
     rng: random.Random, known: dict[str, Fact], later: list[tuple[Kind, str]], pool: list[tuple[Kind, str]]
 ) -> tuple[Kind, str]:
-    """Something not told so far: of `later`, else mostly of the dialogue's own kinds."""
     if later:
         return rng.choice(later)
     while True:
@@ -212,7 +203,6 @@ def _question(rng: random.Random, kind: Kind, entity: str, reply: str, known: bo
 
 
 def _insert_filler(rng: random.Random, turns: list[_Turn], budget: int) -> None:
-    """Fill the budget with small talk and long paragraphs, anywhere but after the last question."""
     while budget >= 40:
         kind, entity = rng.choice(ENTITIES)
         draw = rng.random()

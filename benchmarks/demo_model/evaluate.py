@@ -43,7 +43,7 @@ class Score:
         self.right[known, kind] += right
 
     def share(self, known: bool | None = None, kind: str | None = None) -> float:
-        """The share that is right, of all or of some; 0 where nothing was asked."""
+        """The share that is right, of all or of some."""
         keys = [key for key in self.asked if known in (None, key[0]) and kind in (None, key[1])]
         return sum(self.right[key] for key in keys) / max(1, sum(self.asked[key] for key in keys))
 

@@ -53,7 +53,6 @@ ACKNOWLEDGEMENT = "All right."
 
 
 def filler_sentence(rng: random.Random) -> str:
-    """One sentence of filler; about half a million different ones."""
     if rng.random() < 0.1:
         return rng.choice(REMARKS)
     return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(TOPICS)} {rng.choice(TIMES)}."

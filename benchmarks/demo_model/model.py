@@ -59,8 +59,6 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU."""
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -121,7 +119,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def quantized(x: Tensor, bits: int) -> Tensor:
-    """What is left of x [..., head_dim] after affine quantization in groups of one head (64)."""
+    """Return x [..., head_dim] after affine quantization in groups of one head (64)."""
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     scale = (high - low).clamp_min(1e-7) / (2**bits - 1)
     restored: Tensor = ((x - low) / scale).round() * scale + low
@@ -129,7 +127,6 @@ def quantized(x: Tensor, bits: int) -> Tensor:
 
 
 def save(model: Llama, directory: Path) -> None:
-    """Write config.json, generation_config.json and bf16 weights as Hugging Face's LlamaForCausalLM."""
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": value.detach().to("cpu", torch.bfloat16) for name, value in model.named_parameters()}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})

@@ -56,12 +56,11 @@ which while who whole why will wind with woman wonder word work world would writ
 
 
 def render(messages: list[Message]) -> str:
-    """What the chat template renders, without Jinja: training renders some ten thousand dialogues a second."""
+    """Render as the chat template does, without Jinja: training renders some ten thousand dialogues a second."""
     return BOS + "".join(f"{START}{message['role']}\n{message['content']}{END}\n" for message in messages)
 
 
 def _corpus() -> Iterator[str]:
-    """Every word of the world, often enough to be merged, whole dialogues, and last some plain English."""
     words = {word for kind in KINDS for word in (*kind.entities, *kind.values)}
     for part in (filler.SUBJECTS, filler.VERBS, filler.TOPICS, filler.TIMES, filler.REMARKS):
         words.update(word.strip(".,") for phrase in part for word in phrase.split())
@@ -77,7 +76,6 @@ def _corpus() -> Iterator[str]:
 
 
 def train_tokenizer() -> Tokenizer:
-    """A tokenizer trained on generated text alone; the same one every time."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

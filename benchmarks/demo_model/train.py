@@ -10,7 +10,6 @@ dialogues first.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -25,14 +24,12 @@ from torch.utils.data import DataLoader
 
 from benchmarks.demo_model.batches import IGNORE, Encoder, TrainingBatches
 from benchmarks.demo_model.evaluate import environment, held_out, score
-from benchmarks.demo_model.model import Llama, ModelConfig, load, save
+from benchmarks.demo_model.model import Llama, ModelConfig, save
 from benchmarks.demo_model.tokenizer import write_json, write_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to train and for how long."""
-
     model: ModelConfig = field(default_factory=ModelConfig)
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
     pass_mark: float = 0.985
@@ -68,15 +65,14 @@ def learning_rate(plan: Plan, step: int, progress: float) -> float:
 class Run:
     """One training run, and what it has reached."""
 
-    def __init__(self, plan: Plan, output: Path, minutes: float, workers: int, resume: bool) -> None:
+    def __init__(self, plan: Plan, output: Path, minutes: float, workers: int) -> None:
         self.started = time.monotonic()
         self.plan, self.output, self.minutes = plan, output, minutes
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.manual_seed(plan.seed)
-        if not resume:
-            write_tokenizer(output)
+        write_tokenizer(output)
         self.encoder = Encoder(output)
-        self.model = (load(output) if resume else Llama(plan.model)).to(self.device)
+        self.model = Llama(plan.model).to(self.device)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=plan.learning_rate,
@@ -86,10 +82,7 @@ class Run:
         )
         self.passed: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        if resume:
-            self.passed = json.loads((output / "training.json").read_text())["minute_passed_by_length"]
-        first = sum(str(length) in self.passed for length in plan.lengths)
-        self.stage = multiprocessing.Value("i", min(first, len(plan.lengths) - 1))
+        self.stage = multiprocessing.Value("i", 0)
         dataset = TrainingBatches(output, plan.lengths, plan.tokens_per_step, self.stage)
         self.loader = DataLoader(dataset, batch_size=None, num_workers=workers, pin_memory=self.device == "cuda")
         self.checks = {length: held_out(length, plan.check_questions, 2_000_000) for length in plan.lengths}
@@ -99,7 +92,6 @@ class Run:
         return (time.monotonic() - self.started) / 60
 
     def train(self) -> None:
-        """Train until steps or minutes are used up; the model is written after every stage."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         print(f"{parameters} parameters on {environment()['device']}", flush=True)
         batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(self.loader)
@@ -113,7 +105,6 @@ class Run:
         self.write(step)
 
     def step(self, tokens: torch.Tensor, targets: torch.Tensor, rate: float) -> torch.Tensor:
-        """One step of AdamW; returns the loss over the assistant's words."""
         tokens, targets = tokens.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -128,7 +119,6 @@ class Run:
         return loss.detach()
 
     def check(self, step: int, loss: float) -> None:
-        """Score the present length; go on to the next when it is passed."""
         length = self.plan.lengths[self.stage.value]
         result = score(self.model, self.encoder, self.checks[length], length, bf16=True)
         self.last[str(length)] = round(result.share(), 4)
@@ -143,7 +133,6 @@ class Run:
             self.write(step)
 
     def write(self, step: int) -> None:
-        """Export the model, and what is worth knowing of the run."""
         save(self.model, self.output)
         facts = {
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
@@ -161,22 +150,11 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, to try the program on a CPU")
     parser.add_argument("--minutes", type=float, default=18.0, help="stop after so many, the learning rate decayed")
-    parser.add_argument("--steps", type=int, help="stop after so many, instead of the plan's")
-    parser.add_argument("--longest", type=int, help="the last length of the curriculum, in tokens")
-    parser.add_argument("--tokens-per-step", type=int, help="instead of the plan's")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--resume", action="store_true", help="go on from the model in the output directory")
     options = parser.parse_args()
-    plan = QUICK if options.quick else Plan()
-    if options.steps:
-        plan = replace(plan, steps=options.steps)
-    plan = replace(plan, seed=options.seed)
-    if options.longest:
-        plan = replace(plan, lengths=tuple(length for length in plan.lengths if length <= options.longest))
-    if options.tokens_per_step:
-        plan = replace(plan, tokens_per_step=options.tokens_per_step)
-    Run(plan, options.output, options.minutes, options.workers, options.resume).train()
+    plan = replace(QUICK if options.quick else Plan(), seed=options.seed)
+    Run(plan, options.output, options.minutes, options.workers).train()
 
 
 if __name__ == "__main__":

@@ -41,17 +41,15 @@ class Fact(NamedTuple):
 
 
 def sentence(clause: str) -> str:
-    """The clause with a capital letter and a full stop."""
     return clause[0].upper() + clause[1:] + "."
 
 
 def unknown_answer(kind: Kind, entity: str) -> str:
-    """The one right answer while the fact has not been told."""
     return kind.unknown.format(e=entity)
 
 
 def is_held_out(kind: Kind, entity: str, value: str) -> bool:
-    """True for the (entity, value) pairs that occur in evaluation only; every entity has some."""
+    """True for the (entity, value) pairs that occur in evaluation only."""
     return (kind.entities.index(entity) + kind.values.index(value)) % HELD_OUT_STRIDE == 0
 
 

@@ -54,8 +54,6 @@ class Answer:
 
 
 class Client:
-    """The client of one server."""
-
     def __init__(self, url: str, model: str, ends: Sequence[int]) -> None:
         self._model = model
         self._bias = {str(token): _NEVER for token in ends}
@@ -64,7 +62,6 @@ class Client:
         self._http = httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, limits=limits, trust_env=False)
 
     async def ask(self, messages: Sequence[Message], max_tokens: int, *, agent: str = "") -> Answer:
-        """One answer, whatever becomes of it. `agent` is the name that servers which know names get."""
         body = {
             **{"model": self._model, "messages": messages, "max_tokens": max_tokens, "temperature": 0},
             **{"logit_bias": self._bias, "stream": True, "stream_options": {"include_usage": True}},
@@ -79,7 +76,7 @@ class Client:
         return answer
 
     async def look(self, path: str) -> Any:
-        """What a path answers, as JSON. Raises httpx.HTTPError."""
+        """Raises HTTPError."""
         return (await self._http.get(path)).raise_for_status().json()
 
     async def close(self) -> None:

@@ -47,7 +47,7 @@ __all__ = ["main", "tables"]
 
 SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
 _TEMPLATE_TOKENS = 16
-"""That a chat template puts around a turn's two messages, at most."""
+"""A chat template puts at most so many around a turn's two messages."""
 
 
 class Peers:
@@ -77,7 +77,6 @@ class Peers:
                 await server.stop()
 
     async def measure(self, scenario: str, servers: Sequence[Server], sizes: Sizes, samples: int) -> dict[str, Any]:
-        """So many samples of a scenario; who is first changes from sample to sample."""
         found: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
         for number in range(samples):
             first = number % len(servers)

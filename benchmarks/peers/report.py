@@ -1,4 +1,4 @@
-"""What is said of the figures: medians with their ratios to agentmem, and what went wrong. Pure."""
+"""Medians with their ratios to agentmem, and problems. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ TITLES = {
 }
 _RATIO = "agentmem as fast"
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Of one scenario: each server's samples, in the same order."""
+"""Each server's samples of one scenario, in the same order."""
 
 
 def values(samples: Samples, server: str, name: str) -> list[float | None]:
@@ -26,7 +26,6 @@ def values(samples: Samples, server: str, name: str) -> list[float | None]:
 
 
 def ratio(samples: Samples, server: str, name: str) -> float | None:
-    """Median of the ratios value by value; above 1 agentmem is faster."""
     pairs = zip(values(samples, OURS, name), values(samples, server, name), strict=False)
     found = [
         mine / other if name.endswith(SPEED) else other / mine
@@ -37,7 +36,6 @@ def ratio(samples: Samples, server: str, name: str) -> float | None:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """What is compared, a table for each scenario, and what was not as it should be."""
     names = list(figures["servers"])
     found = [_compared(figures)]
     for scenario, samples in figures["scenarios"].items():

@@ -1,4 +1,4 @@
-"""What every server is asked, one sample at a time, with the server's own answers as history.
+"""Scenarios for every server, one sample at a time, with the server's own answers as history.
 
 A figure is seconds, or tokens a second where its name ends so; None where a turn was wrong.
 """
@@ -45,7 +45,7 @@ class Sample:
         self.turns: list[dict[str, Any]] = []
 
     def check(self, answer: Answer, tokens: int) -> bool:
-        """Whether an answer is what it should be, also by how many tokens its text is."""
+        """Return whether an answer is right, also by the tokens of its text."""
         problem = answer.problem(tokens)
         if not problem and (counted := len(self._words.ids_of(answer.text))) < tokens // 2:
             problem = f"its text is {counted} tokens, not {tokens}"
@@ -59,7 +59,7 @@ class Sample:
         self.figures.setdefault(name, []).append(value)
 
     def first(self, name: str, answer: Answer, tokens: int) -> bool:
-        """The time to the first token of an answer, checked; whether it counts."""
+        """The time to the first token of an answer, checked."""
         good = self.check(answer, tokens)
         self.add(name, answer.first if good else None)
         return good
@@ -76,7 +76,6 @@ class Chat:
         self.messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, seed)}]
 
     async def say(self) -> Answer:
-        """Send the next message; it and its answer become the conversation's."""
         text = self._words.text(self._sizes.new, f"{self._seed}, {len(self.messages)}")
         self.messages.append({"role": "user", "content": text})
         answer = await self._server.client.ask(self.messages, self._sizes.generated, agent=self.name)
@@ -117,7 +116,7 @@ async def restarted(server: Server, words: Prompts, sizes: Sizes, number: int) -
 
 
 async def together(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """Agents one after the other, and as many others at once; each has two turns."""
+    """Agents one after the other, and as many others at once."""
     sample = Sample(words)
     for way in ("in turn", "at once"):
         chats = [Chat(server, words, sizes, f"{way} {number}, {agent}") for agent in range(sizes.agents)]
@@ -139,7 +138,7 @@ async def together(server: Server, words: Prompts, sizes: Sizes, number: int) ->
 
 
 async def round_robin(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """More agents than memory holds, one after the other, round after round; their first turns are not counted."""
+    """More agents than memory holds, one after the other, round after round."""
     sample = Sample(words)
     chats = [Chat(server, words, sizes, f"round robin {number}, {agent}") for agent in range(sizes.agents)]
     for chat in chats:
@@ -157,6 +156,6 @@ SCENARIOS: dict[str, Scenario] = {
     "round-robin": round_robin,
 }
 CROWDED = frozenset({"round-robin"})
-"""Those for which memory is made to hold few agents."""
+"""Memory is made to hold few agents for these."""
 ONCE = frozenset({"together", "round-robin"})
-"""Those of which one sample is taken: it has a value of each agent."""
+"""One sample of these has a value of each agent."""

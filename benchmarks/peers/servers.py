@@ -22,7 +22,7 @@ from urllib.parse import quote
 import httpx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from benchmarks import live, scraping
+from benchmarks import live, ports
 from benchmarks.peers.client import Client
 from benchmarks.peers.weights import Weights
 from gateway.cli.up.openblas import preload_here
@@ -61,14 +61,19 @@ class Server(ABC):
 
     @abstractmethod
     def model(self) -> str:
-        """What requests call the model."""
+        """The model's name in requests."""
 
     @abstractmethod
     def version(self) -> str:
-        """What is compared, with its version and its weights."""
+        """The server's version and its weights."""
 
     def environment(self) -> dict[str, str]:
         return {}
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def client(self) -> Client:
@@ -76,9 +81,9 @@ class Server(ABC):
         return self._client
 
     async def start(self) -> float:
-        """Start it; return seconds until it is healthy. Raises RuntimeError with its log where it ends."""
+        """Start it; return seconds until it is healthy. Raises RuntimeError."""
         began = time.monotonic()
-        port = scraping.free_ports(1)
+        port = ports.free_ports(1)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self.command(port),
@@ -170,7 +175,6 @@ class Agentmem(Server):
         return await super().start()
 
     async def settle(self, agents: Sequence[str]) -> None:
-        """Wait until what these agents know is on disk."""
         async with asyncio.timeout(_SETTLE_SECONDS):
             for agent in agents:
                 while not await self._is_on_disk(agent):
@@ -242,7 +246,6 @@ class LlamaCpp(Server):
         return self.weights.name
 
     def version(self) -> str:
-        """Its build, which it prints with the compiler's line after it."""
         told = subprocess.run([*self._program, "--version"], capture_output=True, text=True, check=False, timeout=60)
         lines = [line for line in (told.stdout + told.stderr).splitlines() if line.startswith("version")]
         assert self.weights.gguf is not None
@@ -250,7 +253,7 @@ class LlamaCpp(Server):
 
 
 def found_llama_server(given: str | None) -> list[str] | str:
-    """How llama.cpp's server is called: `given`, or what is in PATH; or why there is none."""
+    """How llama.cpp's server is called: `given`, or what is in PATH."""
     program = shlex.split(given) if given else ["llama-server"]
     if program and shutil.which(program[0]):
         return program
@@ -263,7 +266,6 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def end_tokens(directory: Path) -> list[int]:
-    """Special tokens, none of which is to be generated."""
     added = json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
     return [token["id"] for token in added if token["special"]]
 

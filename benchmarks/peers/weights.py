@@ -21,10 +21,7 @@ class Weights:
 
 
 def weights(model: str, gguf: Path | None, root: Path) -> Weights:
-    """The weights of `--model` and `--gguf`. Raises SystemExit, and Unavailable.
-
-    On a CPU a copy in float32: `mlx_lm.server` computes in the file's dtype, and MLX is fifty times as slow in 16 bits.
-    """
+    """Raises SystemExit and Unavailable. On a CPU float32: MLX is fifty times as slow in 16 bits."""
     name, directory, found = model_name(model), model_directory(model), gguf or model_gguf(model)
     if backend() == "gpu":
         return Weights(name, directory, found, "the file's")

@@ -1,1 +1,1 @@
-"""What quantized KV costs a real language model: perplexity, divergence and recall of each format."""
+"""The cost of quantized KV in a real language model: perplexity, divergence and recall of each format."""

@@ -46,7 +46,7 @@ _NAMES: Final = ("Clara", "Peter", "Olga", "Henry", "Maria", "Victor")
 _EACH: Final = 2
 """Facts of one sort in a chat."""
 _CHARACTERS: Final = range(200, 1200)
-"""Of a passage."""
+"""A passage has so many."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,14 @@ class Chat:
 
 
 def make_chats(count: int, tokens: int, tokenizer: Tokenizer, render: Render) -> list[Chat]:
-    """Chats of at most so many tokens before their last questions. Raises Unavailable; ValueError for too few
-    tokens."""
+    """Chats of at most so many tokens before their last questions. Raises Unavailable and ValueError."""
     prose = text_of(PROSE, render).split("\n\n")
     passages = [" ".join(each.split()) for each in prose if len(each) in _CHARACTERS]
     return [make_chat(seed, tokens, passages, tokenizer, render) for seed in range(count)]
 
 
 def make_chat(seed: int, tokens: int, passages: Sequence[str], tokenizer: Tokenizer, render: Render) -> Chat:
-    """One, which reads `passages` from a place on that `seed` chooses. Raises ValueError for too few tokens."""
+    """One, which reads `passages` from a place on that `seed` chooses. Raises ValueError."""
     rng = random.Random(seed)
     facts = _facts(rng)
     asked = rng.sample(facts, len(facts))

@@ -1,4 +1,4 @@
-"""What was measured as figures: sums of pieces and answers of chats become means with intervals. Pure."""
+"""Figures of measurements: sums of pieces and answers of chats become means with intervals. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -110,7 +110,6 @@ def _variant(measured: Measured, name: str, by_kind: dict[str, list[ReadPiece]])
 def _compared(
     pieces: Sequence[ReadPiece], name: str, base: str, part: int | None = None
 ) -> dict[str, dict[str, float]]:
-    """Compare with the base, each figure with its interval; in one part of the context, or in all."""
     both = [(own, plain) for piece in pieces if (own := piece.of(name, part)) and (plain := piece.of(base, part))]
     tokens, spreads = [own.tokens for own, _ in both], [own.spread for own, _ in both]
     return {

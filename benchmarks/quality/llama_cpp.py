@@ -93,7 +93,7 @@ class LlamaCpp:
                 raise ValueError(f"token {token_id} is {ours!r} to the model's tokenizer, {theirs!r} to llama.cpp")
 
     def read(self, token_ids: Sequence[int], chunk: int) -> dict[str, dict[int, Sums]]:
-        """Read a piece from an empty context, as `measuring.read` does: sums by name, the base's first."""
+        """Read a piece from an empty context, as `measuring.read` does."""
         for context in self._contexts.values():
             self._library.llama_memory_clear(self._library.llama_get_memory(context), True)
         return compared(token_ids, {name: self._step(context) for name, context in self._contexts.items()}, chunk)

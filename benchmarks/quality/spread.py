@@ -19,7 +19,7 @@ BINS: Final = 8 * 30
 
 
 def counted(divergences: npt.NDArray[np.floating]) -> dict[int, int]:
-    """Return how many of these nats are in each bin that has some; NaN is in the last."""
+    """Return how many of these nats are in each bin that has some."""
     with np.errstate(divide="ignore"):
         places = np.ceil((np.log2(np.maximum(divergences, 0.0)) - _LEAST) * _PER_OCTAVE)
     places = np.nan_to_num(places, nan=BINS)

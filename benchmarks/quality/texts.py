@@ -36,7 +36,7 @@ class Kind:
     files: Sequence[str]
 
     def paths(self) -> list[Path]:
-        """The files; fetches the package the first time. Raises Unavailable."""
+        """Raises Unavailable."""
         folder = kept("texts", f"{self.name}-{self.package.version}-{_MADE}", self._extracted)
         return [folder / Path(file).name for file in self.files]
 
@@ -49,8 +49,6 @@ class Kind:
 
 
 class Piece(NamedTuple):
-    """Tokens that are read together."""
-
     kind: str
     token_ids: list[int]
 
@@ -59,7 +57,7 @@ _SPEECHES: Final = ("2009_barack_obama_d", "2010_barack_obama_d", "2018_donald_j
 _MODULES: Final = ("compiler", "environment", "parser", "lexer")
 _PAGES: Final = ("Server", "Reply", "Hooks", "Validation-and-Serialization", "Routes", "Errors")
 _FIELDS: Final = ("capital", "region", "languages", "currencies", "latlng", "borders", "area", "demonyms")
-"""Of a country, for a tool that is called."""
+"""A country's fields, for a tool that is called."""
 _TALKS: Final = (
     *("conversations", "ai", "emotion", "psychology", "humor", "literature", "computers", "science"),
     *("sports", "money", "politics", "gossip", "trivia", "movies", "food", "botprofile"),
@@ -119,7 +117,7 @@ _SEVERAL: Final = 6
 
 
 def text_of(kind: Kind, render: Render) -> str:
-    """All of a kind's files as one text; chats as `render` has them. Raises Unavailable."""
+    """All of a kind's files as one text. Raises Unavailable."""
     contents = [path.read_text(encoding="utf-8") for path in kind.paths()]
     if kind is TOOLS:
         return render([message for content in contents for message in tool_calls(json.loads(content))], False)
@@ -129,8 +127,7 @@ def text_of(kind: Kind, render: Render) -> str:
 
 
 def dialogue(content: str) -> list[dict[str, str]]:
-    """A corpus file as one chat. A conversation's last message and the next one's first are joined: templates refuse
-    two."""
+    """One chat; a conversation's last message and the next one's first are joined, since templates refuse two."""
     said = [
         ("assistant" if number % 2 else "user", str(line).strip())
         for lines in YAML(typ="safe", pure=True).load(content)["conversations"]
@@ -143,7 +140,7 @@ def dialogue(content: str) -> list[dict[str, str]]:
 
 
 def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A chat whose assistant looks countries up by a tool. Results are user messages: not all templates know tools."""
+    """A chat whose assistant looks countries up by a tool."""
 
     def turn(user: str, assistant: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]

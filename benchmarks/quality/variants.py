@@ -31,7 +31,6 @@ _GROUP: Final = 64
 
 
 def formats(scheme: str) -> dict[str, KVFormat]:
-    """Return the formats of our own caches by name; `scheme` is the model's."""
     return {
         PLAIN_4: KVFormat(4, 4, _GROUP, PLAIN),
         PLAIN_4_32: KVFormat(4, 4, 32, PLAIN),

@@ -20,7 +20,7 @@ _QUOTED = re.compile(r"(<!-- results (?P<name>\S+) (?P<title>.+?) -->\n).*?(<!--
 
 
 def quoting(page: str, found: Sequence[Result]) -> str:
-    """Return a page with its quoted tables made anew. Raises KeyError for a table that no result has."""
+    """Return a page with its quoted tables made anew. Raises KeyError."""
     tables = {(result.name, table.title): table for result in found for table in result.tables()}
 
     def quoted(match: re.Match[str]) -> str:

@@ -21,8 +21,6 @@ GONE = "Measured at the commit that each result names. This benchmark is no long
 
 @dataclass(frozen=True)
 class Result:
-    """One file: its stem, and its content."""
-
     name: str
     found: Mapping[str, Any]
 
@@ -40,7 +38,7 @@ class Result:
         return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
 
     def shown(self, said: set[str]) -> list[str]:
-        """Return the tables as Markdown; sentences of notes that were `said` before are left out."""
+        """Sentences of notes that were `said` before are left out."""
         found = []
         for table in self.tables():
             new = [each for each in _SENTENCE.split(table.note) if each not in said]

@@ -72,7 +72,6 @@ class Answering:
         return all(turn.over for turn in self._turns)
 
     def advance(self) -> None:
-        """Some steps, until all that they began is computed."""
         began = time.perf_counter()
         for _ in range(_SEGMENT):
             self._engine.step()
@@ -134,7 +133,6 @@ def _prompt(model: LoadedModel, request: Request) -> list[int]:
 def measure(
     model: LoadedModel, engines: tuple[BatchEngine, BatchEngine], requests: Sequence[Request], tokens: int, runs: int
 ) -> dict[str, Any]:
-    """Both ways, so often: some steps of the one, then some of the other."""
     pairs = []
     for _ in range(runs):
         plain, speculative = (Answering(model, engine, requests, tokens) for engine in engines)
@@ -214,7 +212,6 @@ def main(
 
 
 def loaded(name: str, directory: str) -> LoadedModel:
-    """The model of a directory, with what was measured of products."""
     kept = user_cache("benchmarks")
     hashes = ContentHashes(kept / "weights.json")
     return load(name, directory, pool_bytes=_POOL_BYTES, hashes=hashes, speeds=ProductSpeeds(kept / "products.json"))

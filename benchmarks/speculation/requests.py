@@ -93,7 +93,6 @@ REQUESTS: Final = (
 
 
 def together(requests: Sequence[Request], agents: int) -> dict[str, tuple[str, list[Request]]]:
-    """Return requests of so many agents with their kind, by name."""
     if agents == 1:
         return {request.name: (request.kind, [request]) for request in requests}
     of = {kind: [request for request in requests if request.kind == kind] for kind in (REPEATED, PROSE)}

@@ -28,7 +28,6 @@ def key(agent: str) -> types_pb2.AgentKey:
 
 
 def tokens_of(seed: str, tokens: int) -> list[int]:
-    """So many tokens, always the same for a seed."""
     number = int.from_bytes(seed.encode()[-8:], "little")
     return [int(each) for each in np.random.default_rng(number).integers(0, 128256, tokens)]
 

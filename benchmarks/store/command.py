@@ -59,7 +59,6 @@ class Bench:
         self._random = random.Random(0)
 
     async def many_agents(self, data: Path) -> None:
-        """All that is asked where there are many agents."""
         async with serving(data) as store:
             for agent in self._agents:
                 await agent.speak(store, tokens_of(agent.name, TOKENS))

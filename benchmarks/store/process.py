@@ -45,7 +45,7 @@ def written_bytes(pid: int | str = "self") -> int:
 async def serving(
     data: Path, flags: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[StoreProcess]:
-    """Start a store until it is ready. Raises RuntimeError with its log where it ends."""
+    """Start a store until it is ready. Raises RuntimeError."""
     started = time.perf_counter()
     command = (sys.executable, "-m", "cache_service", f"--data={data}", "--metrics=", *flags)
     process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env={**os.environ, **(environment or {})})

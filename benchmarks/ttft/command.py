@@ -52,7 +52,6 @@ class Bench:
         self.output = arguments.output or f"ttft-{model_name(arguments.model)}-{results.backend()}"
 
     async def run(self) -> None:
-        """Everything, in an order in which no measurement disturbs another."""
         lengths, samples = self._arguments.lengths, self._arguments.samples
         await self._agents.remember(FIRST, FIRST_TOKENS)
         for length in lengths:

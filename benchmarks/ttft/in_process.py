@@ -35,7 +35,6 @@ class InProcess:
         self._network, self._mlx_lm, self._scratch = network, MlxLm(network), scratch
 
     def cold(self, token_ids: Sequence[int], save: int = 0) -> float:
-        """Seconds of a BatchGenerator to the first token; KV of the first `save` tokens goes to prompt-cache files."""
         computed = self._mlx_lm.prefill(token_ids)
         if save:
             caches = [_cut(cache, save) for cache in computed.row.caches]
@@ -67,7 +66,6 @@ class InProcess:
 
 
 def _cut(cache: Any, tokens: int) -> KVCache:
-    """A cache of the first tokens only: files are as long as what is in them."""
     cut = KVCache()
     cut.keys, cut.values = (mx.contiguous(side[..., :tokens, :]) for side in (cache.keys, cache.values))
     cut.offset = tokens

@@ -1,1 +1,1 @@
-"""What agents still know in late phases of a workflow."""
+"""Agents' knowledge in late phases of a workflow."""

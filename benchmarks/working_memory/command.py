@@ -1,6 +1,6 @@
-"""What agents still know in late phases of a workflow, what they cannot know, and what it takes.
+"""Agents' knowledge in late phases of a workflow: recall, leaks, and the work that it takes.
 
-    agentmem bench working-memory [--agents 3 5 10 20] [--tokens 2400 1600 1000 700] [--seed 1]
+    agentmem bench working-memory [--agents 3 5 10 20] [--tokens 700] [--seed 1]
 
 Facts are told, filler goes by, then everybody is asked for what it heard, for what only others heard, and for what
 nobody was told. The same workflows run
@@ -63,7 +63,6 @@ class Comparison:
         self._persistent: dict[int, Performance] = {}
 
     def add(self, agents: int, way: str, performance: Performance) -> None:
-        """Score a run; the first of each size is the persistent one, with which the others are compared."""
         first = self._persistent.setdefault(agents, performance)
         found = score(self.scenarios[agents], performance) | {
             "filler_tokens": self.sizes.tokens[agents],
@@ -75,7 +74,6 @@ class Comparison:
 
     @property
     def crowded(self) -> list[int]:
-        """The numbers of agents that do not fit the small pool."""
         return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
 
     def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
@@ -108,7 +106,6 @@ async def on_live_stack(comparison: Comparison) -> int:
 
 
 async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_token: int) -> None:
-    """A run whose agents do not all fit the pool."""
     pool_bytes = comparison.small_pool(agents, kv_bytes_per_token)
     async with running(environment={"AGENTMEM_WORKER_POOL_BYTES": str(pool_bytes)}) as stack:
         await warm_up(stack)
@@ -126,7 +123,6 @@ async def timed(stack: LiveStack, run: Coroutine[Any, Any, Performance]) -> Perf
 
 
 def cpu_seconds(stack: LiveStack) -> float:
-    """What the worker has taken so far, of all cores together."""
     times = stack.process("worker").cpu_times()
     return float(times.user + times.system)
 
@@ -139,7 +135,6 @@ async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Perfo
 
 
 async def warm_up(stack: LiveStack) -> None:
-    """The first turn of a worker is slower than others."""
     await stack.ask("warm-up", messages=chat([("user", "Hello.")]))
 
 
@@ -179,23 +174,14 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def sizes_of(arguments: argparse.Namespace) -> Sizes:
-    agents, tokens = arguments.agents, arguments.tokens
-    if tokens is None:
-        tokens = [_TOKENS.get(each, min(_TOKENS.values())) for each in agents]
-    elif len(tokens) == 1:
-        tokens = tokens * len(agents)
-    elif len(tokens) != len(agents):
-        raise SystemExit("give --tokens once, or once for each of --agents")
-    if min(agents) < 3:
-        raise SystemExit("--agents must be 3 or more: two who know, and one who does not")
-    killed = [each for each in agents if each in arguments.killed]
-    return Sizes(dict(zip(agents, tokens, strict=True)), killed, arguments.seed)
+    tokens = {each: arguments.tokens or _TOKENS.get(each, min(_TOKENS.values())) for each in arguments.agents}
+    return Sizes(tokens, [each for each in arguments.agents if each in arguments.killed], arguments.seed)
 
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    parser.add_argument("--agents", type=int, nargs="+", default=list(_TOKENS))
-    parser.add_argument("--tokens", type=int, nargs="+", help="of filler in each agent's ledger, for each of --agents")
+    parser.add_argument("--agents", type=options.at_least(3), nargs="+", default=list(_TOKENS))
+    parser.add_argument("--tokens", type=int, help="of filler in each agent's ledger (default: 2400 to 700)")
     parser.add_argument("--killed", type=int, nargs="*", default=[10], help="of --agents, those with a SIGKILL, too")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="working-memory-demo-cpu", help="name of the file under benchmarks/results")

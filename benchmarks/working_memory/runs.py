@@ -16,8 +16,7 @@ _JOINED = 20
 
 
 async def perform(stack: LiveStack, scenario: Scenario, request_id: str, kill_in: str = "") -> Performance:
-    """Run a scenario; worker and store die by SIGKILL in the first turns of `kill_in`. Raises RuntimeError if it
-    fails."""
+    """Raises RuntimeError."""
     request = workflow_pb2.RunWorkflowRequest(request_id=request_id, definition_yaml=json.dumps(scenario.definition))
     performance, killing, began = Performance(), None, 0.0
     async with AsyncClient(stack.addresses["grpc"]) as client:

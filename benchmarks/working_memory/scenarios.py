@@ -22,7 +22,7 @@ from benchmarks.demo_model.world import AGENTS, ENTITIES, HELD_OUT_STRIDE, Fact,
 JUDGE = "judge"
 """Hears the answers, and is not counted among the agents."""
 ASKED = ("known", "known", "withheld", "known", "never told")
-"""What an agent's questions are about, in turns; "withheld" is what others were told."""
+"""Subjects of an agent's questions, in turns; "withheld" is what others were told."""
 _TALKS = (0.15, 0.25, 0.6)
 """Shares of the filler after what is public, what is private, and what was passed on."""
 _LARGEST_TALK = 2500
@@ -64,7 +64,7 @@ class Scenario:
     phases: list[str] = field(default_factory=list)
 
     def could_know(self, agent: str, phase: str) -> frozenset[Fact]:
-        """All that an agent could know at the end of a phase; the judge could know everything."""
+        """All that an agent could know at the end of a phase."""
         if agent == JUDGE:
             return frozenset(self.facts)
         until = self.phases.index(phase)
@@ -72,13 +72,11 @@ class Scenario:
 
 
 def make_scenario(agents: int, tokens: int, seed: int) -> Scenario:
-    """A scenario of 3 agents or more, with ledgers of about `tokens` tokens. Deterministic."""
+    """A scenario of 3 agents or more, with ledgers of about `tokens` tokens."""
     return _Writer(agents, tokens, random.Random(f"{seed}/{agents}")).scenario()
 
 
 class _Writer:
-    """Writes one scenario."""
-
     def __init__(self, agents: int, tokens: int, rng: random.Random) -> None:
         self._rng = rng
         self._agents = tuple(rng.sample(AGENTS, agents))
@@ -124,7 +122,6 @@ class _Writer:
         return self._rng.sample(others, min(len(others) - 1, self._rng.randint(1, 2)))
 
     def _say(self, channel: str, speakers: Sequence[str], to: Mapping[str, list[str]]) -> None:
-        """Each speaker says a new fact; without `to` before all. In private they speak at the same time."""
         told = {speaker: next(self._facts) for speaker in speakers}
         self._told += told.values()
         everybody = len(speakers) == len(self._agents)
@@ -144,7 +141,6 @@ class _Writer:
                 self._learned[listener][fact] = Learned(number, channel)
 
     def _relay(self) -> None:
-        """In pairs, each is asked for what it knew before. Of an odd number one stays out."""
         circle = self._rng.sample(self._agents, len(self._agents))
         pairs = list(zip(circle[::2], circle[1::2], strict=False))
         asked = {}
@@ -190,7 +186,6 @@ class _Writer:
         return questions
 
     def _topics(self, agent: str) -> dict[str, list[tuple[Kind, str, str, str]]]:
-        """Topics of an agent: first whispers, then one fact for each way to learn."""
         known = self._rng.sample(list(self._learned[agent].items()), len(self._learned[agent]))
         ways = {learned.how: fact for fact, learned in known}
         first = sorted(self._rng.sample(list(ways.values()), len(ways)), key=lambda fact: fact != ways.get("whisper"))
@@ -227,7 +222,6 @@ class _Writer:
 
 
 def _facts(rng: random.Random) -> Iterator[Fact]:
-    """Facts in any order, held out from training; no entity and no value comes twice."""
     values: set[str] = set()
     for kind, entity in rng.sample(ENTITIES, len(ENTITIES)):
         held_out = kind.values[-kind.entities.index(entity) % HELD_OUT_STRIDE :: HELD_OUT_STRIDE]

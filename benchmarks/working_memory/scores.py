@@ -1,4 +1,4 @@
-"""What a run of a scenario was worth: what was recalled, what leaked, and what it took. Pure."""
+"""Scores of a run: recall, leaks and work. Pure."""
 
 import re
 import statistics
@@ -35,7 +35,7 @@ class Performance:
     works: list[Work] = field(default_factory=list)
     seconds: float = 0.0
     notices: dict[str, Any] = field(default_factory=dict)
-    """What else is to be told, such as an outage."""
+    """Further figures, such as an outage."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class Leak:
 
 
 def misses(scenario: Scenario, performance: Performance) -> list[Miss]:
-    """All questions whose answer is not word for word as expected."""
     answers = {(work.phase, work.agent): work.text.strip() for work in performance.works if work.kind == "turn"}
     return [
         Miss(question.phase, question.agent, question.how, question.expected, said)
@@ -88,7 +87,6 @@ def _values_beyond(scenario: Scenario, work: Work) -> Iterator[str]:
 
 
 def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
-    """The figures of a run, with its raw samples."""
     missed, leaked = misses(scenario, performance), leaks(scenario, performance)
     works, waits = performance.works, [work for work in performance.works if work.kind != "silent"]
     first = [work.seconds_to_first_token for work in waits]
@@ -114,7 +112,6 @@ def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
 
 
 def differing(one: Performance, other: Performance) -> int:
-    """Number of texts that differ, each agent's in its order."""
     first, second = _texts(one), _texts(other)
     return sum(
         mine != yours

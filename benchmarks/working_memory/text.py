@@ -39,7 +39,7 @@ class TextRun:
         self._performance = Performance()
 
     async def perform(self) -> Performance:
-        """Run it to its end. Raises AioRpcError, in a group."""
+        """Raises AioRpcError."""
         program = Program(self._definition)
         said: dict[str, str] = {}
         began = time.monotonic()

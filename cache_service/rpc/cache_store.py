@@ -67,7 +67,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         opened = await self._database.read(turns.open_agent, key, known, request.request_id)
         if opened.turn is not None:
             await self._database.settle()  # it will be answered as committed, and who committed it may not know that
-        files, evicted, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
+        files, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
         on_nodes: list[FileRow] = []
         copies: list[Object] = []
         missing = set(names) - {file.name for file in files}
@@ -87,10 +87,17 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             ledger=None if opened.ledger is None else opened.ledger.to_proto(),
             files=[*self._messages(files), *remote],
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
-            evicted=evicted and not remote,
+            evicted=not remote and await self._was_evicted(opened.version.uid, speaker if missing else None),
             kv_fingerprint=fingerprint,
             context_policy=types_pb2.ContextPolicy.ValueType(opened.context_policy),
         )
+
+    async def _was_evicted(self, uid: str, speaker: AgentKey | None) -> bool:
+        """`speaker` asks for files of no agent in particular."""
+        if not uid and speaker is not None and speaker.agent_id:
+            state = await self._database.read(agents.find, speaker)
+            uid = "" if state is None else state.version.uid
+        return bool(uid) and await self._rows.read(holding.was_evicted, uid)
 
     async def FetchBlocks(self, request: pb.FetchBlocksRequest, context: Context) -> pb.FetchBlocksResponse:
         namespace = check_text("namespace", request.namespace)
@@ -228,10 +235,9 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
 def _found(
     connection: sqlite3.Connection, namespace: str, names: Sequence[FileName], uid: str
-) -> tuple[list[FileRow], bool, str]:
-    """Return which of these files are here, whether the agent was evicted, and its fingerprint, by warm.db."""
-    files = references.find(connection, namespace, dict.fromkeys(names))
-    return files, holding.was_evicted(connection, uid), holding.fingerprint(connection, uid)
+) -> tuple[list[FileRow], str]:
+    """Return which of these files are here, and the agent's fingerprint, by warm.db."""
+    return references.find(connection, namespace, dict.fromkeys(names)), holding.fingerprint(connection, uid)
 
 
 def _copies(connection: Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:

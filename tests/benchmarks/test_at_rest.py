@@ -2,13 +2,15 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 
 from benchmarks import at_rest
 from benchmarks.at_rest import FIRST, LATER, MLX_LM, Start, Started
-from benchmarks.live import MODULES, scratch
+from benchmarks.live import MODULES
+from benchmarks.peers.servers import Agentmem, MlxLm, Server
 
 ALONE = Start(2.0, {"mlx_lm": 1.5}, {"mlx_lm": 100_000_000})
 STACK = Start(
@@ -20,25 +22,18 @@ IDLE = {LATER: {"up": 0.0, "store": 0.001, "worker": 0.002, "gateway": 0.001}, M
 
 
 @pytest.mark.slow
-async def test_agentmem_answers_and_is_known_by_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "names"), [(Agentmem, {"up", *MODULES}), (MlxLm, {"mlx_lm"})])
+async def test_a_server_answers_and_is_known_by_its_processes(
+    kind: type[Server], names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
-    with scratch() as root:
-        began = time.monotonic()
-        async with at_rest.agentmem(root) as started:
-            took = time.monotonic() - began
-            assert set(started.processes) == {"up", *MODULES}
-        start = started.start
-        assert 0 < start.answered < took
-        assert all(seconds > 0 for seconds in start.processor.values())
-        assert not any(process.is_running() for process in started.processes.values())
-
-
-@pytest.mark.slow
-async def test_mlx_lm_answers_and_ends() -> None:
-    async with at_rest.mlx_lm() as started:
-        assert started.start.processor["mlx_lm"] > 0
-        assert started.start.rss["mlx_lm"] > 50_000_000
-    assert not started.processes["mlx_lm"].is_running()
+    began = time.monotonic()
+    async with at_rest.started(kind, tmp_path) as server:
+        took = time.monotonic() - began
+        assert set(server.processes) == names
+    assert 0 < server.start.answered < took
+    assert all(seconds > 0 for seconds in server.start.processor.values())
+    assert not any(process.is_running() for process in server.processes.values())
 
 
 async def test_a_process_that_computes_is_not_at_rest() -> None:

@@ -22,8 +22,8 @@ def test_every_line_is_one_that_its_benchmark_takes(line: str) -> None:
 
 def test_commands(tmp_path: Path) -> None:
     place = tmp_path / "with space"
-    found = commands("gpu", place, ["ttft", "quality", "memory"])
-    assert [line[0] for line in found] == ["ttft", "memory", "quality"], "in the order of the series"
+    found = commands("gpu", place, ["quality", "ttft", "restart"])
+    assert [line[0] for line in found] == ["ttft", "restart", "quality"], "in the order of the series"
     assert f"llama-3.1-8b={place}/llama-3.1-8b" in found[0]
     with pytest.raises(ValueError, match="cpu: lookahead, speed; its parts are: memory, store"):
         commands("cpu", place, ["memory", "speed", "lookahead"])

@@ -33,7 +33,7 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
-from benchmarks.scraping import free_ports
+from benchmarks.ports import free_ports
 from tests import blas, scratch
 from tests.system.forked import Forked
 from tests.system.hosted import Hosted

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.cluster import failover
+from benchmarks.cluster.clients import Spoken
 from benchmarks.cluster.failover import DATABASE, KILLED, LEFT
-from benchmarks.cluster.speakers import Spoken
+from benchmarks.cluster.history import Outcome
 from tests import postgres
 from tests.cluster.nodes import Node
 
@@ -28,7 +29,7 @@ async def test_agents_speak_again_and_no_turn_is_lost() -> None:
 
 
 def spoken(agent: str, first: float, door: int = 0, failures: tuple[str, ...] = ()) -> Spoken:
-    return Spoken(agent, f"{agent}-{first}", first - 1, first, first + 1, (), door, failures)
+    return Spoken(agent, f"{agent}-{first}", first - 1, first + 1, Outcome.OK, (), first, door, failures)
 
 
 def test_the_first_token_after_a_loss_is_the_earliest() -> None:

@@ -59,16 +59,9 @@ def test_the_small_pool_holds_four_of_the_longest_ledgers() -> None:
     [
         ({}, {3: 2400, 5: 1600, 10: 1000, 20: 700}, [10]),
         ({"agents": [3, 7]}, {3: 2400, 7: 700}, []),
-        ({"agents": [3, 10], "tokens": [90]}, {3: 90, 10: 90}, [10]),
-        ({"agents": [3, 10], "tokens": [90, 80], "killed": [3]}, {3: 90, 10: 80}, [3]),
+        ({"agents": [3, 10], "tokens": 90, "killed": [3]}, {3: 90, 10: 90}, [3]),
     ],
 )
 def test_sizes(asked: dict[str, Any], tokens: dict[int, int], killed: list[int]) -> None:
     arguments = {"agents": [3, 5, 10, 20], "tokens": None, "killed": [10], "seed": 1} | asked
     assert sizes_of(argparse.Namespace(**arguments)) == Sizes(tokens, killed, 1)
-
-
-@pytest.mark.parametrize("asked", [{"agents": [2]}, {"agents": [3, 5, 10], "tokens": [9, 9]}])
-def test_sizes_that_make_no_sense(asked: dict[str, Any]) -> None:
-    with pytest.raises(SystemExit, match="--"):
-        sizes_of(argparse.Namespace(**({"tokens": None, "killed": [], "seed": 1} | asked)))

@@ -103,7 +103,8 @@ async def test_mistakes_have_their_places(worker: ScriptedWorker, run_dir: Path)
         text = FILE.replace("${topic}", "${subject}")
         checked = (await http.post(f"{RUNS}/check", json={"definition_yaml": text})).json()
         [mistake] = checked["mistakes"]
-        assert (mistake["line"], mistake["column"]) == (4, text.splitlines()[3].index("${") + 1)
+        at = text.splitlines()[3].index("prompts: ") + len("prompts: ") + 1
+        assert (mistake["line"], mistake["column"]) == (4, at)
         assert mistake["field"] == "phases[0].prompts"
         assert "subject" in mistake["problem"]
         assert (checked["name"], checked["agents"]) == ("", [])

@@ -1,17 +1,7 @@
-"""A service's page of metrics, read by a benchmark, and ports for services."""
+"""Ports for services."""
 
-import asyncio
 import secrets
 import socket
-import time
-import urllib.request
-
-from gateway.pages import Page
-
-
-async def scrape(url: str) -> Page:
-    """Read a page. Raises OSError, and ValueError where it is none of metrics."""
-    return Page.parse(await asyncio.to_thread(_text, url), time.monotonic())
 
 
 def free_ports(count: int, among: range = range(30_000, 32_000)) -> int:
@@ -29,8 +19,3 @@ def _free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _text(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read().decode())
