@@ -47,6 +47,7 @@ lint: setup  ## style and common bugs
 	$(BIN)/ruff format --check $(PACKAGES)
 	$(BIN)/ruff check $(PACKAGES)
 	$(BIN)/buf lint
+	$(BIN)/python -m tests.english --check
 
 types: setup  ## mypy --strict
 	$(BIN)/mypy

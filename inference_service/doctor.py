@@ -1,7 +1,4 @@
-"""The worker's checks for `agentmem doctor`, in the environment that the worker gets: a preloaded BLAS is measured.
-
-They load no weights, fetch nothing and write nothing.
-"""
+"""The worker's checks for `agentmem doctor`, in the worker's environment. They load, fetch and write nothing."""
 
 import asyncio
 import os
@@ -37,7 +34,7 @@ SETTINGS = WorkerSettings
 _CPU_WIDTH, _GPU_WIDTH = 512, 4096
 _MOST_SECONDS, _END_SECONDS = 0.5, 5.0
 _SLOW_CPU = 20e9
-"""Operations per second: the reference BLAS reaches 7e9 on two cores, OpenBLAS 222e9."""
+"""Operations per second: on two cores the reference BLAS reaches 7e9, OpenBLAS 222e9."""
 
 _LITTLE_BYTES = 256 << 20
 _FIT = ("context_length", "own_context_length", "pool_bytes", "batch_bytes", "agent_bytes", "agents")
@@ -45,7 +42,7 @@ _BLAS = "apt-get install libopenblas0-pthread; `agentmem up` then preloads it in
 
 
 def checks(settings: WorkerSettings) -> Checks:
-    """Return the checks: one for each model, or one that says why none is registered."""
+    """Return the checks: one for each model, or one that says why there is none."""
     checks: Checks = {"backend": backend, "matrix products": matrix_products, "memory": partial(memory, settings)}
     offline = settings.offline or constants.is_offline_mode()
     try:
@@ -57,7 +54,7 @@ def checks(settings: WorkerSettings) -> Checks:
 
 
 def backend() -> Findings:
-    """Check which device MLX computes on, and whether there is a better one."""
+    """Check MLX's device, and whether there is a better one."""
     name = "CPU" if device.on_cpu() else "Metal" if mx.metal.is_available() else "CUDA"
     info = mx.device_info()
     about = f"MLX {metadata.version('mlx')} on {name}: {info.get('device_name', info.get('architecture', 'unknown'))}"
@@ -67,14 +64,14 @@ def backend() -> Findings:
 
 
 def nvidia_gpus(proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("/dev")) -> int:
-    """Return how many NVIDIA GPUs the driver knows; in containers, how many devices were passed in."""
+    """Count the NVIDIA GPUs of the driver, or in containers the devices passed in."""
     if proc.is_dir():
         return len(os.listdir(proc))
     return sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in os.listdir(dev)) if dev.is_dir() else 0
 
 
 def matrix_products() -> Findings:
-    """Check the speed of float32 matrix products, for half a second after a first one."""
+    """Check float32 matrix products, for half a second."""
     width = _CPU_WIDTH if device.on_cpu() else _GPU_WIDTH
     a, b = (mx.random.normal((width, width)) for _ in range(2))
     mx.eval(a @ b)
@@ -87,7 +84,7 @@ def matrix_products() -> Findings:
 
 
 def judge_products(flops: float, openblas: bool | None) -> Finding:
-    """Return what so many operations per second mean, with or without `openblas`; None: it makes no difference."""
+    """Judge operations per second, with or without `openblas`; None: no difference."""
     found, facts = f"{flops / 1e9:,.0f} GFLOP/s in float32", {"flops": round(flops), "openblas": bool(openblas)}
     if openblas is not None:
         found = f"{found}, with{'' if openblas else 'out'} OpenBLAS"
@@ -97,7 +94,7 @@ def judge_products(flops: float, openblas: bool | None) -> Finding:
 
 
 def memory(settings: WorkerSettings) -> Findings:
-    """Check the host's memory as it is now, and a GPU's own; a worker that runs has taken its own."""
+    """Check the host's free memory and the GPU's; a running worker has taken its own."""
     total, available = host_memory.total_bytes(), host_memory.available_bytes()
     share, left = device.share_bytes(), max(0, device.obtainable_bytes(settings.free_memory_floor))
     wanted = min(share, settings.pool_bytes or share)
@@ -121,7 +118,7 @@ def memory(settings: WorkerSettings) -> Findings:
 
 
 def _model(model: RegisteredModel, settings: WorkerSettings, offline: bool) -> Findings:
-    """Check that the worker could load the model if it were alone. Raise AgentmemError."""
+    """Check that the worker could load the model alone. Raises AgentmemError."""
     source = model.source
     if offline or is_directory(source) or is_path(source) or cached(source):
         return [asyncio.run(_opened(model, settings))]
@@ -142,7 +139,7 @@ async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
 
 
 def _fitting(info: ModelInfo, limits: MemoryLimits, settings: WorkerSettings) -> Finding:
-    """Return what the model takes of the device's memory, and what is left for agents; activations are estimated."""
+    """Return the model's memory, with estimated activations, and room for agents."""
     found = fit(info, limits, replace(KVLimits.of(settings), context_length=info.spec.context_length))
     weights, activations = found.needs.weight_bytes, found.needs.activation_bytes
     facts = {"weight_bytes": weights, "activation_bytes": activations, **{each: getattr(found, each) for each in _FIT}}

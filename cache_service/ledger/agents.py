@@ -1,7 +1,4 @@
-"""Agents: their rows, what they look like from outside, and how they are found, listed and deleted.
-
-Functions of a connection; they run inside the caller's transaction.
-"""
+"""Agents: their rows, listing and deletion. Functions of a connection, inside the caller's transaction."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +18,7 @@ DEFAULT_CONTEXT_POLICY = int(types_pb2.CONTEXT_POLICY_TRIM)
 
 
 class Conversation(NamedTuple):
-    """What FindAgent looks for: the label, how many messages, and the last link of their hash chain."""
+    """A conversation for FindAgent: its label, number of messages, and the last hash of their chain."""
 
     label: str
     messages: int
@@ -32,7 +29,7 @@ NO_CONVERSATION = Conversation("", 0, b"")
 
 
 class State(NamedTuple):
-    """An agent's present state; no `context_policy` (0) where there is no agent."""
+    """An agent's present state; `context_policy` is 0 without an agent."""
 
     version: Version
     head: Head
@@ -43,7 +40,7 @@ class State(NamedTuple):
 class Agent(NamedTuple):
     """One memory as GetAgent and ListAgents show it. Times are nanoseconds, since 1970 or the last use.
 
-    What is warm of it is not the ledger's to know: see `with_warmth`.
+    The ledger does not know what is warm: see `with_warmth`.
     """
 
     key: AgentKey
@@ -56,7 +53,7 @@ class Agent(NamedTuple):
     blocks: int
     warm_tokens: int
     remote: int
-    """1 where some of its KV is in the object store, else 0; `pinned` likewise."""
+    """1 if some of its KV is in the object store, else 0, as `pinned`."""
     created: int
     updated: int
     pinned: int
@@ -65,17 +62,16 @@ class Agent(NamedTuple):
     context_policy: int
     template_time: str
     forked_from: str | None = None
-    """The agent that it was forked from, while that is there, and the version of it."""
+    """The agent it was forked from, while that exists, and its version."""
     forked_version: int | None = None
 
     def with_warmth(self, warmth: Warmth) -> "Agent":
-        """The same, with what is on the disk."""
         size, files, blocks, tokens = warmth
         return self._replace(warm_bytes=size, warm_files=files, blocks=blocks, warm_tokens=tokens)
 
 
 def ask_state(connection: Connection, key: AgentKey) -> Callable[[], Any]:
-    """Ask for an agent's state, which `asked_state` reads."""
+    """Send a query for `asked_state`."""
     return ask(
         connection,
         "SELECT uid, version, revision, head_segment, tokens, text_bytes, turns, label, messages, message_hash,"
@@ -86,18 +82,17 @@ def ask_state(connection: Connection, key: AgentKey) -> Callable[[], Any]:
 
 
 def asked_state(asked: Callable[[], Any]) -> State | None:
-    """The state that was asked for; None if there is no agent."""
+    """Return the state of `ask_state`; None if there is no agent."""
     row = asked()
     return None if row is None else State(Version(*row[:3]), Head(*row[3:7]), Conversation(*row[7:10]), row[10])
 
 
 def find(connection: Connection, key: AgentKey) -> State | None:
-    """The agent's present state; None if it does not exist."""
     return asked_state(ask_state(connection, key))
 
 
 def existing(connection: Connection, key: AgentKey) -> State:
-    """The agent's present state. Raises NotFound."""
+    """Raises NotFound."""
     state = find(connection, key)
     if state is None:
         raise NotFound("agent", key.agent_id)
@@ -115,7 +110,7 @@ def create(
     idle_times: IdleTimes = NEVER,
     source: Version | None = None,
 ) -> None:
-    """A new agent, at this version; `source` is what it is a fork of."""
+    """Make an agent at this version; `source` is what it is a fork of."""
     row = {
         "uid": version.uid,
         **key._asdict(),
@@ -130,7 +125,7 @@ def create(
 
 
 def change(connection: Connection, /, key: AgentKey, **columns: int | None) -> Agent:
-    """Set `pinned`, `context_policy`, or `ttl` and `delete_after` (see IdleTimes); the agent. Raises NotFound."""
+    """Set `pinned`, `context_policy`, or `ttl` and `delete_after`. Raises NotFound."""
     assignments = ", ".join(f"{column} = :{column}" for column in columns)
     connection.execute(
         f"UPDATE agents SET {assignments}"
@@ -141,29 +136,26 @@ def change(connection: Connection, /, key: AgentKey, **columns: int | None) -> A
 
 
 def advance(connection: Connection, version: Version, head: Head, conversation: Conversation, now: Moment) -> None:
-    """Move an agent, whose state was found in this transaction, to a new version with a new head."""
+    """Move an agent, whose state this transaction has read, to a new version."""
     columns = _columns(version, head, conversation, now)
     assignments = ", ".join(f"{column} = ?" for column in columns)
     connection.execute(f"UPDATE agents SET {assignments} WHERE uid = ?", (*columns.values(), version.uid))
 
 
 def may_publish(connection: Connection, uid: str) -> bool:
-    """Whether files of this agent are welcome: it exists, or (uid "") it does not exist yet."""
+    """Return whether an agent's files are accepted: it exists, or (uid "") does not exist yet."""
     return not uid or connection.execute("SELECT 1 FROM agents WHERE uid = ?", (uid,)).fetchone() is not None
 
 
 def described(connection: Connection, key: AgentKey) -> Agent:
-    """One agent. Raises NotFound."""
+    """Raises NotFound."""
     for agent in page(connection, key, None, 1):
         return agent
     raise NotFound("agent", key.agent_id)
 
 
 def page(connection: Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
-    """Agents of `key.namespace` in the order of (agent_id, model_id), from beyond `after` on.
-
-    An empty agent_id or model_id in `key` means any.
-    """
+    """Return agents of `key.namespace` by (agent_id, model_id), after `after`. An empty agent_id or model_id is any."""
     condition, values = _matching(key)
     beyond = "" if after is None else " AND (a.agent_id, a.model_id) > (?, ?)"
     rows = connection.execute(_PAGE.format(condition=condition + beyond), (*values, *(after or ()), limit))
@@ -171,10 +163,9 @@ def page(connection: Connection, key: AgentKey, after: tuple[str, str] | None, l
 
 
 def delete(connection: Connection, key: AgentKey) -> int:
-    """Erase an agent (on all models if model_id is empty): turns, snapshots, segments; how many there were.
+    """Erase an agent (on all models if model_id is empty); return how many there were.
 
-    What others build on of its segments stays. Files follow (see kv_changes), also those of turns that were never
-    committed, even where the agent does not exist.
+    Segments that others build on stay. Files follow (see kv_changes), even of turns that were never committed.
     """
     condition, values = _matching(key)
     found = f"SELECT a.uid FROM agents AS a WHERE {condition}{differences(connection).for_change}"
@@ -192,14 +183,14 @@ def delete(connection: Connection, key: AgentKey) -> int:
 
 
 def count(connection: Connection) -> tuple[int, set[str]]:
-    """How many agents there are, and which of them have KV in the object store."""
+    """Return the number of agents, and those with KV in the object store."""
     (agents,) = connection.execute("SELECT count(*) FROM agents").fetchone()
     return int(agents), object_references.remote_uids(connection)
 
 
 _FORGET_SOURCE = "UPDATE agents SET forked_uid = NULL, forked_version = NULL WHERE forked_uid = ?"
 
-# The page first, then its objects.
+# The page, then its objects.
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
@@ -213,7 +204,7 @@ _PAGE = (
 
 
 def _columns(version: Version, head: Head, conversation: Conversation, now: Moment) -> dict[str, Any]:
-    """The columns that change with an agent's version."""
+    """Return the columns that change with a version."""
     return {
         "version": version.number,
         "revision": version.revision,

@@ -1,6 +1,6 @@
-"""Forks, cuts and returns: new states of agents that are made of old ones, by reference. Functions of a connection.
+"""Forks, cuts and returns: new states made of old ones, by reference. Functions of a connection.
 
-Each costs rows, whatever the length of the ledger: a head of the segment tree, and what becomes of the state's files.
+Each costs a few rows, whatever the ledger's length.
 """
 
 import logging
@@ -25,20 +25,19 @@ from cache_service.ledger.snapshots import Snapshot
 log = logging.getLogger(__name__)
 
 _NEWEST = 16
-"""How many snapshots a prompt is compared with; reading one of 32K tokens takes 2 ms."""
+"""Snapshots compared with a prompt; reading one of 32K tokens takes 2 ms."""
 
 
 class _Kept(NamedTuple):
-    """A state that is still there: its ledger, what FindAgent finds it by, and its KV: the objects that it consists of,
-    and whose first tokens it has, by uid and snapshot.
-    """
+    """A state that is kept: its ledger, conversation, objects, and the state (uid, snapshot) whose first tokens it
+    has."""
 
     head: Head
     conversation: Conversation
     objects: set[FileName]
     source: tuple[str, int]
     tokens: int
-    """Of the source that it has: `WHOLE`, or where the two part."""
+    """Tokens of the source that it has: `WHOLE`, or up to where they part."""
 
 
 def fork(
@@ -51,10 +50,9 @@ def fork(
     now: Moment,
     at_revision: bytes = b"",
 ) -> Agent:
-    """A second agent with the state of the first, or of its first tokens; it has a uid and versions of its own.
+    """Make a second agent with the first one's state, or its first tokens.
 
-    Raises NotFound for the agent, or for a version that is not kept or has another revision, AlreadyExists, and
-    InvalidArgument for more tokens than there are.
+    Raises NotFound for the agent or version, AlreadyExists, and InvalidArgument for more tokens than there are.
     """
     state = agents.existing(connection, key)
     if agents.find(connection, target) is not None:
@@ -77,9 +75,9 @@ def trim(
     now: Moment,
     if_revision: bytes = b"",
 ) -> Agent:
-    """Cut the ledger, as a new version. Where there is nothing to drop, or it was done before, nothing changes.
+    """Cut the ledger, as a new version. Nothing changes if nothing is dropped, or a repetition succeeded before.
 
-    Raises NotFound, Aborted if the version is not `if_version` (with `if_revision`, unless that is empty), and
+    Raises NotFound, Aborted for another version than `if_version` (and `if_revision`, unless empty), and
     InvalidArgument for more tokens than there are.
     """
     state = agents.existing(connection, key)
@@ -94,7 +92,7 @@ def trim(
 
 
 def restore(connection: Connection, key: AgentKey, name: str, now: Moment) -> Agent:
-    """Make a snapshot's state the agent's, as a new version; nothing changes if it is. Raises NotFound."""
+    """Return to a snapshot's state, as a new version, unless it is the present one. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
     return _move(connection, key, state, _kept_by(connection, state, snapshot), now)
@@ -108,17 +106,17 @@ def find_snapshot(
     common_tokens: int,
     tokenizer_hash: str,
 ) -> tuple[Version, Ledger] | None:
-    """Of the newest snapshots of the agent, the one whose text shares the longest beginning with `text`.
+    """Return the newest snapshot whose text shares the longest beginning with `text`.
 
-    None unless it shares more than `common_tokens` tokens, which the state `base` does, and the agent is in that
-    state. Snapshots of other tokenizers, and damaged ones, are passed over.
+    It must share more than `common_tokens` tokens, as the state `base` does, which the agent must be in. Snapshots of
+    other tokenizers, and damaged ones, are skipped.
     """
     state = agents.find(connection, key)
     if state is None or state.version != base:
         return None
     best, most = None, 0
     for snapshot in snapshots.page(connection, key, None, _NEWEST):
-        # With more tokens of the present state than the prompt has, it leaves the prompt where that state does.
+        # If it shares more with the present state than the prompt does, it departs from the prompt where that does.
         shared = segments.common_tokens(connection, state.head, snapshot.head)
         if shared > common_tokens or segments.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
             continue
@@ -146,7 +144,6 @@ def return_to(connection: Connection, key: AgentKey, state: State, version: int,
 
 
 def _common_bytes(a: bytes, b: bytes) -> int:
-    """Length of the common beginning, in bytes."""
     size = min(len(a), len(b))
     differ = np.frombuffer(a, np.uint8, size) != np.frombuffer(b, np.uint8, size)
     return int(differ.argmax()) if differ.any() else size
@@ -165,8 +162,8 @@ def _move(
     if kept.head == state.head and not always:
         return agents.described(connection, key)
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
-    # The automatic snapshot takes what the agent has now, so it comes first; but what it pushes out may be the snapshot
-    # that is restored, so the new head has to stand before anything is let go.
+    # The automatic snapshot is of the present state, so it comes first; but it may push out the snapshot that is
+    # restored, so the new head must exist before that is dropped.
     pushed_out = snapshots.add_automatic(connection, key, state, now) if drops_tokens else []
     version = versions.following(state.version)
     agents.advance(connection, version, kept.head, kept.conversation, now)
@@ -176,15 +173,15 @@ def _move(
 
 
 def _give(connection: Connection, key: AgentKey, version: Version, kept: _Kept) -> None:
-    """Let an agent, now at `version`, have the KV of a state."""
+    """Give an agent, now at `version`, a state's KV."""
     object_references.give(connection, version.uid, kept.objects)
     kv_changes.give(connection, key.namespace, version, kept.source, kept.tokens)
 
 
 def _state(connection: Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
-    """The state that an agent had at a version: its present one, a snapshot's, or the end of a turn still kept.
+    """Return the agent's state at a version: its present one, a snapshot's, or the end of a turn.
 
-    Raises NotFound, also where the version has another revision than `revision`; b"": any.
+    Raises NotFound, also for another revision than `revision`, unless that is b"".
     """
     uid = state.version.uid
     if version == state.version.number:
@@ -197,7 +194,7 @@ def _state(connection: Connection, state: State, version: int, revision: bytes =
         _check_revision(version, snapshot.version.revision, revision)
         return _kept_by(connection, state, snapshot)
     if lock := differences(connection).for_change:
-        # Only other agents may stand on it still: who leaves it last cuts or erases it.
+        # Only other agents may still use it: the last one to leave cuts or erases it.
         which = "SELECT 1 FROM segments WHERE id = (SELECT segment FROM turns WHERE uid = ? AND version = ?)"
         connection.execute(f"{which}{lock}", (uid, version)).fetchone()
     row = connection.execute(
@@ -236,7 +233,7 @@ def _cut_head(connection: Connection, head: Head, tokens: int) -> Head:
 
 
 def _is_repeated(connection: Connection, state: State, keep_tokens: int, if_version: int, if_revision: bytes) -> bool:
-    """Whether the present state is what this trim of `if_version` has made."""
+    """Return whether this trim of `if_version` made the present state."""
     if state.version.number != if_version + 1:
         return False
     before = snapshots.of_version(connection, state.version.uid, if_version)

@@ -1,14 +1,11 @@
-"""The time by which agents are idle: it goes on as time does, whatever is done to the machine's clock.
+"""The time of idle agents, which steps of the machine's clock do not affect, since expired agents are deleted for good.
 
-A machine's clock is set: by NTP, by hand, by a host. An agent whose idle time is over is deleted for good, so no step
-of that clock may count as idle time. The rule, as README has it:
+- While the machine is up, asleep or not, time since boot counts; restarts of the store change nothing.
+- Time while the machine was off is known from the clock. It counts once the store has run for an hour on an even clock;
+a
+  step within that hour corrects it, and the hour begins again. Time never goes back.
 
-- While the machine is up, asleep or not, time is what passes since its boot, which cannot be set; a restart of the
-  store changes nothing.
-- How long the machine was off is known from the clock alone. That time counts once the store has run for an hour on a
-  clock that goes evenly; a step within that hour corrects it, and the hour begins anew. Time never goes back.
-
-What this costs: a virtual machine that was paused, or whose disk was restored, may count less than has passed.
+A paused virtual machine, or a restored disk, may count less than has passed.
 """
 
 import ctypes
@@ -23,18 +20,18 @@ from cache_service.ledger.database import Database
 
 _SECOND: Final = 10**9
 SETTLING: Final = 3600 * _SECOND
-"""How long the clock has to go evenly until time that the machine was off counts, in nanoseconds."""
+"""Nanoseconds of an even clock until time off counts."""
 STEP: Final = 5 * _SECOND
-"""What a clock that is not set loses or gains between two readings at most; they are seconds apart."""
+"""The largest drift between two readings, seconds apart, of a clock that is not set."""
 _KEPT: Final = 600 * _SECOND
-"""How often the time is written down, so that little of it is lost where the machine fails."""
+"""Interval of writing the time down."""
 
 BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' monotonic one counts sleep, too
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Reading(NamedTuple):
-    """The machine's clocks: which boot it is ("" if unknown), nanoseconds since then, and nanoseconds since 1970."""
+    """The machine's clocks: its boot ("" if unknown), nanoseconds since then, and since 1970."""
 
     boot: str
     awake: int
@@ -42,16 +39,16 @@ class Reading(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Now, as people's clocks have it, which is what is shown; and by the store's own, which says who is idle."""
+    """Now, by people's clocks, and by the store's own, for idle times."""
 
     wall: int
     used: int
 
 
 class Time(NamedTuple):
-    """The store's time at a reading. `off` is time that does not count yet, and may be negative; None: none is open.
+    """The store's time at a reading. `off` is time that does not count yet, may be negative, and is None without any.
 
-    `even_since` is since when the clock has gone evenly, in the reading's `awake`.
+    The clock has been even since `even_since`, in the reading's `awake`.
     """
 
     time: int
@@ -61,7 +58,7 @@ class Time(NamedTuple):
 
 
 def resumed(time: int, off: int | None, then: Reading, now: Reading) -> Time:
-    """The time at a start, from what was written down at another reading."""
+    """Return the time at a start, from an earlier reading."""
     passed, shown = now.awake - then.awake, now.wall - then.wall
     if now.boot and now.boot == then.boot and passed >= 0:
         return Time(time + passed, None if off is None else off + shown - passed, now, now.awake)
@@ -69,7 +66,7 @@ def resumed(time: int, off: int | None, then: Reading, now: Reading) -> Time:
 
 
 def advanced(before: Time, now: Reading) -> Time:
-    """The time at a later reading of the same process."""
+    """Return the time at a later reading of the same process."""
     passed = now.awake - before.read.awake
     time, off, even_since = before.time + passed, before.off, before.even_since
     if off is not None:
@@ -83,28 +80,27 @@ def advanced(before: Time, now: Reading) -> Time:
 
 
 def read() -> Reading:
-    """The clocks of this machine."""
     return Reading(_BOOT, time.clock_gettime_ns(BOOT_CLOCK), time.time_ns())
 
 
 class LedgerClock(Protocol):
-    """The time by which agents are idle, whoever keeps it. `advance` on one thread, all else on any."""
+    """The time of idle agents. `advance` on one thread, all else on any."""
 
     def time(self) -> int:
-        """Nanoseconds on a scale that begins somewhere near 1970, and never goes back."""
+        """Return nanoseconds since about 1970, which never go back."""
 
     def now(self) -> Moment:
-        """This moment, for what is stamped with it."""
+        """Return this moment."""
 
     def advance(self) -> None:
-        """See how the machine's clock goes. Call it every few seconds."""
+        """Read the machine's clock. Call it every few seconds."""
 
 
 class Clock:
     """The store's time, kept in its database. `now` and `time` on any thread, `advance` on one."""
 
     def __init__(self, database: Database, read: Callable[[], Reading] = read) -> None:
-        """Go on from where the last process of this directory was. Blocks. Raises what a write raises."""
+        """Continue from the directory's last process. Blocks. Raises a write's errors."""
         self._read = read
         self._database = database
         self._time: Time = database.write_blocking(self._begin)
@@ -112,25 +108,22 @@ class Clock:
         database.before_commit.append(self._keep)
 
     def time(self) -> int:
-        """Nanoseconds on a scale that begins somewhere near 1970, and never goes back."""
         return self.now().used
 
     def now(self) -> Moment:
-        """This moment, for what is stamped with it."""
         known, found = self._time, self._read()
         return Moment(found.wall, known.time + found.awake - known.read.awake)
 
     def advance(self) -> None:
-        """See how the machine's clock goes. Call it every few seconds."""
         self._time = advanced(self._time, self._read())
 
     async def keep(self) -> None:
-        """Write the time down now, which also shows whether anything can be written. Raises what a write raises."""
+        """Write the time down now, which shows whether writing works. Raises a write's errors."""
         self._kept = None
         await self._database.write(lambda _: None)
 
     def stop(self) -> None:
-        """Let the next transaction, which is the last, write the time down."""
+        """Let the next transaction, the last, write the time down."""
         self._kept = None
 
     def _begin(self, connection: sqlite3.Connection) -> Time:
@@ -139,7 +132,7 @@ class Clock:
         if row is not None:
             return resumed(row[0], row[1], Reading(*row[2:]), now)
         (used,) = connection.execute("SELECT max(used) FROM agents").fetchone()
-        # A recovered directory has agents and no clock. Theirs may have been another than the machine's is now.
+        # A recovered directory has agents and no clock, and theirs may have differed from the machine's.
         time = now.wall if used is None else min(used, now.wall)
         begun = Time(time, None if used is None else now.wall - time, now, now.awake)
         connection.execute("UPDATE agents SET used = :time WHERE used > :time", {"time": time})
@@ -161,7 +154,7 @@ class Clock:
 
 
 def _boot() -> str:
-    """A name that this boot of the machine has and no other; "" where there is none."""
+    """Return a unique name of this boot, or ""."""
     if sys.platform == "darwin":
         name, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
         found = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", name, ctypes.byref(size), None, 0)

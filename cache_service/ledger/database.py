@@ -1,9 +1,7 @@
 """SQLite: one connection that writes, on a thread of its own, and several that only read.
 
-`write` takes a function of the connection, runs it as one transaction, and brings back what it returns or raises, after
-the WAL was fsynced. A caller that is cancelled before its turn leaves nothing; one that is cancelled later leaves the
-whole transaction. `read` runs a function in one consistent state, the last that was committed; it waits for no writer,
-and no writer waits for it, but for a scrub.
+A write returns after the WAL was fsynced. Reads see the last committed state, and neither wait for writes nor delay
+them, except for a scrub.
 """
 
 import logging
@@ -31,12 +29,12 @@ _T = TypeVar("_T")
 Work = Callable[[sqlite3.Connection], _T]
 
 READERS: Final = 3
-"""Connections that read; a page of metrics may take one for a while."""
+"""Connections that read; a page of metrics may occupy one."""
 _PRAGMAS = (
-    "auto_vacuum = INCREMENTAL",  # before the first table, or never
+    "auto_vacuum = INCREMENTAL",  # only before the first table
     "journal_mode = WAL",
     "synchronous = FULL",
-    "secure_delete = ON",  # deleted text is overwritten with zeros
+    "secure_delete = ON",  # overwrite deleted text with zeros
     "foreign_keys = ON",
     "recursive_triggers = ON",  # or REPLACE would not run those of DELETE
     "temp_store = MEMORY",  # no text in temporary files
@@ -45,9 +43,9 @@ _PRAGMAS = (
 )
 _PRIMARY_CODE = 0xFF
 _OF_DAMAGE = ("no such", "malformed", "Could not decode")
-"""Texts of errors without a code of their own that a database as it was made cannot have."""
+"""Texts of errors without a code that only a damaged database has."""
 _PATIENT, _IMPATIENT = 5.0, 0.1
-"""Seconds that a scrub waits for readers, here and in other programs; no call is served meanwhile."""
+"""Seconds that a scrub waits for readers; no call is served meanwhile."""
 
 
 _FAILURES = {
@@ -63,10 +61,9 @@ _FAILURES = {
 
 
 class Database(Transactions[sqlite3.Connection]):
-    """One of the store's databases, store.db or warm.db. `open` once; `read` and `write` on one event loop, the
-    `_blocking` ones on threads.
+    """store.db or warm.db. `open` once; `read` and `write` on one event loop, the `_blocking` ones on threads.
 
-    `prepare` makes and migrates the tables of a connection, once, in its thread.
+    `prepare` makes and migrates the tables, once, in its thread.
     """
 
     def __init__(self, path: Path, prepare: Callable[[sqlite3.Connection], None] = schema.prepare) -> None:
@@ -76,13 +73,13 @@ class Database(Transactions[sqlite3.Connection]):
         self._thread = Threads(1, thread_name_prefix="database")
         self._reading = Threads(READERS, thread_name_prefix="database reads")
         self._readers: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        """Connections that are not in use."""
+        """Unused connections."""
         self.before_commit: list[Work[None]] = []
-        """Add their own changes to every write transaction, before its commit."""
+        """Changes added to every write transaction, before its commit."""
         self._doubtful = False
 
     def open(self) -> None:
-        """Create or migrate the file (mode 0600, its WAL likewise), and scrub it if that is possible now.
+        """Create or migrate the file (mode 0600), and scrub it if possible now.
 
         Raises schema.SchemaTooNew, LedgerDamaged, sqlite3.Error; Unavailable if another program holds the database, and
         ResourceExhausted if the disk is full.
@@ -121,22 +118,22 @@ class Database(Transactions[sqlite3.Connection]):
             return work(connection)
 
     def scrub(self, patient: bool = True) -> "Future[None]":
-        """Give free pages back and move all of the WAL into the database, so that what was erased is in neither.
+        """Free pages and move the whole WAL into the database, so that erased bytes are in neither. Any thread.
 
-        Raises Unavailable if another program is reading the database, ResourceExhausted if the disk is full; then it
-        stays owed. The impatient don't wait for another program. Any thread.
+        Raises Unavailable if another program is reading, ResourceExhausted if the disk is full; then it stays owed.
+        Without `patient` it does not wait for other programs.
         """
         return self._thread.submit(self._scrub, _PATIENT if patient else _IMPATIENT)
 
     def is_in_place(self) -> bool:
-        """Whether the file that was opened is still the one at its path: SQLite writes on to one that is removed."""
+        """Return whether the opened file is still at its path: SQLite keeps writing to a removed one."""
         try:
             return os.path.samestat(self._opened, self._path.stat())
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Wait for what is queued, write what `before_commit` still holds, and close."""
+        """Wait for queued work, write what `before_commit` holds, and close."""
         self._reading.shutdown()
         try:
             self.write_blocking(lambda _: None)
@@ -170,10 +167,9 @@ class Database(Transactions[sqlite3.Connection]):
         return result
 
     def _overwrite_doubtful(self) -> None:
-        """Write over what a failed commit has left in the WAL.
+        """Overwrite what a failed commit left in the WAL; retried before the next write if it fails.
 
-        It may be whole there, and only its fsync have failed: a crash would bring back what was reported as failed. If
-        this fails too, it is tried again before the next write.
+        The commit may be whole there after a failed fsync: a crash would bring back what was reported as failed.
         """
         if self._doubtful:
             with suppress(sqlite3.Error):
@@ -188,7 +184,7 @@ class Database(Transactions[sqlite3.Connection]):
 
     @contextmanager
     def _reader(self, seconds: float | None = None) -> Iterator[sqlite3.Connection]:
-        """A connection in a transaction that reads, to be used by one thread. Raises TimeoutError."""
+        """Return a connection in a read transaction, for one thread. Raises TimeoutError."""
         try:
             connection = self._readers.get(timeout=seconds)
         except Empty:
@@ -203,7 +199,7 @@ class Database(Transactions[sqlite3.Connection]):
 
     @contextmanager
     def _no_readers(self, seconds: float) -> Iterator[None]:
-        """Keep reads away, which would keep a part of the WAL. Raises Unavailable where one takes longer."""
+        """Keep reads away, which would keep a part of the WAL. Raises Unavailable if one takes longer."""
         taken: list[sqlite3.Connection] = []
         try:
             for _ in range(READERS):
@@ -263,10 +259,10 @@ def _scrub(connection: sqlite3.Connection, seconds: float) -> None:
 def database_errors(
     on_failure: Callable[[Failure], None] = lambda _: None, name: str = layout.DATABASE
 ) -> Iterator[None]:
-    """Raise an error of the contract for what SQLite says of disk, file and other programs; call `on_failure` with why.
+    """Turn SQLite's errors into the contract's, after calling `on_failure`.
 
-    ResourceExhausted where the disk is full, Internal where it fails, LedgerDamaged where the file is damaged, and
-    Unavailable where another program holds the database.
+    ResourceExhausted: the disk is full; Internal: it fails; LedgerDamaged: the file is damaged; Unavailable: another
+    program holds the database.
     """
     try:
         yield
@@ -283,7 +279,7 @@ def database_errors(
         if failure is not Failure.BUSY:
             event(log, f"{name} fails", logging.ERROR, reason=failure, error=str(error), sqlite=code)
             on_failure(failure)
-        # Files follow the ledger: what it says already, a transaction of theirs does not take back.
+        # warm.db follows the ledger, and its transactions take nothing back.
         unchanged = (
             "nothing was changed" if name == layout.DATABASE else "what the ledger says stays, and files follow later"
         )

@@ -1,7 +1,4 @@
-"""Finding an agent: by its conversation, the longest one stored that begins the one that is given; or by its turn.
-
-Functions of a connection, inside the caller's transaction.
-"""
+"""Finding an agent by the longest stored beginning of a conversation, or by a turn. Functions of a connection."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +13,7 @@ _AT_ONCE = 500
 
 
 class Found(NamedTuple):
-    """An agent, how many of the messages it has, and the state that is meant: its present one or an older one."""
+    """An agent, how many of the messages it has, and the state that has them."""
 
     agent: Agent
     messages: int
@@ -26,9 +23,9 @@ class Found(NamedTuple):
 def find(
     connection: Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
 ) -> Found | None:
-    """The longest stored conversation that begins the one whose hash chain this is; of `label` only, unless it is "".
+    """Return the longest stored conversation that begins the one of this hash chain; with `label`, unless "".
 
-    Of equally long ones present states come before older ones, and then the agent that was used last.
+    Of equally long ones present states come first, then the agent that was used last.
     """
     end = len(message_hashes)
     while end > 0:
@@ -40,7 +37,7 @@ def find(
 
 
 def of_turn(connection: Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
-    """The agent of the turn that was committed as `request_id`, of several the last one, and the state it made."""
+    """Return the agent of the last turn committed as `request_id`, and the state it made."""
     row = connection.execute(
         "SELECT a.agent_id, a.uid, t.version, t.revision FROM turns AS t JOIN agents AS a USING (uid)"
         " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"

@@ -1,4 +1,4 @@
-"""What an agent's memory consists of, commit by commit, for people and programs that read it."""
+"""An agent's memory, commit by commit."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from cache_service.ledger.segments import FRAGMENT, Piece
 
 
 class Entry(NamedTuple):
-    """What one commit brought, as far as it is still there; `id` grows along the ledger.
+    """The rest of one commit; `id` grows along the ledger.
 
-    `prompt` and `generated` are the texts of its tokens; a prompt that is cut had `prompt_bytes` before. `record` is
-    what was answered, None where it is not known; `created` is in nanoseconds since 1970, 0 where it is not known.
+    `prompt` and `generated` are texts; a cut prompt had `prompt_bytes`. `record` is the answer, None if unknown;
+    `created` is in nanoseconds since 1970, 0 if unknown.
     """
 
     id: int
@@ -32,10 +32,7 @@ class Entry(NamedTuple):
 
 
 def page(connection: Connection, key: AgentKey, after: int | None, limit: int) -> list[Entry]:
-    """Entries of the agent's present ledger, oldest first, from behind the one with the id `after` on.
-
-    Raises NotFound and LedgerDamaged.
-    """
+    """Return entries of the agent's ledger, oldest first, after the id `after`. Raises NotFound and LedgerDamaged."""
     head = agents.existing(connection, key).head
     pieces = [piece for piece in segments.chain(connection, head, damage.of_agent(key)) if piece.id > (after or 0)]
     shown = [piece for piece in pieces if piece.kept or not piece.tokens]
@@ -43,10 +40,7 @@ def page(connection: Connection, key: AgentKey, after: int | None, limit: int) -
 
 
 def text_ends(connection: Connection, key: AgentKey) -> tuple[Version, list[int]]:
-    """The agent's present state, and where in its text each of its tokens ends, in bytes.
-
-    Raises NotFound and LedgerDamaged.
-    """
+    """Return the agent's state, and its tokens' ends in the text, in bytes. Raises NotFound and LedgerDamaged."""
     state = agents.existing(connection, key)
     return state.version, segments.read(connection, state.head, damage.of_agent(key)).offsets.tolist()
 
@@ -54,7 +48,7 @@ def text_ends(connection: Connection, key: AgentKey) -> tuple[Version, list[int]
 def _entry(connection: Connection, piece: Piece) -> Entry:
     fragment = piece.generated_tokens == FRAGMENT
     cut = fragment or piece.kept < piece.tokens
-    # What is cut off is the end, and what was generated is at the end.
+    # Generated tokens are at the end, which is cut off.
     generated_tokens = 0 if fragment else max(0, piece.generated_tokens - (piece.tokens - piece.kept))
     ends = [0, *piece.offsets[: piece.kept]]
     generated_at, end = int(ends[piece.kept - generated_tokens]), int(ends[piece.kept])

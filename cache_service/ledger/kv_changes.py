@@ -1,8 +1,7 @@
-"""A log of changes that files of KV have to follow, in the ledger's database. Functions of a connection to it.
+"""A log of changes for KV files to follow, in the ledger's database. Functions of a connection.
 
-A transaction that makes a state from another one, or deletes one, adds a row here. `files.holding` reads these rows and
-changes warm.db and the files accordingly. Before files are published it asks for the `standing` of their version. In a
-cluster a row stays until all nodes have followed it.
+A transaction that makes or deletes a state adds a row. `files.holding` then changes warm.db and files, and asks for the
+`standing` of a version before publishing. In a cluster a row stays until all nodes have followed it.
 """
 
 from collections.abc import Sequence
@@ -23,27 +22,26 @@ def give(
     tokens: int,
     snapshot: int = OWN,
 ) -> None:
-    """Add: an agent's own state, now at `version`, or a snapshot of it, has the first tokens of the state `source`
-    (uid, snapshot).
-    """
+    """Log that an agent's own state, now at `version`, or a snapshot, has the first tokens of `source` (uid,
+    snapshot)."""
     row = version.uid, snapshot, *source, tokens, version.number, namespace, None, None
     connection.execute(f"INSERT INTO kv_changes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def end(connection: Connection, key: AgentKey, uid: str, snapshot: int) -> None:
-    """Add: a snapshot was deleted."""
+    """Log that a snapshot was deleted."""
     row = uid, snapshot, None, OWN, 0, 0, key.namespace, None, None
     connection.execute(f"INSERT INTO kv_changes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def erase(connection: Connection, key: AgentKey, uid: str) -> None:
-    """Add: an agent was erased, with its snapshots and the files of its turns; `uid` "" for one without a ledger."""
+    """Log that an agent was erased, with snapshots and files; `uid` is "" without a ledger."""
     row = uid, None, None, OWN, 0, 0, *key
     connection.execute(f"INSERT INTO kv_changes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def after(connection: Connection, change: int) -> list[KVChange]:
-    """Return the changes after `change` that can be followed, in their order."""
+    """Return changes after `change` that can be followed, in order."""
     followed = differences(connection).change
     rows = connection.execute(
         f"SELECT {followed}, {_COLUMNS} FROM kv_changes WHERE {followed} > ? AND {followed} <= ? ORDER BY id",
@@ -53,32 +51,31 @@ def after(connection: Connection, change: int) -> list[KVChange]:
 
 
 def forget(connection: Connection, change: int) -> int:
-    """Delete the changes up to `change`, which were followed durably; return how many named an erased agent."""
+    """Delete changes up to `change`, which were followed durably; return how many named an erased agent."""
     followed = differences(connection).change
     rows = connection.execute(f"DELETE FROM kv_changes WHERE {followed} <= ? RETURNING agent_id", (change,))
     return sum(agent_id is not None for (agent_id,) in rows)
 
 
 def any_up_to(connection: Connection, change: int) -> bool:
-    """Return whether there are changes up to `change`."""
     followed = differences(connection).change
     found = connection.execute(f"SELECT 1 FROM kv_changes WHERE {followed} <= ? LIMIT 1", (change,))
     return found.fetchone() is not None
 
 
 def newest(connection: Connection) -> int:
-    """Return the last change that was not deleted by `forget`; 0 if there is none."""
+    """Return the last change that `forget` has not deleted, or 0."""
     followed = differences(connection).change
     return int(connection.execute(f"SELECT coalesce(max({followed}), 0) FROM kv_changes").fetchone()[0])
 
 
 def last(connection: Connection) -> int:
-    """Return the last change that can be followed, deleted or not. No change before it will be added."""
+    """Return the last change that can be followed, deleted or not; no earlier one will be added."""
     return int(connection.execute(differences(connection).last_change).fetchone()[0])
 
 
 def states(connection: Connection, uids: Sequence[str]) -> States:
-    """Return the states of these agents, and of those that changes are about, as far as they exist; and all changes."""
+    """Return the existing states of these agents and of those in changes, and all changes."""
     found, snapshots, changes = dict[str, int](), set[int](), after(connection, 0)
     uids = [*{*uids, *(change.uid for change in changes)}]
     for some in pieces(uids):
@@ -90,7 +87,7 @@ def states(connection: Connection, uids: Sequence[str]) -> States:
 
 
 def standing(connection: Connection, key: AgentKey, version: Version) -> Standing:
-    """Return the standing of a version for which files are published."""
+    """Return the standing of a version whose files are published."""
     if not version.uid:
         return Standing(exists=True, is_known=False)
     row = connection.execute(

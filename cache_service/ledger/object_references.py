@@ -1,7 +1,6 @@
-"""Which objects of the object store the states of agents and snapshots consist of, and what a state has there.
+"""The objects of the object store that states of agents and snapshots consist of. Functions of a connection.
 
-Functions of a connection to store.db. Rows are made where there is an object store only; an object goes with the last
-of them, by triggers.
+Rows exist only with an object store; triggers delete an object with its last row.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -15,7 +14,7 @@ from cache_service.files.references import named
 
 
 def of(connection: Connection, uid: str, snapshot: int = OWN) -> set[FileName]:
-    """Return the files that an agent's own state, or a snapshot of it, refers to."""
+    """Return the files that an agent's own state, or a snapshot, refers to."""
     rows = connection.execute(
         "SELECT kind, chain_hash FROM object_refs WHERE uid = ? AND snapshot = ?", (uid, snapshot)
     )
@@ -23,13 +22,13 @@ def of(connection: Connection, uid: str, snapshot: int = OWN) -> set[FileName]:
 
 
 def within(connection: Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
-    """Those of `names` that stand wholly within the first `tokens` tokens."""
+    """Return those of `names` wholly within the first `tokens` tokens."""
     statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?"
     return {name for name in names if connection.execute(statement, (*name, tokens)).fetchone()}
 
 
 def give(connection: Connection, uid: str, names: Set[FileName]) -> None:
-    """Let an agent's own state refer to those of `names` that are objects, and to no others."""
+    """Let an agent's own state refer to the objects in `names`, and to no others."""
     before = of(connection, uid)
     connection.executemany(
         "INSERT INTO object_refs (uid, snapshot, kind, chain_hash) SELECT ?, 0, kind, chain_hash FROM objects"
@@ -43,7 +42,7 @@ def give(connection: Connection, uid: str, names: Set[FileName]) -> None:
 
 
 def publish(connection: Connection, version: Version, names: Set[FileName]) -> None:
-    """Let an agent's own state refer to the objects among `names`, if it is still at this version."""
+    """Let an agent's own state refer to the objects in `names`, if it is still at this version."""
     found = connection.execute(
         "SELECT 1 FROM agents WHERE uid = ? AND version = ? AND revision = ?", version
     ).fetchone()
@@ -52,7 +51,7 @@ def publish(connection: Connection, version: Version, names: Set[FileName]) -> N
 
 
 def differs(connection: Connection, uid: str, names: Set[FileName]) -> bool:
-    """Whether an agent's own state refers to other objects than those among `names`."""
+    """Return whether an agent's own state refers to other objects than those in `names`."""
     present = of(connection, uid)
     if not present <= names:
         return True
@@ -70,7 +69,7 @@ def keep(connection: Connection, uid: str, snapshot: int) -> None:
 
 
 def add(connection: Connection, holders: Iterable[tuple[str, int]], name: FileName) -> bool:
-    """Let states (uid, snapshot) that are still there refer to an object, too; whether any does."""
+    """Let existing states (uid, snapshot) refer to an object; return whether any does."""
     for uid, snapshot in holders:
         connection.execute(
             "INSERT INTO object_refs (uid, snapshot, kind, chain_hash) SELECT uid, ?, ?, ? FROM agents WHERE uid = ?"
@@ -95,23 +94,22 @@ def referred(connection: Connection, uids: Sequence[str]) -> set[tuple[str, int,
 
 
 def holders_of(connection: Connection, name: FileName) -> list[tuple[str, int]]:
-    """The states that refer to an object, by uid and snapshot."""
+    """Return the states (uid, snapshot) that refer to an object."""
     rows = connection.execute("SELECT uid, snapshot FROM object_refs WHERE kind = ? AND chain_hash = ?", name)
     return [(str(uid), int(snapshot)) for uid, snapshot in rows]
 
 
 def forget(connection: Connection, uid: str, snapshot: int) -> None:
-    """Let a snapshot refer to none."""
     connection.execute("DELETE FROM object_refs WHERE uid = ? AND snapshot = ?", (uid, snapshot))
 
 
 def drop(connection: Connection, uid: str) -> bool:
-    """Let an agent and its snapshots refer to none; whether they did."""
+    """Delete all references of an agent and its snapshots; return whether there were any."""
     return connection.execute("DELETE FROM object_refs WHERE uid = ?", (uid,)).rowcount > 0
 
 
 def fingerprint(connection: Connection, uid: str) -> str:
-    """With what the KV of an agent's own state in the object store was computed; "" if there is none."""
+    """Return the fingerprint of an agent's own KV in the object store, or ""."""
     row = connection.execute(
         "SELECT o.fingerprint FROM object_refs AS r CROSS JOIN objects AS o"
         " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND r.snapshot = 0 AND o.present = 1"
@@ -122,7 +120,7 @@ def fingerprint(connection: Connection, uid: str) -> str:
 
 
 def blocks(connection: Connection, uid: str, fingerprint: str = "") -> dict[int, int]:
-    """Up to where an agent's blocks in the object store go, by their first tokens; of one fingerprint, "": of any."""
+    """Return the ends of an agent's blocks in the object store by their first tokens; fingerprint "": any."""
     rows = connection.execute(
         "SELECT o.first_token, max(o.first_token + o.token_count) FROM object_refs AS r CROSS JOIN objects AS o"
         " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND r.snapshot = 0 AND o.present = 1"
@@ -133,7 +131,7 @@ def blocks(connection: Connection, uid: str, fingerprint: str = "") -> dict[int,
 
 
 def remote_uids(connection: Connection) -> set[str]:
-    """The agents whose own states have KV in the object store."""
+    """Return the agents whose own states have KV in the object store."""
     statement = (
         "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash) WHERE snapshot = 0 AND present = 1"
     )

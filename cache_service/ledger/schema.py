@@ -1,7 +1,7 @@
-"""The tables of `store.db`, and how a directory of an older version becomes one of this version.
+"""The tables of `store.db`, and migration of older versions by `PRAGMA user_version`.
 
-`PRAGMA user_version` says which version it has. A published script never changes; a change is a new script at the end.
-Which version a file has is read from its first page, without SQLite, which would write beside it to read its WAL.
+A published script never changes; a change is a new script at the end. The version is read from the first page, because
+SQLite would write beside the file to read its WAL.
 """
 
 import sqlite3
@@ -14,44 +14,40 @@ from cache_service.damage import LedgerDamaged
 
 
 def read_script(name: str, package: str = __package__) -> str:
-    """Read a script of SQL that is part of a package."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 TABLES: Final = read_script("tables.sql")
-"""Of both engines."""
+"""Both engines'."""
 FIRST: Final = 7
-"""The version that the first script makes. Directories of before are refused."""
+"""The first script's version. Older directories are refused."""
 SCRIPTS: Final = (TABLES + read_script("sqlite.sql"),)
-"""Each makes the next version of the one before."""
+"""Each makes the next version."""
 _MAGIC = b"SQLite format 3\0"
 
 
 class SchemaTooNew(Exception):
-    """A newer version of Agentmem wrote this directory; the message says so."""
+    """A newer Agentmem wrote this directory."""
 
 
 class ForeignDatabase(Exception):
-    """The database is another program's, or of an Agentmem whose tables are not read; the message says what to do."""
+    """The database is another program's, or too old; the message says what to do."""
 
 
 class FirstPage(NamedTuple):
-    """What the first page says: `PRAGMA user_version`, and whether there is any table."""
+    """The first page's `PRAGMA user_version`, and whether there is any table."""
 
     user_version: int
     has_tables: bool
 
 
 def version() -> int:
-    """The version that this program makes."""
+    """Return the version that this program makes."""
     return FIRST + len(SCRIPTS) - 1
 
 
 def refuse_newer(path: Path) -> None:
-    """Raise SchemaTooNew for the database of a newer program, and ForeignDatabase for one that is not read.
-
-    Nothing is written, not even beside it, and no file need be there. Raises OSError.
-    """
+    """Raise SchemaTooNew or ForeignDatabase for a database of others. Writes nothing. Raises OSError."""
     if (page := first_page(path)) is None:
         return
     _refuse(page.user_version, str(path))
@@ -60,27 +56,24 @@ def refuse_newer(path: Path) -> None:
 
 
 def is_older(path: Path) -> bool:
-    """Return whether no store has brought the database to this version yet."""
+    """Return whether the database has an older version."""
     page = first_page(path)
     return page is not None and page.user_version < version()
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Bring the database to this version, and look whether it hides an agent.
+    """Bring the database to this version, and check the index of agents.
 
     Raises SchemaTooNew, ForeignDatabase, LedgerDamaged, OSError, sqlite3.Error.
     """
     migrate(connection)
-    # Whom a damaged index hides must not begin anew. It takes microseconds an agent.
+    # An agent that a damaged index hides must not begin again. Takes microseconds an agent.
     if (found := connection.execute("PRAGMA integrity_check(agents)").fetchone()) != ("ok",):
         raise LedgerDamaged(f"the table of agents ({found[0]})")
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the database to this version, in one transaction per script.
-
-    Raises SchemaTooNew, ForeignDatabase, OSError, sqlite3.Error.
-    """
+    """Run a transaction per script. Raises SchemaTooNew, ForeignDatabase, OSError, sqlite3.Error."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     _refuse(found, "the database")
     applied = found - FIRST + 1 if found else 0
@@ -89,15 +82,15 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def run(connection: sqlite3.Connection, statements: str, number: int) -> None:
-    """Run a script as one transaction that makes version `number`; then the file's first page says so, too, unless
-    another program is reading it. Raises sqlite3.Error.
+    """Run a script as one transaction that makes version `number`, also in the file's first page, unless another
+    program is reading. Raises sqlite3.Error.
     """
     connection.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def first_page(path: Path) -> FirstPage | None:
-    """Read the first page of the database at `path`; None if there is no such database. Raises OSError."""
+    """Read a database's first page; None if there is none. Raises OSError."""
     page = b""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         page = file.read(512)
@@ -108,7 +101,7 @@ def first_page(path: Path) -> FirstPage | None:
 
 
 def too_old(what: str, found: int, elsewhere: str) -> ForeignDatabase:
-    """The refusal of tables of before; `elsewhere` is where new ones may be made."""
+    """Return the refusal of older tables; `elsewhere` is where to make new ones."""
     return ForeignDatabase(
         f"{what} has schema {found}, of an agentmem before this one, which reads {FIRST} and newer; nothing was"
         f" changed. Choose {elsewhere}, or go on with the agentmem that made it"

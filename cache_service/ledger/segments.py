@@ -1,9 +1,8 @@
-"""The ledger: a tree of immutable segments, walked from a head to its root.
+"""The ledger: a tree of immutable segments, walked from a head to its root. Functions of a connection.
 
-A head names a ledger: a segment, and how many tokens of its chain count. A commit appends one segment after the first
-`keep_tokens` tokens of a head's chain. What a head names is never rewritten, so an old head (a fork, a snapshot) stays
-what it was, and making one costs a row. What no head names any more is erased, also the end of a segment. Functions of
-a connection run inside the caller's transaction.
+A head names a ledger: a segment, and how many tokens of its chain count. A commit appends a segment after the first
+`keep_tokens` tokens of a chain. Nothing that a head names is rewritten, so forks and snapshots cost a row. What no head
+names is erased, even the end of a segment.
 
 Positions in a chain, for a segment S with the child C (or the head itself, whose cut is its number of tokens):
 
@@ -23,11 +22,11 @@ from cache_service.damage import LedgerDamaged
 
 _A_LEDGER = "a ledger"
 FRAGMENT = -1
-"""In place of a segment's number of generated tokens: its turn is not wholly there."""
+"""Instead of the number of generated tokens, if the turn is not whole."""
 
 
 class Head(NamedTuple):
-    """A ledger: all but the last segment's content follows from the tree. No segment is the empty ledger."""
+    """A ledger; all but the last segment's content follows from the tree. Without segment it is empty."""
 
     segment: int | None
     tokens: int
@@ -39,9 +38,7 @@ EMPTY = Head(None, 0, 0, 0)
 
 
 class Piece(NamedTuple):
-    """A segment in a chain, of which the first `kept` tokens count; `tail` is where the last of these ends in its text,
-    if not at its end.
-    """
+    """A segment in a chain, of which the first `kept` tokens count; `tail` is their end in its text, if not its own."""
 
     kept: int
     tail: int
@@ -63,7 +60,7 @@ class Piece(NamedTuple):
     offsets: Uint32
 
     def end(self) -> Head:
-        """The ledger up to the last of its tokens that count."""
+        """Return the ledger up to the last of its tokens that count."""
         whole = self.kept == self.tokens
         text_bytes = self.text_bytes if whole else self.tail
         turns = self.turns - (not whole and self.generated_tokens != FRAGMENT)
@@ -89,8 +86,8 @@ _DIGESTED: Final = (
 
 
 def digest(segment: Mapping[str, Any]) -> bytes:
-    """xxh3_128 of a segment's columns, each with its length. Not of its id, which is not known before it is inserted,
-    nor of its parent's digest, which a cut changes.
+    """Return the xxh3_128 of a segment's columns with their lengths, without its id, which an insert draws, and its
+    parent's digest, which a cut changes.
     """
     found = xxhash.xxh3_128()
     for value in map(segment.__getitem__, _DIGESTED):
@@ -109,10 +106,8 @@ def append(
     generated_tokens: int,
     version: int,
 ) -> Head:
-    """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then those of `part`.
-
-    What is appended is one turn, unless it is a fragment. What `part` says of its beginning is said of the whole
-    ledger.
+    """Append `part` to the first `keep_tokens` tokens of `head`, as one turn unless it is a fragment. Its
+    `opening_bytes` and `template_time` are the whole ledger's.
     """
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
     turns = kept.turns + (generated_tokens != FRAGMENT)
@@ -139,9 +134,9 @@ def append(
 
 
 def cut(connection: Connection, head: Head, tokens: int) -> Head:
-    """The first `tokens` tokens of `head`, as a head of their own: the newest segment that has any of them.
+    """Return the first tokens of `head` as a head: the newest segment that has any of them.
 
-    A turn without tokens that ended exactly there stays in the chain. Raises LedgerDamaged.
+    A turn without tokens that ended there stays in the chain. Raises LedgerDamaged.
     """
     kept = [
         piece
@@ -155,12 +150,12 @@ def cut(connection: Connection, head: Head, tokens: int) -> Head:
 
 
 def check(connection: Connection, head: Head) -> None:
-    """Raise LedgerDamaged unless a head's ledger is what was written."""
+    """Raise LedgerDamaged for a damaged ledger."""
     chain(connection, head, _A_LEDGER)
 
 
 def read(connection: Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
-    """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
+    """Return the whole ledger. Raises LedgerDamaged for `what`."""
     ids, texts, ends, turns = [_NONE], [], [_NONE], []
     conversations = _conversations(connection, head)
     made_by, opening, time = "", 0, ""
@@ -180,7 +175,7 @@ def read(connection: Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
 
 
 def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, bytes]]:
-    """By segment, how many messages a conversation had at its end, and the last of their hash chain."""
+    """Return, by segment, the number of messages at its end, and the last hash of their chain."""
     rows = connection.execute(
         f"{_CHAIN} SELECT t.segment, t.messages, t.message_hash FROM chain"
         " CROSS JOIN turns AS t WHERE t.segment = chain.id AND t.messages > 0",
@@ -190,18 +185,18 @@ def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, b
 
 
 def tokenizer_hash(connection: Connection, head: Head) -> str:
-    """Who made the tokens of a ledger; "" for the empty one."""
+    """Return the tokenizer of a ledger, or ""."""
     row = connection.execute("SELECT tokenizer_hash FROM segments WHERE id = ?", (head.segment,)).fetchone()
     return "" if row is None else str(row[0])
 
 
 def empty(connection: Connection, head: Head) -> Head:
-    """No token of `head`, as a head that names a segment as agents and snapshots have to: the root of its chain."""
+    """Return an empty head at the root of the chain, because agents and snapshots need a segment."""
     return walk(connection, head, _A_LEDGER)[0]._replace(kept=0, tail=0).end()
 
 
 def common_tokens(connection: Connection, one: Head, other: Head) -> int:
-    """How many tokens two ledgers have from the same commits."""
+    """Return the number of tokens that two ledgers have from the same commits."""
     first, second = (
         dict(connection.execute(f"{_CHAIN} SELECT id, cut FROM chain", (head.segment, head.tokens)).fetchall())
         for head in (one, other)
@@ -211,7 +206,7 @@ def common_tokens(connection: Connection, one: Head, other: Head) -> int:
 
 
 def segments_of(connection: Connection, uid: str) -> list[int]:
-    """All segments that an agent's turns, snapshots and head stand on, newest first."""
+    """Return the segments of an agent's turns, snapshots and head, newest first."""
     rows = connection.execute(
         "WITH RECURSIVE used (id) AS (SELECT segment FROM turns WHERE uid = :uid AND segment IS NOT NULL"
         " UNION SELECT head_segment FROM snapshots WHERE uid = :uid"
@@ -224,9 +219,9 @@ def segments_of(connection: Connection, uid: str) -> list[int]:
 
 
 def drop_unused(connection: Connection, segments: Iterable[int]) -> None:
-    """Erase what no head needs any more of the chains that end in `segments`, given newest first.
+    """Erase what no head needs of the chains that end in `segments`, newest first.
 
-    A segment that is needed in part loses the rest. Turns that are wholly there no longer have no segment.
+    A segment needed in part loses the rest, and turns that are not whole their segment.
     """
     for last in segments:
         segment: int | None = last
@@ -237,9 +232,9 @@ def drop_unused(connection: Connection, segments: Iterable[int]) -> None:
 
 
 def _needed(connection: Connection, segment: int) -> tuple[int | None, int | None]:
-    """How many of a segment's tokens heads and other segments stand on (None: nothing does), and its parent.
+    """Return how many tokens of a segment are in use (None: no use), and its parent.
 
-    Who asks is about to erase what nothing stands on, so of two who leave the same segment one asks after the other.
+    Callers erase the rest, so two that leave the same segment must ask one after the other.
     """
     if differences(connection).for_change:
         lock = f"SELECT 1 FROM segments WHERE id = ?{differences(connection).for_change}"
@@ -255,10 +250,7 @@ def _needed(connection: Connection, segment: int) -> tuple[int | None, int | Non
 
 
 def erase(connection: Connection, segment: int, tokens: int | None) -> None:
-    """Erase the end of a segment, which no head needs, from a token on, or (None) all of it.
-
-    Its turn is not wholly there any more.
-    """
+    """Erase the end of a segment from a token on, or (None) all of it, which no head needs."""
     if tokens is None:
         connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
         return
@@ -278,14 +270,14 @@ def erase(connection: Connection, segment: int, tokens: int | None) -> None:
         "text": before["text"][:end],
         "offsets": before["offsets"][: 4 * tokens],
     }
-    cut["digest"] = digest({**before, **cut}) if digest(before) == found else b""  # what is damaged stays so
+    cut["digest"] = digest({**before, **cut}) if digest(before) == found else b""  # damage stays
     assigned = ", ".join(f"{column} = ?" for column in cut)
     connection.execute(f"UPDATE segments SET {assigned} WHERE id = ?", (*cut.values(), segment))
     connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
 
 
 def damaged(connection: Connection) -> Iterator[int]:
-    """All segments that are not what was written. Reads everything."""
+    """Yield all damaged segments. Reads everything."""
     last = 0
     while rows := connection.execute(
         f"SELECT id, digest, {', '.join(_DIGESTED)} FROM segments WHERE id > ? ORDER BY id LIMIT 200", (last,)
@@ -296,8 +288,8 @@ def damaged(connection: Connection) -> Iterator[int]:
 
 
 def holds(place: Sequence[int], head: Head) -> bool:
-    """Return whether a head can lie in its segment, whose content is not read: its `place` is parent_tokens,
-    parent_bytes, tokens, text_bytes, turns and generated_tokens.
+    """Return whether a head can lie in its segment, by its `place`: parent_tokens, parent_bytes, tokens, text_bytes,
+    turns and generated_tokens.
     """
     parent_tokens, parent_bytes, tokens, text_bytes, turns, generated = place
     kept, kept_bytes = head.tokens - parent_tokens, head.text_bytes - parent_bytes
@@ -307,18 +299,15 @@ def holds(place: Sequence[int], head: Head) -> bool:
 
 
 def walk(connection: Connection, head: Head, what: str) -> list[Piece]:
-    """The segments up to the last token of a head, whose other fields are not looked at, oldest first and without their
-    content. Raises LedgerDamaged, in which `what` is named, where they do not follow each other.
+    """Return the segments up to a head's last token, oldest first and without content. Raises LedgerDamaged for `what`
+    if they do not follow each other.
     """
     rows = connection.execute(f"{_CHAIN} SELECT {_PLACES}, '', '', '' {_JOINED}", head[:2])
     return _following(sorted((_piece(row) for row in rows), key=lambda piece: piece.id), what)
 
 
 def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
-    """The segments of a ledger, oldest first, every byte verified, and the head with them. `what` names it.
-
-    Raises LedgerDamaged.
-    """
+    """Return a ledger's segments, oldest first, every byte and the head verified. Raises LedgerDamaged for `what`."""
     pieces = []
     for found, *row in connection.execute(
         f"{_CHAIN} SELECT s.digest, {_PLACES}, s.token_ids, s.text, s.offsets {_JOINED}", head[:2]
@@ -334,7 +323,7 @@ def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
 
 
 def _following(pieces: list[Piece], what: str) -> list[Piece]:
-    """The same pieces, if each stands on the one before it. Raises LedgerDamaged."""
+    """Return the pieces if each follows the one before. Raises LedgerDamaged."""
     place = EMPTY
     for piece in pieces:
         turns = piece.turns - (piece.generated_tokens != FRAGMENT)

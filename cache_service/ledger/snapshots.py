@@ -1,7 +1,6 @@
-"""Snapshots: an agent's states that are kept under a name, by reference. Functions of a connection.
+"""Snapshots: named states of agents, by reference, which copy no token or file. Functions of a connection.
 
-A snapshot is a head of the segment tree and a state of its own to whoever has files; making one copies no token and no
-file. Those named `auto-<version>` are made where tokens of a ledger are dropped, and only the last few stay.
+Those named `auto-<version>` are made when tokens are dropped, and only the last few stay.
 """
 
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ AUTOMATIC_KEPT = 4
 
 
 class Snapshot(NamedTuple):
-    """One snapshot; `version` is the one that had this state. `created` is in nanoseconds since 1970."""
+    """A snapshot; `version` had this state. `created` is in nanoseconds since 1970."""
 
     id: int
     name: str
@@ -30,12 +29,12 @@ class Snapshot(NamedTuple):
     messages: int
     message_hash: bytes
     automatic: int
-    """1: made where tokens were dropped; 0: by name."""
+    """1: made when tokens were dropped; 0: by name."""
     created: int
 
 
 def create(connection: Connection, key: AgentKey, name: str, now: Moment) -> Snapshot:
-    """Name the agent's present state. Raises NotFound, and AlreadyExists if another version has the name."""
+    """Name the agent's state. Raises NotFound, and AlreadyExists if another version has the name."""
     state = agents.existing(connection, key)
     known = find(connection, state.version.uid, name)
     if known is None:
@@ -46,7 +45,7 @@ def create(connection: Connection, key: AgentKey, name: str, now: Moment) -> Sna
 
 
 def add_automatic(connection: Connection, key: AgentKey, state: State, now: Moment) -> list[int]:
-    """Keep a state whose tokens are about to be dropped; the automatic snapshots that there are too many of now."""
+    """Keep a state whose tokens are about to be dropped; return surplus automatic snapshots."""
     _add(connection, key, state, automatic_snapshot(state.version.number), automatic=True, now=now)
     surplus = connection.execute(
         "SELECT id FROM snapshots WHERE uid = ? AND automatic != 0 ORDER BY id DESC LIMIT ? OFFSET ?",
@@ -56,7 +55,7 @@ def add_automatic(connection: Connection, key: AgentKey, state: State, now: Mome
 
 
 def drop(connection: Connection, key: AgentKey, uid: str, snapshots: Iterable[int]) -> None:
-    """Forget snapshots of an agent, and what of the ledger only they used."""
+    """Delete snapshots, and the ledger that only they used."""
     for number in snapshots:
         delete = "DELETE FROM snapshots WHERE id = ? RETURNING head_segment"
         segments.drop_unused(connection, connection.execute(delete, (number,)).fetchone())
@@ -65,13 +64,12 @@ def drop(connection: Connection, key: AgentKey, uid: str, snapshots: Iterable[in
 
 
 def find(connection: Connection, uid: str, name: str) -> Snapshot | None:
-    """The agent's snapshot of this name."""
     rows = connection.execute(f"{_SELECT} WHERE uid = ? AND name = ?", (uid, name))
     return next(map(_snapshot, rows), None)
 
 
 def existing(connection: Connection, uid: str, name: str) -> Snapshot:
-    """The agent's snapshot of this name. Raises NotFound."""
+    """Raises NotFound."""
     found = find(connection, uid, name)
     if found is None:
         raise NotFound("snapshot", name)
@@ -79,13 +77,13 @@ def existing(connection: Connection, uid: str, name: str) -> Snapshot:
 
 
 def of_version(connection: Connection, uid: str, version: int) -> Snapshot | None:
-    """A snapshot of the state that an agent had at a version."""
+    """Return a snapshot of the agent's state at a version."""
     rows = connection.execute(f"{_SELECT} WHERE uid = ? AND version = ? ORDER BY id DESC LIMIT 1", (uid, version))
     return next(map(_snapshot, rows), None)
 
 
 def page(connection: Connection, key: AgentKey, before: int | None, limit: int) -> list[Snapshot]:
-    """The agent's snapshots, newest first, from beyond the one with the id `before` on. Raises NotFound."""
+    """Return the agent's snapshots, newest first, before the id `before`. Raises NotFound."""
     uid = agents.existing(connection, key).version.uid
     rows = connection.execute(
         f"{_SELECT} WHERE uid = ? AND id < ? ORDER BY id DESC LIMIT ?",
@@ -95,7 +93,7 @@ def page(connection: Connection, key: AgentKey, before: int | None, limit: int) 
 
 
 def delete(connection: Connection, key: AgentKey, name: str) -> None:
-    """Erase a snapshot, what only it used, and what turns answered that no branch has any more. Raises NotFound."""
+    """Erase a snapshot, what only it used, and answers of turns on no branch. Raises NotFound."""
     uid = agents.existing(connection, key).version.uid
     drop(connection, key, uid, [existing(connection, uid, name).id])
     connection.execute("DELETE FROM turns WHERE uid = ? AND segment IS NULL", (uid,))

@@ -1,7 +1,4 @@
-"""Turns: the commit that makes an agent's next version, and the replay of one that was made before.
-
-An agent that is there at once, with all of its turns: an import. Functions of a connection.
-"""
+"""Turns: the commit of an agent's next version, and its replay; and imports. Functions of a connection."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,11 +22,11 @@ _MAX_UINT32 = 2**32 - 1
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed.
+    """One turn to commit. `record` is the answer, opaque here; an empty request_id can't be replayed.
 
     `content` follows the `keep_tokens` first tokens of the base's ledger, or of the snapshot of `snapshot_version`, to
-    which the agent returns first. The last of its turns is this one; those before it are carried along, where it drops
-    what was before them. `idle_times` and `context_policy` are the agent's if the turn creates it.
+    which the agent first returns. Its last turn is this one; earlier ones are carried along. `idle_times` and
+    `context_policy` are for an agent that the turn creates.
     """
 
     key: AgentKey
@@ -44,19 +41,17 @@ class Turn:
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY
     snapshot_version: int = 0
     commit_id: bytes = b""
-    """Of the call, by which its repetition is known; b"": it is not repeated."""
+    """The call's, to detect its repetition; b"": it is not repeated."""
 
 
 class Committed(NamedTuple):
-    """A turn that is in the ledger."""
-
     version: Version
     request_digest: bytes
     record: bytes
 
 
 class Opened(NamedTuple):
-    """What a worker needs before a turn. No ledger: there is none, or it is the one that the worker has."""
+    """An agent before a turn. The ledger is None if there is none or the worker has it."""
 
     version: Version
     ledger: Ledger | None
@@ -65,9 +60,9 @@ class Opened(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What a commit made: the new version, or that of the turn when it was first committed, and then that turn.
+    """A commit's new version, or that of the first commit of a replayed turn, and then the turn.
 
-    `dropped_tokens`: of the ledger, so that KV has to follow. `repeated`: this very call had made the version before.
+    `dropped_tokens`: KV has to follow. `repeated`: this call had made the version before.
     """
 
     version: Version
@@ -77,12 +72,12 @@ class Commit(NamedTuple):
 
 
 def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
-    """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot. Its repetition changes nothing.
+    """Append a turn; dropped tokens stay in an automatic snapshot. A repetition changes nothing.
 
-    Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone,
-    FailedPrecondition if the kept tokens are another tokenizer's, and LedgerDamaged.
+    Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, FailedPrecondition if
+    the kept tokens are another tokenizer's, and LedgerDamaged.
     """
-    asked = agents.ask_state(connection, turn.key)  # first: what is asked for behind it is what its lock has waited for
+    asked = agents.ask_state(connection, turn.key)  # first, since its lock waits and later queries see the result
     asked_turn, asked_head = _ask_turn(connection, turn), _ask_head(connection, turn.key)
     state = agents.asked_state(asked) or State(NO_VERSION, EMPTY)
     if turn.base != state.version and (made := _made_by(connection, turn, state.version)) is not None:
@@ -115,10 +110,7 @@ def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
 
 
 def open_agent(connection: Connection, key: AgentKey, known: Version, request_id: str) -> Opened:
-    """The agent's state, its ledger unless `known` is that state, and the turn committed under `request_id`.
-
-    Raises LedgerDamaged.
-    """
+    """Return the agent's state, its ledger unless `known`, and the turn of `request_id`. Raises LedgerDamaged."""
     state = agents.find(connection, key)
     if state is None:
         return Opened(NO_VERSION, None, None)
@@ -128,7 +120,7 @@ def open_agent(connection: Connection, key: AgentKey, known: Version, request_id
 
 
 def committed(connection: Connection, uid: str, request_id: str) -> Committed | None:
-    """The agent's turn of this name; None if there is none or the name is empty."""
+    """Return the agent's turn of this name, if any."""
     if not request_id:
         return None
     asked = ask(connection, f"{_TURN} WHERE t.uid = ? AND {_NAMED}", (uid, request_id))
@@ -140,19 +132,19 @@ _NAMED = "request_id = ? AND request_id != ''"
 
 
 def _ask_turn(connection: Connection, turn: Turn) -> Callable[[], Any]:
-    """Ask for the turn that the agent has of this name."""
+    """Query the agent's turn of this name."""
     of_agent = "JOIN agents AS a ON a.uid = t.uid WHERE a.namespace = ? AND agent_id = ? AND model_id = ?"
     return ask(connection, f"{_TURN} {of_agent} AND {_NAMED}", (*turn.key, turn.request_id))
 
 
 def _found_turn(asked: Callable[[], Any], uid: str) -> Committed | None:
-    """The turn that was asked for, if it is of this agent."""
+    """Return the queried turn, if it is this agent's."""
     row = asked()
     return None if row is None or row[0] != uid else Committed(Version(*row[:3]), *row[3:])
 
 
 def _ask_head(connection: Connection, key: AgentKey) -> Callable[[], Any]:
-    """Ask what an agent's head segment is: its namespace, whose tokens it has, and its place."""
+    """Query an agent's head segment: its namespace, tokenizer, and place."""
     return ask(
         connection,
         "SELECT s.namespace, tokenizer_hash, parent_tokens, parent_bytes, s.tokens, s.text_bytes, s.turns,"
@@ -163,7 +155,7 @@ def _ask_head(connection: Connection, key: AgentKey) -> Callable[[], Any]:
 
 
 def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | None:
-    """The version that an earlier call of this commit has made, which is behind its base; None if none did."""
+    """Return the version after the base that an earlier call of this commit made, if any."""
     if not turn.commit_id:
         return None
     uid = turn.base.uid or present.uid
@@ -175,7 +167,7 @@ def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | 
 
 
 def _check_kept(turn: Turn, head: Head, asked_head: Callable[[], Any]) -> None:
-    """Check that a turn can stand on a head, also where its chain is not read: a wrong counter would be built upon."""
+    """Check that a turn can follow a head, even without reading its chain: a wrong counter would be built upon."""
     tokenizer = ""
     if head.segment is not None:
         namespace, tokenizer, *place = asked_head() or ("", "")
@@ -209,7 +201,7 @@ def create_agent(
     now: Moment,
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY,
 ) -> Version:
-    """A new agent with this ledger: a segment and a version for each of its turns, and for tokens behind the last one.
+    """Make an agent with this ledger: a segment and a version for each turn, and for tokens after the last.
 
     Raises AlreadyExists.
     """
@@ -230,7 +222,7 @@ def create_agent(
 
 
 def _add(connection: Connection, version: Version, head: Head, turn: Turn, now: Moment) -> None:
-    """The row of a turn that made this version and head."""
+    """Add the row of a turn that made this version and head."""
     row = {
         "uid": version.uid,
         "version": version.number,
@@ -256,7 +248,7 @@ def _append(
     content: Ledger,
     version: int = 0,
 ) -> Iterator[Head]:
-    """Append the turns of `content` one after the other; each one's head. They have one `version`, or 1, 2, … (0)."""
+    """Append the turns of `content`, and yield their heads. They have one `version`, or 1, 2, … (0)."""
     start = 0
     for number, turn in enumerate(content.turns, start=1):
         part, made_by = _between(content, start, turn.end_token), version or number
@@ -266,7 +258,7 @@ def _append(
 
 
 def _between(content: Ledger, start: int, end: int) -> Ledger:
-    """What there is from one token up to another, without turns."""
+    """Return the tokens of a range, without turns."""
     first, last = content.text_end(start), content.text_end(end)
     offsets = content.offsets[start:end] - np.uint32(first)
     return replace(

@@ -1,7 +1,6 @@
 """Durable records of workflow runs, opaque to the store. Functions of a connection, inside the caller's transaction.
 
-A record is a head, a payload and events. An event is a row that never changes, so a put costs what it brings, however
-long the record is.
+A record is a head, a payload and events, which never change, so a put costs what it adds.
 """
 
 from collections.abc import Sequence
@@ -13,17 +12,17 @@ from cache_service.connection import Connection, differences, insert
 from cache_service.damage import LedgerDamaged
 
 NEWEST: Final = 2**63 - 1
-"""The end of the order of creation: a page before it is the first one."""
+"""As `before` for the first page."""
 
 TORN: Final = (
     "(events + 1, bytes) != (SELECT count(*), coalesce(sum(length(content)), 0) FROM workflow_parts"
     " WHERE record = workflow_records.id)"
 )
-"""Condition of SQL on a row of workflow_records: it does not have the payload and the events that it counts."""
+"""SQL: a record lacks the payload or events that it counts."""
 
 
 class Record(NamedTuple):
-    """A record's head. `id` is its place in the order of creation; `size_bytes` are of its payload and events."""
+    """A record's head. `id` is its place in the order of creation; `size_bytes` counts payload and events."""
 
     id: int
     workflow_id: str
@@ -34,7 +33,7 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A record as it was asked for: its head, its payload, and events in their order."""
+    """A record's head, payload, and events in order."""
 
     record: Record
     payload: bytes
@@ -42,16 +41,16 @@ class Content(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """A node whose gateway goes on with a run. One that was started again has another epoch."""
+    """A node whose gateway continues a run; after a restart it has another epoch."""
 
     node: str
     epoch: int
 
 
 class Put(NamedTuple):
-    """What a put brings to the record that is in `version`, 0 for a new one. `payload` None leaves it as it is.
+    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it.
 
-    `owner` is who has the run from now on; None: it waits until it is asked for.
+    `owner` has the run from now on; None: it waits until it is asked for.
     """
 
     namespace: str
@@ -64,10 +63,9 @@ class Put(NamedTuple):
 
 
 def put(connection: Connection, new: Put) -> int:
-    """Create or change a record, and append events; its new version.
+    """Create or change a record, and append events; return its new version.
 
-    Raises Aborted if the record isn't in this version, InvalidArgument if it gets too large or a new one has no
-    payload.
+    Raises Aborted for another version, InvalidArgument if it gets too large or a new one has no payload.
     """
     namespace, workflow_id, version, summary, payload, events, owner = new
     record = find(connection, namespace, workflow_id)
@@ -102,14 +100,13 @@ def put(connection: Connection, new: Put) -> int:
 
 
 def find(connection: Connection, namespace: str, workflow_id: str) -> Record | None:
-    """A record's head; None if there is no such record."""
     which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
     row = connection.execute(f"{_HEADS} {which}", (namespace, workflow_id)).fetchone()
     return None if row is None else Record(*row)
 
 
 def read(connection: Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
-    """A record without its first `after_event` events; None if there is none. Raises LedgerDamaged."""
+    """Return a record without its first `after_event` events, if it exists. Raises LedgerDamaged."""
     record = find(connection, namespace, workflow_id)
     if record is None:
         return None
@@ -125,7 +122,7 @@ def read(connection: Connection, namespace: str, workflow_id: str, after_event: 
 
 
 def page(connection: Connection, namespace: str, before: int, limit: int) -> list[Record]:
-    """Heads of records of a namespace, the newest first, from those created before `before` on."""
+    """Return heads of records, the newest first, created before `before`."""
     rows = connection.execute(
         f"{_HEADS} WHERE namespace = ? AND id < ? ORDER BY id DESC LIMIT ?", (namespace, before, limit)
     )
@@ -133,7 +130,7 @@ def page(connection: Connection, namespace: str, before: int, limit: int) -> lis
 
 
 def delete(connection: Connection, namespace: str, workflow_id: str, version: int) -> None:
-    """Delete a record, damaged or not. Raises NotFound, and Aborted if it isn't in this version."""
+    """Delete a record, damaged or not. Raises NotFound, and Aborted for another version."""
     which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
     row = connection.execute(f"SELECT id, version FROM workflow_records {which}", (namespace, workflow_id)).fetchone()
     if row is None:
@@ -145,7 +142,6 @@ def delete(connection: Connection, namespace: str, workflow_id: str, version: in
 
 
 _NEW: Final = 0
-"""The id of no record."""
 _HEADS = "SELECT id, workflow_id, version, events, bytes, summary FROM workflow_records"
 
 

@@ -1,4 +1,4 @@
-"""Whether the store can write ledgers, found out without writing much: for readiness, before turns fail for it."""
+"""Tests whether the store can write ledgers, for readiness, before turns fail."""
 
 import shutil
 import sqlite3
@@ -13,14 +13,14 @@ from cache_service.ledger.clock import Clock
 from cache_service.ledger.ledgers import Failure
 
 LEAST_FREE: Final = 4 << 20
-"""Less than a turn and its log may take: with less free, none is sure to be kept."""
+"""A turn and its log may take more."""
 PROBED_FREE: Final = 64 << 20
-"""With less free, it is tried now and then: a quota of the disk's user is not seen otherwise."""
+"""With less free it is tried now and then, because a user's quota is not seen otherwise."""
 PROBE_SECONDS: Final = 5.0
 
 
 class Writability:
-    """What the disk of the ledgers takes. `note` on the database's thread, `problem` on one event loop."""
+    """The state of the ledgers' disk. `note` on the database's thread, `problem` on one event loop."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._clock = clock
@@ -28,17 +28,17 @@ class Writability:
         self._problem = ""
         self._probed = 0.0
         self.free: Callable[[], int] = lambda: shutil.disk_usage(root).free
-        """Bytes of the disk that are free."""
+        """Free bytes of the disk."""
 
     def note(self, failure: Failure) -> None:
-        """The ledger could not be read or written."""
+        """Note a failure of the ledger."""
         if failure in (Failure.FULL, Failure.IO_ERROR):
             self._failure = failure
 
     async def problem(self) -> str:
-        """Why no turn could be kept now, in words for the operator; empty if one could.
+        """Return why no turn could be kept now, or "".
 
-        Writes one row, every PROBE_SECONDS at most, and only where a write has failed or the disk is nearly full.
+        Writes one row, every PROBE_SECONDS at most, if a write has failed or the disk is nearly full.
         """
         try:
             free = self.free()

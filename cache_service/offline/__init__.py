@@ -1,9 +1,6 @@
-"""What an operator does to a data directory without serving it: check and mend it, weigh it, recover from it.
+"""Work on a data directory that is not served: check and mend it, measure it, recover from it.
 
-`database` opens one, and says whether it is whole; `findings` is what a check says; `ledgers` and `files` look for
-faults; `check` runs them, and mends what can be mended; `warm_index` says whether warm.db can be read; `usage` adds up
-bytes. `adoption` finds whose a file is without its row.
-
-`recover` copies what is readable of a damaged directory: `transfer` copies rows around damaged pages, `states` finds
-the newest state of each agent that holds together. `commands` is the command line.
+`check` runs the checks of `database`, `ledgers`, `files` and `warm_index`, and mends; `findings` are its results;
+`adoption` finds owners of files without rows; `usage` adds up bytes. `recover` copies what is readable: `transfer`
+copies rows around damaged pages, `states` finds the newest intact state of each agent. `commands` is the command line.
 """

@@ -1,8 +1,4 @@
-"""Files of KV that no row knows, and whose they are: by what is in them, and by the ledgers, whose tokens name them.
-
-A file's header says all of its row but who computed it and its digest, which is made of the bytes as they are. So a
-warm.db that is lost can be made again where it is worth the time: every ledger and every file is read.
-"""
+"""Owners of KV files without rows, by headers and ledgers, to rebuild a lost warm.db. Reads every ledger and file."""
 
 import os
 import sqlite3
@@ -23,14 +19,14 @@ from cache_service.offline import ledgers
 
 
 class Names:
-    """The names that one ledger's files have to have."""
+    """The names of one ledger's files."""
 
     def __init__(self, token_ids: Uint32) -> None:
         self._token_ids: list[int] = token_ids.tolist()
         self._chains: dict[tuple[str, str], list[bytes]] = {}
 
     def chain(self, fingerprint: str, namespace: str) -> list[bytes]:
-        """NO_PARENT, and the names of all blocks."""
+        """Return NO_PARENT, and the names of all blocks."""
         chain = self._chains.get((fingerprint, namespace))
         if chain is None:
             names = blockfile.chain_hashes(fingerprint, namespace, self._token_ids)
@@ -38,7 +34,7 @@ class Names:
         return chain
 
     def has(self, row: FileRow) -> bool:
-        """Return whether the file is named by this ledger's tokens."""
+        """Return whether this ledger's tokens name the file."""
         end = row.first_token + row.token_count
         if not 0 < end <= len(self._token_ids):
             return False
@@ -50,10 +46,10 @@ class Names:
 
 
 def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Connection) -> int:
-    """Give rows to all files that a ledger names and whose headers agree, and to whom they belong; how many.
+    """Add rows for files that a ledger names and whose headers agree, with owners; return how many.
 
-    `warm` knows of no file yet. What no ledger names stays an orphan: it may be what a deleted agent said. A ledger
-    that cannot be read names none. Raises OSError, sqlite3.Error.
+    `warm` has no files yet. Other files stay orphans: they may be a deleted agent's. Unreadable ledgers name none.
+    Raises OSError, sqlite3.Error.
     """
     now, adopted = time.time_ns(), set[FileName]()
     by_parent: defaultdict[tuple[str, str, bytes], list[FileRow]] = defaultdict(list)
@@ -70,7 +66,7 @@ def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Co
             for row in by_parent.get(place, ()):
                 if not names.has(row):
                     continue
-                if row.name not in adopted:  # by the first of them, as far as is known
+                if row.name not in adopted:  # by the first of them
                     references.add(warm, row._replace(key=holder.key), now)
                     adopted.add(row.name)
                 holding.hold(warm, [holder.state], row.name)

@@ -1,7 +1,6 @@
-"""All checks of a data directory, in the order in which one can rely on another; and mending what they found.
+"""All checks of a data directory, and mending, which never changes a ledger: only segments without a head are erased.
 
-No ledger is ever changed by that: of segments only what no head stands on is erased. Whom warm.db says files are is not
-checked: a start follows the ledger anew.
+Owners of files in warm.db are not checked, because a start derives them again.
 """
 
 import sqlite3
@@ -21,7 +20,7 @@ from cache_service.tiers import quotas
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found, and what was in the directory. `mended` are the findings that are no more."""
+    """A check's findings, and counts. `mended` findings are gone."""
 
     findings: list[Finding]
     mended: list[Finding]
@@ -30,17 +29,16 @@ class Checked:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing is wrong (any more)."""
+        """Return whether nothing is wrong, or all is mended."""
         return len(self.findings) == len(self.mended)
 
 
 def check(root: Path, repair: bool = False) -> Checked:
-    """Check everything, and mend what can be mended. No store may use the directory meanwhile.
+    """Check everything, and mend if `repair`, without which nothing is written. No store may use the directory.
 
-    Raises CannotCheck if it is no data directory, a running store's, or a newer program's, or its store.db is lost. A
-    damaged store.db is a finding: ledgers are then checked as far as they can be read, and nothing is mended, since
-    rows that cannot be read would make good files look like orphans. Without warm.db no file can be checked. Only a
-    repair writes.
+    Raises CannotCheck if it is no data directory, in use, a newer program's, or without its store.db. A damaged
+    store.db is a finding: ledgers are checked as far as readable, and nothing is mended, since good files would look
+    like orphans. Without warm.db no file can be checked.
     """
     directory = database.find(root)
     with alone(directory):
@@ -85,9 +83,8 @@ def check(root: Path, repair: bool = False) -> Checked:
 
 
 def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileName]) -> None:
-    """Mend all that can be mended. Hold the directory's lock. Raises OSError, sqlite3.Error: then run it again.
-
-    Modes come first: a file that its owner may not read cannot be moved aside with what is in it known.
+    """Mend all that can be mended, modes first, to read files. Hold the directory's lock. Raises OSError,
+    sqlite3.Error; then run it again.
     """
     files.mend_modes(directory)
     with writing(directory.database) as ledger:
@@ -100,7 +97,7 @@ def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileNam
 
 
 def _warm_problem(directory: DataDirectory) -> str:
-    """Why warm.db cannot be read; "" if it can. Raises OSError, sqlite3.OperationalError."""
+    """Return why warm.db cannot be read, or "". Raises OSError, sqlite3.OperationalError."""
     if problem := warm_index.unusable(directory):
         return problem
     with reading(directory.warm_database) as warm:

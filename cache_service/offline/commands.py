@@ -1,7 +1,6 @@
-"""The commands: `agentmem store check`, `du`, `recover` and `abandon-remote`, or `agentmem-store check` …
+"""`agentmem store check`, `du`, `recover` and `abandon-remote`, also as `agentmem-store`.
 
-Exit status: 0, all is well; 1, `check` has findings that were not mended, or `recover` lost something; 2, it could not
-be done.
+Exit status: 0, all is well; 1, findings that are not mended, or losses; 2, it could not be done.
 """
 
 import os
@@ -40,7 +39,7 @@ class OfflineGroup(click.Group):
 
 @click.group(cls=OfflineGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Check, weigh or recover a store's data directory (its --data), or part it from its object store."""
+    """Check, measure or recover a store's data directory (its --data), or part it from its object store."""
     os.umask(0o077)
 
 
@@ -49,7 +48,7 @@ def main() -> None:
 @click.option("--repair", is_flag=True, help="Mend what can be mended. Ledgers are never changed.")
 @json_option
 def check_command(directory: Path, repair: bool, as_json: bool) -> None:
-    """Verify everything in DIR while no store is using it: database, ledgers, every byte of KV, modes.
+    """Verify everything in DIR while no store uses it: database, ledgers, every byte of KV, modes.
 
     Exit status 0: clean, or all mended; 1: there are findings; 2: DIR cannot be checked.
     """
@@ -65,7 +64,7 @@ def check_command(directory: Path, repair: bool, as_json: bool) -> None:
 @_directory
 @json_option
 def du_command(directory: Path, as_json: bool) -> None:
-    """Add up what DIR holds, by kind and agent, also while a store is using it."""
+    """Add up what DIR holds, by kind and agent, even while a store uses it."""
     found = usage(directory.expanduser())
     if as_json:
         write_json(_with_agents(found))
@@ -80,7 +79,7 @@ def du_command(directory: Path, as_json: bool) -> None:
 def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None:
     """Copy what is readable of DIR, whose database is damaged, into NEWDIR. DIR is not written to.
 
-    Exit status 0: nothing is lost; 1: something is; 2: nothing can be recovered, and NEWDIR is as it was.
+    Exit status 0: nothing is lost; 1: something is; 2: nothing can be recovered, and NEWDIR is unchanged.
     """
     recovered = recover(directory.expanduser(), new_directory.expanduser())
     if as_json:
@@ -95,8 +94,8 @@ def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None
 def abandon_command(directory: Path) -> None:
     """Give up DIR's objects in the object store, so that its store may take another --remote.
 
-    KV that is in the object store only is computed again. The objects stay where they are: delete them there.
-    Exit status 0: done; 2: it cannot be done, and nothing was changed.
+    KV that is only in the object store is computed again. The objects stay: delete them there. Exit status 0: done; 2:
+    it cannot be done, and nothing has changed.
     """
     location, objects_left = _abandon(directory.expanduser())
     click.echo(f"{objects_left} objects are given up; delete what is at {location}" if location else "there were none")

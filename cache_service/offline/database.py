@@ -1,10 +1,7 @@
-"""Databases, opened without a store; of store.db whether it is there, SQLite can read it, and its rows refer to rows
-that exist. (Of warm.db see `warm_index`.)
+"""Databases, opened without a store, and whether store.db is there and intact. (For warm.db see `warm_index`.)
 
-`refuse_damaged` is also the store's own look at start. A directory with files of KV whose store.db is missing, empty or
-not the one that published them is damaged and not new: served as a new one it would lose the files as orphans, and with
-them what an operator who has mislaid store.db could still put right. A directory where nothing was ever published is
-new, whatever a first start that was interrupted, or a worker's writing, has left in it.
+The store also calls `refuse_damaged` at start. A directory with KV files whose store.db is missing, empty or another
+one is damaged: served as a new one, it would lose the files as orphans, although a mislaid store.db could be put back.
 """
 
 import os
@@ -21,20 +18,20 @@ from cache_service.ledger import schema
 from cache_service.offline.findings import CannotCheck, Finding, Report
 
 IMPORTING = "store.db-importing"
-"""A file that is there while the directory's ledgers are moved into a cluster: see `cluster.importing`."""
+"""A file that exists while ledgers are moved into a cluster: see `cluster.importing`."""
 _MOST = 20
 _WRITING = ("synchronous = FULL", "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
 
 
 class DatabaseDamaged(Exception):
-    """store.db is lost, or SQLite cannot read all of it; the message says how to recover what is readable."""
+    """store.db is lost or unreadable; the message says how to recover."""
 
 
 @contextmanager
 def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
-    """Keep stores out of the directory meanwhile. Raises CannotCheck if one is using it.
+    """Keep stores out of the directory. Raises CannotCheck if one is using it.
 
-    Unlike DataDirectory.acquire it makes nothing but the lock, and that only if it `creates`.
+    Unlike DataDirectory.acquire it makes only the lock, and only if it `creates`.
     """
     try:
         lock = DirectoryLock(directory.root, creates=creates)
@@ -52,9 +49,8 @@ def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
 
 @contextmanager
 def new(directory: DataDirectory) -> Iterator[None]:
-    """A new directory, held and prepared; as it was, if it does not come to be.
-
-    Raises CannotCheck, and what DataDirectory.acquire raises.
+    """Hold and prepare a new directory; leave it as it was after an error. Raises CannotCheck, and
+    DataDirectory.acquire's errors.
     """
     existed = directory.root.exists()
     if existed and (not directory.root.is_dir() or any(directory.root.iterdir())):
@@ -75,15 +71,15 @@ def new(directory: DataDirectory) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path, *, beside: bool = True, is_ours: bool = False) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write. A store may be running, unless it `is_ours`; what it commits is not seen.
+    """Connect without writing. A store may be running, unless it `is_ours`; later commits are not seen.
 
-    SQLite makes files to read a log that no process has open, `beside` the database. Raises CannotCheck where there is
-    such a log and they may not be made, or cannot, on a disk that cannot be written to.
+    To read a log that no process has open, SQLite makes files `beside` the database. Raises CannotCheck if it may not
+    or cannot.
     """
     options, log = "mode=ro", path.with_name(f"{path.name}-wal")
     if is_ours or not beside or not os.access(path.parent, os.W_OK):
         if not log.exists() or not log.stat().st_size:
-            options += "&immutable=1"  # else SQLite makes files beside it
+            options += "&immutable=1"  # or SQLite makes files beside it
         elif not beside:
             raise CannotCheck("its store was killed; the next start takes in what its log holds")
         elif not is_ours and not path.with_name(f"{path.name}-shm").exists():
@@ -100,7 +96,7 @@ def reading(path: Path, *, beside: bool = True, is_ours: bool = False) -> Iterat
 
 @contextmanager
 def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connection]:
-    """One durable transaction that erases what it deletes."""
+    """Run one durable transaction that erases what it deletes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for pragma in (*_WRITING, f"foreign_keys = {foreign_keys:d}"):
             connection.execute(f"PRAGMA {pragma}")
@@ -114,7 +110,7 @@ def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connectio
 
 
 def find(root: Path) -> DataDirectory:
-    """The data directory `root`. Raises CannotCheck if it is none, another version's, or its store.db is lost."""
+    """Return the data directory. Raises CannotCheck if it is none, another version's, or without its store.db."""
     directory = DataDirectory(root)
     try:
         if lost := lost_by_names(directory):
@@ -130,10 +126,10 @@ def find(root: Path) -> DataDirectory:
 
 
 def refuse_damaged(directory: DataDirectory) -> None:
-    """Raise DatabaseDamaged unless the database is whole, or there has never been one; nothing is written to it.
+    """Raise DatabaseDamaged unless the database is whole or never existed. Hold the directory's lock. Writes nothing.
 
-    Hold the directory's lock. It reads the whole file: about a second for a gigabyte of ledgers. Serving from a damaged
-    one would spread the damage: a page that two tables believe to be theirs is overwritten by the next commit.
+    Reads the whole file, about a second for a gigabyte. Serving a damaged one spreads the damage: commits overwrite a
+    page that two tables share.
     """
     path = directory.database
     if (importing := path.with_name(IMPORTING)).exists():
@@ -150,7 +146,7 @@ def refuse_damaged(directory: DataDirectory) -> None:
                     lost = lost_by_id(directory, connection)
         except sqlite3.OperationalError:
             raise
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite quotes what is damaged
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite quotes what is damaged
             problems = [str(error)]
         if problems != ["ok"]:
             raise DatabaseDamaged(
@@ -161,10 +157,8 @@ def refuse_damaged(directory: DataDirectory) -> None:
 
 
 def lost_by_names(directory: DataDirectory) -> str:
-    """How the ledger of what lies in the directory is lost, as far as names and first pages show it; "" if it is not.
-
-    Reads names, sizes and the first page. Raises OSError.
-    """
+    """Return how the ledger of the directory's files is lost, by names, sizes and the first page, or "". Raises
+    OSError."""
     path = directory.database
     if _size(path):
         page = schema.first_page(path)
@@ -180,7 +174,7 @@ def lost_by_names(directory: DataDirectory) -> str:
 
 
 def lost_by_id(directory: DataDirectory, ledger: sqlite3.Connection) -> str:
-    """`lost_by_names` where a warm.db that can be read names other ledgers. Raises sqlite3.Error and OSError."""
+    """Return `lost_by_names` if warm.db names other ledgers. Raises sqlite3.Error and OSError."""
     try:
         with reading(directory.warm_database, is_ours=True) as warm:
             named = warm.execute("SELECT ledgers FROM directory WHERE ledgers != ''").fetchall()
@@ -192,7 +186,7 @@ def lost_by_id(directory: DataDirectory, ledger: sqlite3.Connection) -> str:
 
 
 def recovery(path: Path) -> str:
-    """What to do about a damaged database."""
+    """Return what to do about a damaged database."""
     old, new = shlex.quote(str(path.parent)), shlex.quote(f"{path.parent}-recovered")
     return (
         f"Copy what is readable into a new directory with: agentmem store recover {old} {new}"
@@ -201,7 +195,7 @@ def recovery(path: Path) -> str:
 
 
 def lost_recovery(path: Path) -> str:
-    """What to do where the database of files of KV is lost."""
+    """Return what to do if the database of KV files is lost."""
     return (
         f"Put back the {path.name} that was there, with its {path.name}-wal if it had one, from wherever it was moved,"
         " or from a backup. If there is none, the files are of no use: choose another --data"
@@ -209,7 +203,7 @@ def lost_recovery(path: Path) -> str:
 
 
 def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
-    """Report what SQLite finds; whether the tables can be trusted."""
+    """Report what SQLite finds; return whether the tables can be trusted."""
     consequence = "the store refuses to start; ledgers on the damaged pages are lost"
     try:
         problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_MOST})")]

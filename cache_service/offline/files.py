@@ -1,4 +1,4 @@
-"""The files: published ones against their rows, and whatever else lies in the directory."""
+"""Checks of published files against their rows, and of everything else in the directory."""
 
 import os
 import sqlite3
@@ -23,9 +23,9 @@ _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent s
 def check_published(
     directory: DataDirectory, warm: sqlite3.Connection, agents: Mapping[str, str], report: Report
 ) -> list[FileName]:
-    """Report every published file that is gone or not what its row says; those that are not.
+    """Report and return published files that are missing or differ from their rows. Reads every byte.
 
-    `agents` are all agents in words, by uid. Every byte is read.
+    `agents` are all agents in words, by uid.
     """
     wrong = []
     for each in warm.execute(f"SELECT {references.COLUMNS} FROM files"):
@@ -48,7 +48,7 @@ def check_published(
 
 
 def file_problem(path: Path, row: FileRow) -> str:
-    """How a file differs from its row, as "reason: problem"; "" if it does not. Raises FileNotFoundError."""
+    """Return how a file differs from its row, as "reason: problem", or "". Raises FileNotFoundError."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def file_problem(path: Path, row: FileRow) -> str:
 
 
 def check_strays(directory: DataDirectory, warm: sqlite3.Connection, report: Report) -> None:
-    """Report files that nothing knows."""
+    """Report unknown files."""
     for path, what in _strays(directory, warm):
         where, problem = str(path.relative_to(directory.root)), _STRAYS[what]
         if is_disposable(path):
@@ -81,7 +81,7 @@ def check_strays(directory: DataDirectory, warm: sqlite3.Connection, report: Rep
 
 
 def check_modes(directory: DataDirectory, report: Report) -> None:
-    """Report directories that are not 0700, and files that are not 0600, the data directory itself included."""
+    """Report directories that are not 0700, and files that are not 0600."""
     for path, found, wanted in _wrong_modes(directory):
         problem = f"mode {found:04o} instead of {wanted:04o}"
         open_to_others = "other users of this machine may read what agents were told"
@@ -91,14 +91,14 @@ def check_modes(directory: DataDirectory, report: Report) -> None:
 
 
 def mend_modes(directory: DataDirectory) -> None:
-    """Set the modes that `check_modes` reports."""
+    """Correct the modes that `check_modes` reports."""
     for path, _, wanted in _wrong_modes(directory):
         with suppress(FileNotFoundError):  # SQLite's WAL, gone since
             path.chmod(wanted)
 
 
 def mend(directory: DataDirectory, warm: sqlite3.Connection, wrong: Iterable[FileName]) -> None:
-    """Delete the files that are `wrong`, remove what nothing knows, and drop rows without files.
+    """Delete files that are `wrong`, remove unknown ones, and drop rows without files.
 
     Rows first: a crash in between leaves an orphan. Raises OSError, sqlite3.Error.
     """
@@ -115,7 +115,7 @@ _STRAYS = {"orphan": "no row knows the file", "staging": "a publication that was
 
 
 def _strays(directory: DataDirectory, warm: sqlite3.Connection) -> Iterator[tuple[Path, str]]:
-    """Files without a row and what is left in staging/."""
+    """Yield files without a row, and those left in staging/."""
     rows = {*map(directory.path, references.all_names(warm))}
     for folder in FOLDERS.values():
         for path in sorted((directory.root / folder).rglob("*")):
@@ -125,7 +125,7 @@ def _strays(directory: DataDirectory, warm: sqlite3.Connection) -> Iterator[tupl
 
 
 def _wrong_modes(directory: DataDirectory) -> Iterator[tuple[Path, int, int]]:
-    """Paths with the modes that they have and should have."""
+    """Yield paths with their actual and correct modes."""
     for path in (directory.root, *sorted(directory.root.rglob("*"))):
         with suppress(FileNotFoundError):  # SQLite's, which come and go
             found = path.lstat().st_mode

@@ -1,4 +1,4 @@
-"""What a check found: one fault, what follows from it, and what mends it."""
+"""Findings of a check: a fault, its consequence, and its repair."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. `what` is a stable word for machines; the other texts are for people."""
+    """One fault. `what` is a stable word for machines; other texts are for people."""
 
     what: str
     where: str
@@ -14,14 +14,14 @@ class Finding:
     consequence: str
     repair: str
     agents: tuple[str, ...] = ()
-    """Whose memory it touches, as namespace/agent/model; for ledgers and for KV that an agent refers to."""
+    """The agents concerned, as namespace/agent/model; for ledgers and KV."""
     mendable: bool = False
     """`--repair` mends it."""
 
 
 Report = Callable[[Finding], None]
-"""Takes a finding as soon as it is made."""
+"""Takes a finding at once."""
 
 
 class CannotCheck(Exception):
-    """Nothing can be said about the directory; the message says why, and what to do."""
+    """The directory cannot be checked; the message says why, and what to do."""

@@ -1,6 +1,6 @@
-"""The ledgers: each segment is what was written, each head is its chain's, and nothing is left that nobody stands on.
+"""Checks of ledgers: segments are intact, heads match their chains, and nothing unused is left.
 
-Functions of a connection to either engine. They raise what it raises.
+Functions of a connection to either engine, whose errors they raise.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from cache_service.offline.findings import Finding, Report
 from cache_service.tiers import quotas
 
 USELESS: Final = "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
-"""Condition of SQL on a row `o` of objects: no state refers to it."""
+"""SQL: no state refers to a row `o` of objects."""
 _STATE = "x.version, x.head_segment, x.tokens, x.text_bytes, x.turns"
 _HOLDERS = (
     f"SELECT uid, namespace, agent_id, model_id, NULL, '', {_STATE} FROM agents AS x UNION ALL"
@@ -40,25 +40,24 @@ _UNERASED = (
 
 
 class Holder(NamedTuple):
-    """An owner of a head: an agent's present state, or a snapshot of it."""
+    """A head's owner: an agent's present state, or a snapshot."""
 
     uid: str
     key: AgentKey
     snapshot: int | None
     """None: the agent itself."""
     name: str
-    """The snapshot's name."""
     version: int
     head: Head
 
     @property
     def agent(self) -> str:
-        """The agent, in words."""
+        """The agent in words."""
         return "/".join(self.key)
 
     @property
     def where(self) -> str:
-        """The holder, in words."""
+        """The holder in words."""
         return f"agent {self.agent}" if self.snapshot is None else f"snapshot {self.name} of {self.agent}"
 
     @property
@@ -68,19 +67,19 @@ class Holder(NamedTuple):
 
 
 def holders(connection: Connection) -> list[Holder]:
-    """All agents, and then all snapshots of agents that exist."""
+    """Return all agents, then all snapshots of existing agents."""
     rows = connection.execute(_HOLDERS).fetchall()
     return [Holder(row[0], AgentKey(*row[1:4]), row[4], row[5], row[6], Head(*row[7:])) for row in rows]
 
 
 def agents(connection: Connection) -> dict[str, str]:
-    """All agents in words, by uid."""
+    """Return all agents in words, by uid."""
     rows = connection.execute("SELECT uid, namespace, agent_id, model_id FROM agents")
     return {uid: "/".join(key) for uid, *key in rows}
 
 
 def check(connection: Connection, report: Report) -> None:
-    """Report all that is not as commits, forks, cuts and deletions leave it. Reads all ledgers."""
+    """Report all that commits, forks, cuts and deletions do not leave. Reads all ledgers."""
     damaged = dict.fromkeys(segments.damaged(connection))
     users: defaultdict[int, set[str]] = defaultdict(set)
     present: dict[str, int] = {}
@@ -114,7 +113,7 @@ def check(connection: Connection, report: Report) -> None:
 
 
 def head_problem(connection: Connection, holder: Holder) -> str:
-    """How a head differs from its chain, whose content is not read; "" if it does not."""
+    """Return how a head differs from its chain, or "", without reading content."""
     try:
         pieces = segments.walk(connection, holder.head, holder.where)
     except LedgerDamaged:
@@ -128,9 +127,7 @@ def head_problem(connection: Connection, holder: Holder) -> str:
 
 
 def unerased(connection: Connection) -> list[tuple[int, int | None]]:
-    """Segments of which no head, turn or segment needs the end: their ids, newest first, and how many of their tokens
-    are needed, None: none.
-    """
+    """Return segments whose end nothing needs: ids, newest first, and tokens needed, None: none."""
     return [(int(number), needed) for number, needed in connection.execute(_UNERASED)]
 
 

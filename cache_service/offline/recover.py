@@ -1,4 +1,4 @@
-"""Copying what is readable of a damaged directory into a new one. The damaged one is not written to."""
+"""Copies what is readable of a damaged directory into a new one."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was recovered. `damaged` are the tables that could not be read to their end."""
+    """A recovery's result. `damaged` tables could not be read to their end."""
 
     agents: list[RecoveredAgent]
     workflow_records: int
@@ -35,17 +35,16 @@ class Recovered:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no ledger and no record is lost."""
+        """Return whether no ledger and no record is lost."""
         return not self.damaged and all(agent.state == "whole" and not agent.lost_snapshots for agent in self.agents)
 
 
 def recover(root: Path, new_root: Path) -> Recovered:
     """Make `new_root` a data directory of what is readable in `root`, where no store may be running.
 
-    Files of KV are linked as they are; the next start finds whose they are, and each is verified when it is loaded.
-
-    Raises CannotCheck if `new_root` holds something, or `root` is no data directory, or a newer program's, or a store
-    is using it, or nothing can be recovered; then `new_root` is as it was.
+    KV files are linked; the next start finds their owners, and loads verify them. Raises CannotCheck if `new_root` is
+    not empty, `root` is no data directory, a newer program's or in use, or nothing can be recovered; then `new_root` is
+    unchanged.
     """
     source, target = DataDirectory(root), DataDirectory(new_root)
     if not source.database.is_file():
@@ -70,7 +69,7 @@ def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
             _copy_readable(source.root / f"store.db{suffix}", target.root / f"{_COPY}{suffix}")
             _copy_readable(source.root / f"warm.db{suffix}", target.root / f"warm.db{suffix}")
         warm_database.discard_unusable(target.warm_database)
-        if target.warm_database.exists():  # The new store.db has another id.
+        if target.warm_database.exists():  # the new store.db has another id
             with writing(target.warm_database) as warm:
                 warm.execute("UPDATE directory SET ledgers = ''")
         database = Database(target.database)
@@ -88,7 +87,7 @@ def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
 @contextmanager
 def _damaged(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA writable_schema = ON")  # read on behind an entry that makes no sense
+        connection.execute("PRAGMA writable_schema = ON")  # read on after a malformed entry
         yield connection
 
 
@@ -104,7 +103,7 @@ def _rebuild(damaged: sqlite3.Connection, ledger: sqlite3.Connection) -> Recover
 
 
 def _link_files(source: DataDirectory, target: DataDirectory) -> None:
-    """Link all files of KV, or copy those of which a link would share a mode or is not possible."""
+    """Link all KV files, or copy those that cannot be linked, or would share a mode."""
     for folder in FOLDERS.values():
         for old in (source.root / folder).rglob("*"):
             if old.is_symlink() or not old.is_file():
@@ -125,7 +124,7 @@ def _link_files(source: DataDirectory, target: DataDirectory) -> None:
 
 
 def _copy_readable(source: Path, target: Path) -> None:
-    """Copy a file, with zeros where the disk cannot read it; nothing if it is not there."""
+    """Copy a file if it exists, with zeros where the disk cannot read it."""
     if not source.exists():
         return
     with open(source, "rb", buffering=0) as old, open_private(target) as new:

@@ -1,6 +1,6 @@
-"""Which state of each agent holds together, where a part of the segments is lost: all of it, a beginning, or nothing.
+"""The newest intact state of each agent, if segments are lost: all of it, a beginning, or nothing.
 
-Works on a new database into which rows were copied, and leaves in it what is whole and what a head stands on.
+Works on a new database with copied rows, and keeps what is whole and in use.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ from cache_service.offline.transfer import Link
 
 @dataclass(frozen=True)
 class RecoveredAgent:
-    """What became of one agent. Tokens and turns are those of the state that was recovered, and of the one it had."""
+    """One agent's recovery: tokens and turns of the recovered state, and of the one it had."""
 
     key: AgentKey
     state: str
@@ -27,15 +27,15 @@ class RecoveredAgent:
     tokens: int = 0
     turns: int = 0
     had_tokens: int | None = None
-    """None: not known any more."""
+    """None: unknown."""
     had_turns: int | None = None
     lost_snapshots: tuple[str, ...] = ()
 
 
 def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> list[RecoveredAgent]:
-    """Give every agent the newest state that holds together, and drop what does not. Foreign keys are not enforced.
+    """Give every agent its newest intact state, and drop the rest. Foreign keys are not enforced.
 
-    The segments that were copied are what was written; `links` are the places of those that were not.
+    Copied segments are intact; `links` are the places of others.
     """
     good, known = set[int](), dict(links)
     for number, parent, parent_tokens in connection.execute(
@@ -50,7 +50,7 @@ def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> li
         if snapshot.snapshot is not None and ledgers.head_problem(connection, snapshot):
             connection.execute("DELETE FROM snapshots WHERE id = ?", (snapshot.snapshot,))
             lost[snapshot.uid].append(snapshot.name)
-    # Turns whose segment is lost: a retry has to compute them again, not to be answered as durable.
+    # Turns of lost segments: retries have to compute them, not to get an answer as durable.
     rows = connection.execute("SELECT rowid, segment FROM turns WHERE segment IS NOT NULL").fetchall()
     lost_turns = [(row,) for row, segment in rows if segment not in good]
     connection.executemany("DELETE FROM turns WHERE rowid = ?", lost_turns)
@@ -71,7 +71,7 @@ def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> li
 
 
 def _keep_newest_of(connection: sqlite3.Connection, agent: Holder, links: Mapping[int, Link]) -> Head | None:
-    """The agent's head from now on; None if it had to be deleted."""
+    """Return the agent's new head; None if it had to be deleted."""
     (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
     if (newest or 0) <= agent.version and not ledgers.head_problem(connection, agent):
         return agent.head
@@ -90,7 +90,7 @@ def _keep_newest_of(connection: sqlite3.Connection, agent: Holder, links: Mappin
 
 
 def _head_at(connection: sqlite3.Connection, namespace: str, number: int, tokens: int) -> Head | None:
-    """The head of the chain up to a token in this segment; None if it does not hold together."""
+    """Return the head of the chain up to a token of this segment, if it is intact."""
     try:
         pieces = segments.walk(connection, Head(number, tokens, 0, 0), "")
     except LedgerDamaged:
@@ -99,7 +99,7 @@ def _head_at(connection: sqlite3.Connection, namespace: str, number: int, tokens
 
 
 def _beginnings(agent: Holder, links: Mapping[int, Link]) -> Iterator[tuple[int, int]]:
-    """The segments of the agent's chain, newest first, each with the position up to which it counts."""
+    """Yield the segments of the agent's chain, newest first, with the positions up to which they count."""
     number, tokens, *_ = agent.head
     while number is not None:
         yield number, tokens
@@ -110,7 +110,7 @@ def _beginnings(agent: Holder, links: Mapping[int, Link]) -> Iterator[tuple[int,
 
 
 def _earlier(connection: sqlite3.Connection, agent: Holder) -> list[tuple[int, int]]:
-    """The ends of turns and snapshots that are left, newest first: where the chain of the present state is torn."""
+    """Return the ends of remaining turns and snapshots, newest first, for a torn chain."""
     rows = connection.execute(
         "SELECT t.version, s.id, s.parent_tokens + s.tokens FROM turns AS t JOIN segments AS s ON s.id = t.segment"
         " WHERE t.uid = :uid UNION ALL SELECT version, head_segment, tokens FROM snapshots WHERE uid = :uid"

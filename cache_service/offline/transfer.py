@@ -1,8 +1,7 @@
-"""Rows of a damaged database, copied one by one into a new one. What is copied is not yet known to hold together.
+"""Copies rows of a damaged database into a new one, which may not hold together yet.
 
-A table is a tree of pages by row id, and so is each of its indexes, which have pages of their own. Where a page is
-damaged, reading on fails; so row ids are taken from all of these trees, each read from both ends, and then each row is
-read by its id. Agents whose rows are lost are named as far as the index of their names can be read.
+Reading fails at a damaged page, so row ids are taken from a table's tree and those of its indexes, each from both ends,
+and rows are read by id. Agents with lost rows are named by the index of names.
 """
 
 import sqlite3
@@ -20,16 +19,15 @@ _TABLES = ("segments", "agents", "turns", "snapshots", "workflow_records", "work
 
 
 class Link(NamedTuple):
-    """Where a segment stands, which can be known where its content is not."""
+    """A segment's place, which may be known without its content."""
 
     parent: int | None
     parent_tokens: int
 
 
 class Transferred(NamedTuple):
-    """Losses that the new database does not show: of the agents `lost` only names are left.
-
-    `links` are of segments that were not copied, `damaged` tables that could not be read to their end.
+    """Losses: `lost` are agents of which only names are left, `links` segments that were not copied, `damaged` tables
+    that could not be read to their end.
     """
 
     links: dict[int, Link]
@@ -38,9 +36,9 @@ class Transferred(NamedTuple):
 
 
 def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transferred:
-    """Copy what can be read of ledgers, agents, turns, snapshots and workflow records. Raises CannotCheck if hopeless.
+    """Copy what is readable of ledgers, agents, turns, snapshots and workflow records. Raises CannotCheck if hopeless.
 
-    `target` has this version's tables and no foreign keys enforced.
+    `target` has this version's tables, without enforced foreign keys.
     """
     try:
         tables = {row[0] for row in source.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -58,7 +56,7 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
 
 
 def salvaged(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...] | None]:
-    """The readable rows of a table, and None for each that is not; a last None where there may be more."""
+    """Yield a table's readable rows, None for each unreadable one, and a last None if there may be more."""
     numbers, is_whole = _numbers(connection, table)
     statement = f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid = ?"
     for number in sorted(numbers):
@@ -71,7 +69,7 @@ def salvaged(connection: sqlite3.Connection, table: str, columns: Sequence[str])
 
 
 def _numbers(connection: sqlite3.Connection, table: str) -> tuple[set[int], bool]:
-    """The row ids that a table and its indexes have, as far as these can be read; whether all of the table could."""
+    """Return the row ids in a table and its indexes, and whether all of the table was readable."""
     found = set[int]()
     if _collect(connection, f"{table} NOT INDEXED ORDER BY rowid", found):
         return found, True
@@ -87,7 +85,7 @@ def _numbers(connection: sqlite3.Connection, table: str) -> tuple[set[int], bool
 
 
 def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool:
-    """Add the row ids of these rows, up to the first that cannot be read; whether there was none."""
+    """Add row ids up to the first unreadable row; return whether there was none."""
     try:
         for (number,) in connection.execute(f"SELECT rowid FROM {rows}"):
             found.add(number)
@@ -97,7 +95,7 @@ def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
-    """Copy a table; whether some of it could not be read, or is not what was written."""
+    """Copy a table; return whether something was unreadable or damaged."""
     columns = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     damaged = False
@@ -109,7 +107,7 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) ->
         try:
             intact = table != "segments" or digest(row) == row["digest"]
             damaged |= not intact or not target.execute(insert, values).rowcount
-        except sqlite3.Error:  # a value of another type than the column's: no row that the store has written
+        except sqlite3.Error:  # a value of a wrong type, which the store has not written
             damaged = True
     return damaged
 
@@ -123,7 +121,7 @@ def _links(source: sqlite3.Connection) -> dict[int, Link]:
 
 
 def _lost_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> list[AgentKey]:
-    """Agents that the index of names knows, from both ends, and whose rows were not copied."""
+    """Return agents in the index of names, read from both ends, whose rows were not copied."""
     there = {AgentKey(*row) for row in target.execute("SELECT namespace, agent_id, model_id FROM agents")}
     found = set[AgentKey]()
     for order in ("ASC", "DESC"):

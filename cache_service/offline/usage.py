@@ -1,4 +1,4 @@
-"""What takes up the disk: bytes by agent and by kind."""
+"""Bytes on disk, by agent and kind."""
 
 import sqlite3
 from collections import Counter, defaultdict
@@ -21,9 +21,8 @@ _Name = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class AgentUsage:
-    """Bytes of one agent with its snapshots.
-
-    KV is shared where another agent, or a snapshot of one, refers to the same file; a ledger may be shared by forks.
+    """Bytes of an agent with its snapshots. KV is shared if another agent or its snapshot refers to the file; forks may
+    share ledgers.
     """
 
     key: AgentKey
@@ -34,26 +33,24 @@ class AgentUsage:
 
 @dataclass(frozen=True)
 class Usage:
-    """Bytes of a data directory.
-
-    `unowned` is KV that no agent and no snapshot refers to: it is kept, found by its name, and the first to be evicted.
-    """
+    """Bytes of a data directory. `unowned` KV belongs to no agent or snapshot: it is found by name, and evicted
+    first."""
 
     agents: list[AgentUsage]
     unowned: int
     totals: dict[str, int]
     namespaces: dict[str, int] = field(default_factory=dict)
-    """KV, ledgers and records of workflow runs of each namespace, each byte once: what its quota bounds."""
+    """Bytes of each namespace that its quota limits: KV, ledgers and workflow records, each once."""
 
 
 def usage(root: Path) -> Usage:
-    """Add up a directory, also one that a store is using; nothing is locked or changed. Raises CannotCheck."""
+    """Add up a directory, even one in use, without locks or changes. Raises CannotCheck."""
     directory = find(root)
     if problem := warm_index.unusable(directory):
         raise CannotCheck(f"{directory.warm_database} {problem}; start the store once, which makes it anew")
     try:
         with reading(directory.database) as ledger, reading(directory.warm_database) as warm:
-            ledger.execute("BEGIN")  # one state of each for all that follows
+            ledger.execute("BEGIN")  # one state for all that follows
             warm.execute("BEGIN")
             return _usage(directory, ledger, warm)
     except sqlite3.Error as error:
@@ -63,7 +60,7 @@ def usage(root: Path) -> Usage:
 
 
 class _Files:
-    """Published files: their sizes, who computed them and who refers to them."""
+    """Published files: sizes, owners and references."""
 
     def __init__(self, warm: sqlite3.Connection) -> None:
         self.sizes: dict[_Name, int] = {}
@@ -83,7 +80,7 @@ class _Files:
         return sum(size for name, size in self.sizes.items() if not self._holding[name])
 
     def of(self, uid: str, key: AgentKey) -> tuple[int, int]:
-        """Bytes of an agent's KV that are only its, and that are others', too."""
+        """Return an agent's bytes of KV: its own, and shared."""
         held, computed = self._held[uid], self._computed[key]
         mine = held & self.sizes.keys()
         own = {name for name in mine if self._holding[name] == 1}

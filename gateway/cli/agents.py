@@ -106,12 +106,11 @@ def delete(client: Client, agent: str, model: str, yes: bool) -> None:
 
 
 async def find(agentmem: AsyncClient, agent: str = "", model: str = "") -> list[agent_pb2.Agent]:
-    """Return the agents that match; empty means all."""
     return [found.raw async for found in agentmem.agents(name=agent, model=model)]
 
 
 async def only_memory(agentmem: AsyncClient, agent: str, model: str) -> AsyncAgent:
-    """Return an agent on `model`, or on its only one. Raises NotFound; FailedPrecondition where there are several."""
+    """Return an agent on `model`, or on its only one. Raises NotFound and FailedPrecondition."""
     found = await find(agentmem, agent, model)
     if not found:
         raise _unknown(agent)

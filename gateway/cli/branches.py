@@ -32,8 +32,6 @@ _name_argument = click.argument("name", type=NOT_EMPTY)
 
 @dataclass(frozen=True)
 class Memory:
-    """An agent's memory on `model`, or its only one."""
-
     client: Client
     agent: str
     model: str
@@ -49,7 +47,7 @@ class Memory:
 
 
 def _command(name: str, *parameters: Callable[..., Any]) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command whose function gets a memory first."""
+    """Make a command whose function gets a Memory."""
 
     def made(function: Callable[..., None]) -> click.Command:
         @wraps(function)
@@ -70,7 +68,7 @@ def _command(name: str, *parameters: Callable[..., Any]) -> Callable[[Callable[.
     click.option("--tokens", "keep_tokens", type=click.IntRange(1), help="Only the first so many tokens."),
 )
 def fork(memory: Memory, new: str, at_version: int | None, keep_tokens: int | None) -> None:
-    """Make a second agent, NEW, with AGENT's memory. Neither sees what the other is told from then on."""
+    """Make a second agent, NEW, with AGENT's memory. Later turns of one do not change the other."""
 
     async def question(agent: AsyncAgent) -> AgentInfo:
         return await (await agent.fork(new, at=at_version, keep_tokens=keep_tokens)).info()
@@ -105,14 +103,14 @@ def snapshots(memory: Memory, unwanted: str | None) -> None:
 
 @_command("restore", _name_argument)
 def restore(memory: Memory, name: str) -> None:
-    """Make AGENT what it was in the snapshot NAME. What it has now stays as an automatic snapshot."""
+    """Return AGENT to the snapshot NAME. The present state stays as an automatic snapshot."""
     found = memory.ask(lambda agent: agent.restore(name)).raw
     memory.client.show(to_json(found), f"{memory} is as in {printable(name)}: {found.tokens:,} tokens")
 
 
 @_command("trim", click.argument("tokens", type=click.IntRange(0)))
 def trim(memory: Memory, tokens: int) -> None:
-    """Drop AGENT's memory behind its first TOKENS tokens. What it was stays as an automatic snapshot."""
+    """Keep AGENT's first TOKENS tokens, and drop the rest. The previous state stays as an automatic snapshot."""
 
     async def question(agent: AsyncAgent) -> tuple[AgentInfo, AgentInfo]:
         before = await agent.info()
@@ -127,19 +125,19 @@ def trim(memory: Memory, tokens: int) -> None:
 
 @_command("pin")
 def pin(memory: Memory) -> None:
-    """Keep AGENT's KV on disk, whoever needs room."""
+    """Protect AGENT's KV on disk from eviction."""
     memory.client.show(to_json(memory.ask(lambda agent: agent.pin()).raw), f"{memory} is pinned")
 
 
 @_command("unpin")
 def unpin(memory: Memory) -> None:
-    """Let AGENT's KV make room on disk again."""
+    """End the protection of AGENT's KV on disk."""
     memory.client.show(to_json(memory.ask(lambda agent: agent.pin(False)).raw), f"{memory} is not pinned")
 
 
 @_command("probe", click.argument("message", type=NOT_EMPTY))
 def probe(memory: Memory, message: str) -> None:
-    """Show what a turn with MESSAGE would reuse of AGENT's memory, and from where. Nothing is changed."""
+    """Show what a turn with MESSAGE would reuse of AGENT's memory, and from where. Nothing changes."""
     answer = memory.ask(lambda agent: agent.probe(message)).raw
     report, trim = answer.cache, answer.context_trim if answer.HasField("context_trim") else None
     tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in report.cached) or "none"

@@ -1,4 +1,4 @@
-"""`agentmem chat AGENT`: a conversation in which every turn says only what is new."""
+"""`agentmem chat AGENT`."""
 
 import os
 import sys
@@ -29,8 +29,6 @@ _INTERRUPTED = 130
 
 @dataclass
 class Conversation:
-    """One agent on one model."""
-
     agent_id: str
     model_id: str
     system: str = ""
@@ -38,7 +36,7 @@ class Conversation:
     is_new: bool = False
 
     async def open(self, agentmem: AsyncClient) -> None:
-        """Find the model, and whether the agent is new there. Raises FailedPrecondition for `system` if not."""
+        """Find the model. Raises FailedPrecondition for `system` if the agent exists."""
         if not self.model_id:
             self.model_id = await agentmem.default_model()
         self.is_new = not await find(agentmem, self.agent_id, self.model_id)
@@ -47,7 +45,7 @@ class Conversation:
             raise FailedPrecondition(f"{has_one}; --system is for the first turn of a new agent")
 
     async def take_turn(self, agentmem: AsyncClient, text: str, shown: "Shown | None" = None) -> Answer:
-        agentmem.connection.answered = True  # to `open`: where nobody answers now, that is waited for
+        agentmem.connection.answered = True  # in `open`: a later silence is an outage
         agent = agentmem.agent(self.agent_id, model=self.model_id, system=self.system)
         async with agent.stream(text, **self.options) as stream:
             async for event in stream.events():
@@ -98,15 +96,14 @@ def chat(
     max_tokens: int | None,
     temperature: float | None,
 ) -> None:
-    """Talk with AGENT, line by line from standard input. What was said before is remembered by the server.
+    """Talk with AGENT, line by line from standard input. The server remembers what was said before.
 
-    Without AGENT it is the one called "chat". At a terminal lines are edited, /help says how, and Ctrl-C stops an
-    answer, of which nothing is remembered then.
+    AGENT defaults to "chat". At a terminal lines are edited, /help says how, and Ctrl-C stops an answer, of which
+    nothing is then remembered.
 
-    With --model, a name, hub id or directory as `agentmem up` takes it, that model is loaded before the chat begins.
-    Where no gateway runs at the usual address, `agentmem up` is started in the background, with its settings of the
-    environment and the TOML file, after the model was fetched, if it must be. It is stopped when the chat ends. It
-    writes to logs/up.log in the data directory.
+    With --model, a name, hub id or directory as for `agentmem up`, that model is loaded first. If no gateway runs at
+    the default address, `agentmem up` is started in the background, with its own settings, and stopped when the chat
+    ends; the model is fetched first if needed. It writes to logs/up.log in the data directory.
     """
     given = AskOptions()
     if max_tokens is not None:
@@ -135,8 +132,8 @@ def _talk(client: Client, conversation: Conversation, messages: Sequence[str]) -
 
 
 def talk_at_terminal(client: Client, conversation: Conversation) -> None:
-    """Take turns until the user ends the chat; a turn that fails, or that Ctrl-C stops, does not end it."""
-    from gateway.cli import chat_terminal  # the line editor takes as long to import as all the rest
+    """Take turns until the user ends the chat; failed and stopped turns do not end it."""
+    from gateway.cli import chat_terminal  # slow to import
 
     known = "a new agent" if conversation.is_new else "an agent with a memory"
     about = f"{printable(conversation.agent_id)} on {printable(conversation.model_id)}, {known}"
@@ -152,7 +149,7 @@ def talk_at_terminal(client: Client, conversation: Conversation) -> None:
 
 
 def _say(client: Client, conversation: Conversation, text: str) -> None:
-    """Run one turn; write reasoning, dimmed, the answer, and a line about it."""
+    """Run one turn; write dimmed reasoning, the answer, and a line about it."""
     shown = Shown(partial(click.echo, nl=False), partial(click.secho, nl=False, dim=True))
     answer = client.ask(
         partial(conversation.take_turn, text=text, shown=shown),
@@ -167,7 +164,6 @@ def _at_terminal() -> bool:
 
 
 def _lines() -> Iterator[str]:
-    """Yield lines of standard input that are not empty."""
     while True:
         if sys.stdin.isatty():
             click.secho("> ", nl=False, bold=True, err=True)
@@ -179,7 +175,7 @@ def _lines() -> Iterator[str]:
 
 
 class Shown:
-    """Writes an answer as it comes; all of it again, on a line of its own, where it came out differently."""
+    """Writes an answer as it comes, and again on a new line if it came out differently."""
 
     def __init__(self, write: Callable[[str], object], write_reasoning: Callable[[str], object]) -> None:
         self._write = write
@@ -189,7 +185,6 @@ class Shown:
 
     @property
     def is_mid_line(self) -> bool:
-        """Return whether the last line is not ended."""
         return self._last != "\n"
 
     def show(self, event: Event) -> None:

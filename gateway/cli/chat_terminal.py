@@ -1,4 +1,4 @@
-"""`agentmem chat` at a terminal: a line editor with a history, and what is typed that is no turn."""
+"""The line editor of `agentmem chat`, with a history and commands."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from agentmem.diagnostics import did_you_mean
 
 COMMANDS: Final = ("/help", "/bye")
 _COMMAND: Final = re.compile(r"/[a-zA-Z?]*")
-"""What is a command or a slip: one word. "/etc/hosts is empty" is for the agent."""
+"""One word. "/etc/hosts is empty" is for the agent."""
 
 _HELP: Final = """\
 /help        this text
@@ -31,16 +31,12 @@ Ctrl-C       stops an answer: the agent remembers nothing of that turn; at the p
 
 
 def history_file() -> Path:
-    """Return the file in which what the user says is kept for the next chat."""
     data = os.environ.get("XDG_DATA_HOME", "")
     return (Path(data) if os.path.isabs(data) else Path("~/.local/share").expanduser()) / "agentmem" / "chat_history"
 
 
 def messages(file: Path, *, source: Input | None = None, to: Output | None = None) -> Iterator[str]:
-    """Yield what the user says, message by message, until /bye or the end of input. Commands are answered here.
-
-    `file` is the history; `source` and `to` are the terminal's two directions, by default this process's.
-    """
+    """Yield the user's messages until /bye or the end of input, and answer commands. `file` is the history."""
     history, place = _history(file)
     session: PromptSession[str] = PromptSession(
         HTML("<b>&gt;</b> "),
@@ -54,7 +50,7 @@ def messages(file: Path, *, source: Input | None = None, to: Output | None = Non
     )
     while True:
         try:
-            # Bytes that are no UTF-8 come as lone surrogates, which no message can hold.
+            # Invalid UTF-8 comes as lone surrogates, which no message can hold.
             text = session.prompt().encode(errors="surrogateescape").decode(errors="replace").strip()
         except KeyboardInterrupt:
             continue
@@ -71,7 +67,7 @@ def messages(file: Path, *, source: Input | None = None, to: Output | None = Non
 
 
 def _keys() -> KeyBindings:
-    """Return key bindings: Enter sends, also what has several lines, and Alt-Enter begins another line."""
+    """Return bindings: Enter sends, Alt-Enter begins another line."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -86,7 +82,7 @@ def _keys() -> KeyBindings:
 
 
 class _PrivateHistory(FileHistory):
-    """A file for its owner alone. What cannot be kept there is known until the chat ends."""
+    """A file for its owner alone; if it cannot be written, the history lasts until the chat ends."""
 
     def load_history_strings(self) -> Iterable[str]:
         with suppress(OSError):
@@ -98,7 +94,7 @@ class _PrivateHistory(FileHistory):
 
 
 def _history(file: Path) -> tuple[History, str]:
-    """Return the history, and where it is, for people."""
+    """Return the history and a text of its place."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600)) as opened:

@@ -1,7 +1,4 @@
-"""Options of a gateway's client, the client, and its errors in one line.
-
-A key is no flag: everybody on the machine sees a command line.
-"""
+"""A gateway's client, its options and errors. A key is no flag: all users see command lines."""
 
 import asyncio
 import os
@@ -29,7 +26,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Client:
-    """How a command reaches its gateway, and whether it writes JSON."""
+    """A command's gateway, and whether to write JSON."""
 
     gateway: str = layout.GRPC
     key: str = ""
@@ -44,7 +41,7 @@ class Client:
         question: Callable[[AsyncClient], Coroutine[Any, Any, _T]],
         on_outage: Callable[[str], None] | None = None,
     ) -> _T:
-        """Run `question` with a client. Outages go to standard error or `on_outage`. Raises ClickException."""
+        """Run `question` with a client. Raises ClickException."""
 
         async def asked() -> _T:
             tls = self.tls or False
@@ -74,7 +71,6 @@ class Client:
         return error.message
 
     def show(self, data: object, text: str | ConsoleRenderable) -> None:
-        """Write `data` with --json, else `text`."""
         if self.as_json:
             write_json(data)
         elif isinstance(text, str):
@@ -84,8 +80,6 @@ class Client:
 
 
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add a client's options; the command gets a Client as `client`."""
-
     @wraps(command)
     def with_client(
         *,
@@ -123,7 +117,7 @@ CONNECTION: Final = (
     _file("--client-key", "AGENTMEM_CLIENT_KEY", "Its private key; PEM."),
     json_option,
 )
-"""Options of a connection, whatever it is to."""
+"""Options of any connection."""
 
 _GATEWAY: Final = click.option(
     "--gateway",
@@ -136,7 +130,7 @@ _GATEWAY: Final = click.option(
 
 
 def given_key(file: Path | None) -> str:
-    """Return the key of a file or of the environment, or "". Raises Mistake, without the key."""
+    """Return the key in a file or the environment, or "". Raises Mistake without the key."""
     key = _read("--key-file", file).decode("ascii", "replace") if file else os.environ.get(KEY, "")
     key = key.strip()
     if not (key.isascii() and (key.isprintable() or not key)):
@@ -149,7 +143,7 @@ def asks_for_key(address: str) -> str:
 
 
 def warn_of_clear_text(key: str, address: str, instead: str, *, tls: bool) -> None:
-    """Warn where a key goes to another machine in clear text; `instead` are the flags to use."""
+    """Warn if a key goes to another machine in clear text; `instead` are flags to use."""
     if key and not tls and not is_loopback(parse_address(address).host):
         click.echo(f"warning: the key goes to {address} in clear text; use {instead}", err=True)
 
@@ -180,5 +174,4 @@ agent_argument = click.argument("agent", type=NOT_EMPTY)
 
 
 def report_outage(why: str, *, mid_line: bool = False) -> None:
-    """Write to standard error why a command waits."""
     click.echo("\n" * mid_line + f"… waiting: {printable(why)}", err=True)

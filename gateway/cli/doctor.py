@@ -1,8 +1,4 @@
-"""`agentmem doctor`: whether this machine and these settings can run Agentmem, and what to do where they cannot.
-
-Each service's checks are a process (`agentmem.process.checkup`): one that hangs or crashes costs no others. A start's
-own check finds what a start refuses; the others are about what it accepts and one regrets.
-"""
+"""`agentmem doctor`. Each service's checks are a process (`agentmem.process.checkup`), which may hang or crash."""
 
 import asyncio
 import json
@@ -44,7 +40,7 @@ from gateway.cli.up.settings import (
 
 SETTINGS = UpSettings
 MOST_SECONDS = 120.0
-"""Opening a model with a large vocabulary takes seconds, and there may be several."""
+"""Opening a model with a large vocabulary takes seconds."""
 
 _END_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
 _MOST_BYTES: Final = 1 << 24
@@ -56,12 +52,12 @@ _STYLES: Final = dict(zip(State, ("green", "yellow", "bold red", "bold magenta")
 
 
 class DoctorSettings(UpSettings):
-    """Looks whether this machine and these settings can run Agentmem well, and says what to do where they cannot.
+    """Checks whether this machine and these settings can run Agentmem well, and says what to do if not.
 
-    It takes what `agentmem up` takes, from flags, AGENTMEM_UP_… and the table [up], and hands it on likewise; give it
-    the same. With --json it writes JSON. Nothing is changed, and Agentmem may be running meanwhile.
+    It takes the settings of `agentmem up`, from flags, AGENTMEM_UP_… and the table [up]; give it the same. With --json
+    it writes JSON. It changes nothing, and Agentmem may be running.
 
-    Exit status 0: all is well, or could only be better; 1: there are problems; 2: something could not be checked.
+    Exit status 0: no problems, but maybe warnings; 1: problems; 2: something could not be checked.
     """
 
     model_config = SettingsConfigDict(cli_prog_name="agentmem doctor")
@@ -76,7 +72,7 @@ class DoctorSettings(UpSettings):
 @click.option("--json", "as_json", is_flag=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
-    """Look whether this machine can run Agentmem well, and say what to do where it cannot."""
+    """Check whether this machine can run Agentmem well, and say what to do if not."""
     settings = up_settings(DoctorSettings, arguments)
     try:
         found = asyncio.run(_all(settings, arguments))
@@ -90,7 +86,7 @@ def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
 
 
 async def _all(settings: UpSettings, arguments: Sequence[str]) -> list[Finding]:
-    """Return all findings, one service after the other, since measurements would disturb one another."""
+    """Return all findings, one service after the other, so that measurements do not disturb each other."""
     given = service_arguments(settings)
     with console(stderr=True).status("checking…", spinner="dots"):
         return [
@@ -103,7 +99,7 @@ async def _all(settings: UpSettings, arguments: Sequence[str]) -> list[Finding]:
 async def findings(
     service: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> list[Finding]:
-    """Return what a module's checks find; the last finding says where their process crashed or hung."""
+    """Return the findings of a module's checks; the last says where their process crashed or hung."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "agentmem.process.checkup", service, module, *arguments),
@@ -133,13 +129,11 @@ async def findings(
 
 
 def status(found: Sequence[Finding]) -> int:
-    """Return the exit status, which DoctorSettings explains."""
     states = {finding.state for finding in found}
     return 1 if State.PROBLEM in states else 2 if State.UNKNOWN in states else 0
 
 
 def print_report(to: Console, found: Sequence[Finding]) -> None:
-    """Print a row for each finding, with what to do below what was found, and the sums."""
     rows, states = [], Counter(each.state for each in found)
     for each in found:
         said = Text(printable(each.found))
@@ -154,7 +148,6 @@ def print_report(to: Console, found: Sequence[Finding]) -> None:
 
 
 def to_json(found: Sequence[Finding]) -> str:
-    """Return the findings for machines."""
     states = Counter(each.state for each in found)
     sums = {"warnings": State.WARNING, "problems": State.PROBLEM, "not_checked": State.UNKNOWN}
     counts = {name: states[state] for name, state in sums.items()}
@@ -162,7 +155,7 @@ def to_json(found: Sequence[Finding]) -> str:
 
 
 def checks(settings: UpSettings) -> Checks:
-    """Return the checks of a gateway that `agentmem up` would start with these settings."""
+    """Return the checks of a gateway that `agentmem up` would start."""
     return {
         "versions": lambda: [ok(f"agentmem {metadata.version('agentmem')}, Python {platform.python_version()}")],
         "settings": partial(start, settings),
@@ -174,13 +167,13 @@ def checks(settings: UpSettings) -> Checks:
 
 
 def start(settings: UpSettings) -> Findings:
-    """Check what `agentmem up` checks before it starts anything. Raise Mistake."""
+    """Check what `agentmem up` checks first. Raises Mistake."""
     preflight.check(settings)
     return [ok("data directory, models, keys and certificates are as they should be")]
 
 
 def open_files(settings: UpSettings) -> Findings:
-    """Check the soft limit, which the services inherit, against the connections that HTTP and gRPC together take."""
+    """Check the soft limit, which services inherit, against their connections."""
     soft, connections = resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2 * gateway_settings(settings).max_connections
     if soft == resource.RLIM_INFINITY or soft >= connections + _OWN_FILES:
         return [ok("any number" if soft == resource.RLIM_INFINITY else f"{soft:,} per process")]
@@ -191,20 +184,19 @@ def open_files(settings: UpSettings) -> Findings:
 
 
 def blas() -> Findings:
-    """Say which BLAS is preloaded into the worker."""
+    """Report the BLAS that is preloaded into the worker."""
     found = preload_here()
     what = found.message.replace("preloaded", "is preloaded into the worker by agentmem up")
     return [warning(what, found.advice) if found.advice else ok(what or "none is preloaded: MLX brings what it needs")]
 
 
 async def running(run: Path) -> dict[str, str]:
-    """Return each service that listens in a run directory, with why it is not ready, or ""."""
+    """Return each listening service, with why it is not ready, or ""."""
     found = {name: await unready(run, name, _ANSWER_SECONDS) for name in NAMES}
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
 def judge_running(found: Mapping[str, str]) -> Finding:
-    """Return what it means that these run."""
     if not found:
         return ok("no service of Agentmem runs on this run directory")
     facts = {name: reason or "ready" for name, reason in found.items()}
@@ -217,7 +209,7 @@ def judge_running(found: Mapping[str, str]) -> Finding:
 
 
 def ports(settings: UpSettings) -> Findings:
-    """Check that each port is free, unless services run that may have it. Raise Mistake."""
+    """Check that ports are free, unless services run. Raises Mistake."""
     if asyncio.run(running(settings.run_directory)):
         return [ok("not checked while services run here")]
     preflight.check_ports(settings)

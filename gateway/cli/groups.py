@@ -1,4 +1,4 @@
-"""Tables of commands: help and completion read names and lines; a command is imported, or run, when it is used."""
+"""Tables of commands, which are imported or run when used."""
 
 import importlib
 import os
@@ -13,12 +13,12 @@ from agentmem import extras
 
 
 def needing_servers() -> AbstractContextManager[None]:
-    """As `extras.needing_servers`, with a ClickException."""
+    """Raise `extras.needing_servers`' refusal as a ClickException."""
     return extras.needing_servers(click.ClickException)
 
 
 class DefaultGroup(click.Group):
-    """A group that runs its command `default` where none is named."""
+    """A group that runs `default` if no command is named."""
 
     def __init__(self, *, default: str, **given: Any) -> None:
         super().__init__(**given)
@@ -32,7 +32,7 @@ class DefaultGroup(click.Group):
 
 
 class Lazy(click.Command):
-    """A command that is imported when it is used; `target` is "module:name"."""
+    """A command that is imported when used; `target` is "module:name"."""
 
     def __init__(self, name: str, target: str, summary: str) -> None:
         super().__init__(name, short_help=summary)
@@ -57,9 +57,9 @@ class Lazy(click.Command):
 
 
 def program(name: str, summary: str, *words: str, needs: tuple[str, ...] = (), missing: str = "") -> click.Command:
-    """Return a command that is `python -m WORDS` in this process's place, as services never import each other.
+    """Return a command that runs `python -m WORDS` in this process's place, since services never import each other.
 
-    Where one of the modules `needs` is not installed, it says so, or `missing`.
+    If a module that it `needs` is not installed, it says so, or `missing`.
     """
 
     def run(arguments: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The options of commands that ask a gateway's HTTP door, and the question."""
+"""Requests of commands to a gateway's HTTP API, and their options."""
 
 import json
 import ssl
@@ -25,14 +25,12 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Door:
-    """A gateway's HTTP door: HOST:PORT, the key to show, and TLS where it has that."""
-
     address: str
     key: str = ""
     tls: ssl.SSLContext | None = None
 
     def ask(self, path: str, fields: Set[str]) -> dict[str, Any]:
-        """Return the answer to GET, an object with these fields. Raises ClickException with one line."""
+        """Return the object that GET answers, with these fields. Raises ClickException."""
         url = f"{'https' if self.tls else 'http'}://{self.address}{path}"
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self.tls)]
@@ -58,7 +56,7 @@ class Door:
 
 
 def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the HTTP door and --json; the command gets the parameters `door` and `as_json`."""
+    """Add the options of HTTP and --json, as parameters `door` and `as_json`."""
 
     @wraps(command)
     def with_door(http: str, key_file: Path | None, tls: bool, ca: Path | None, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where `agentmem keys` keeps keys: in a file, or in the database of a cluster."""
+"""The places of `agentmem keys`: a file, or a cluster's database."""
 
 import os
 import subprocess
@@ -14,25 +14,25 @@ from gateway.edge.keys import ApiKey
 
 
 class Place(Protocol):
-    """Where keys are. Its text is what people are told of it. Methods raise Mistake, and FileError."""
+    """A place of keys. Methods raise Mistake and FileError."""
 
     def add(self, keys: Iterable[ApiKey]) -> int:
-        """Add keys, all or none, and leave those that are there as they are; return how many were new."""
+        """Add keys, all or none, except those that exist; return how many were new."""
 
     def every(self) -> list[ApiKey]:
         """Return all keys."""
 
     def revoke(self, key_id: str) -> bool:
-        """Delete a key; return whether there was one."""
+        """Return whether there was such a key."""
 
     @property
     def delay(self) -> str:
-        """When a change counts, in words."""
+        """When a change takes effect, in words."""
 
 
 @dataclass(frozen=True)
 class InFile:
-    """The file of a gateway, or of several that have copies of it."""
+    """The file of one or several gateways."""
 
     path: Path
 
@@ -40,7 +40,6 @@ class InFile:
         return str(self.path)
 
     def add(self, keys: Iterable[ApiKey]) -> int:
-        """See Place."""
         with key_file.changing(self.path) as known:
             new = [key for key in keys if known.get(key.id) != key]
             if taken := next((key.id for key in new if key.id in known), ""):
@@ -49,11 +48,9 @@ class InFile:
         return len(new)
 
     def every(self) -> list[ApiKey]:
-        """See Place."""
         return list(key_file.read(self.path)[0].values())
 
     def revoke(self, key_id: str) -> bool:
-        """See Place."""
         if not self.path.exists() or key_id not in key_file.read(self.path)[0]:
             return False
         with key_file.changing(self.path) as known:
@@ -61,15 +58,14 @@ class InFile:
 
     @property
     def delay(self) -> str:
-        """See Place."""
         return "gateways with this file refuse it from the next request on"
 
 
 @dataclass(frozen=True)
 class InCluster:
-    """The database of a cluster, reached by a process of the store's: services never import each other.
+    """A cluster's database, reached by a process of the store's, since services never import each other.
 
-    It gets hashes by a pipe, as the file has them, and the URL by its environment. `arguments` are its options.
+    Hashes go through a pipe, and the URL through the environment. `arguments` are its options.
     """
 
     url: str
@@ -79,20 +75,16 @@ class InCluster:
         return "the cluster's database"
 
     def add(self, keys: Iterable[ApiKey]) -> int:
-        """See Place."""
         return int(self._run("add", given=key_file.render(keys)))
 
     def every(self) -> list[ApiKey]:
-        """See Place."""
         return list(key_file.parse(Path(str(self)), self._run("list")).values())
 
     def revoke(self, key_id: str) -> bool:
-        """See Place."""
         return self._run("revoke", "--", key_id).strip() == "1"
 
     @property
     def delay(self) -> str:
-        """See Place."""
         return "nodes refuse it within two seconds; one that is cut off from the database refuses all after ten"
 
     def _run(self, name: str, *what: str, given: str = "") -> str:

@@ -1,4 +1,4 @@
-"""`agentmem keys`: who may call. Gateways see changes at once, or within seconds: see key_places.py."""
+"""`agentmem keys`."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ _UNITS = {"min": "minutes", "h": "hours", "d": "days"}
 
 
 def _kept(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where keys are, given to the command as its `place`."""
+    """Add the options of the place, as the parameter `place`."""
 
     @wraps(command)
     def placed(path: Path | None, data: Path, cluster: str, survives: str, schema: str, **given: Any) -> None:
@@ -90,7 +90,7 @@ def keys() -> None:
 @_kept
 @json_option
 def create(namespace: str, label: str, expires: str | None, place: Place, as_json: bool, **limits: Any) -> None:
-    """Make a key and write it to standard output, this once: what is kept is a hash of it."""
+    """Make a key and write it to standard output, only this once: a hash of it is kept."""
     now = datetime.now(UTC).replace(microsecond=0)
     try:
         key, shown = new(
@@ -125,7 +125,7 @@ def list_keys(place: Place, as_json: bool) -> None:
 
 
 def keys_table(known: Iterable[ApiKey], now: datetime) -> Table:
-    """Return the keys for people; when they were made, and the seconds of when they expire, are in --json."""
+    """Return the keys for people; --json has more exact times."""
     names = {name: {**FOLD, "min_width": len(name)} for name in ("namespace", "label")}
     limits = {name: {**FOLD, "justify": "right"} for name in ("at once", "a minute")}
 
@@ -155,10 +155,10 @@ def revoke(key_id: str, place: Place) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @_kept
 def import_keys(file: Path, place: Place) -> None:
-    """Add the keys of FILE, which have no secrets, to those of a cluster (--cluster) or of another file.
+    """Add the keys of FILE to those of a cluster (--cluster) or of another file.
 
-    All or none: nothing is added where another key has the id of one. What is there already stays, and what was revoked
-    there since the last import comes back. FILE stays as it is.
+    All or none: nothing is added if another key has the same id. Existing keys stay, and keys that were revoked
+    there since the last import come back. FILE does not change.
     """
     try:
         known = key_file.read(file)[0].values()
@@ -169,7 +169,7 @@ def import_keys(file: Path, place: Place) -> None:
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """Return the time: a while after `now`, or a date or time, of UTC where it has no zone. Raises Mistake."""
+    """Return a time after `now`, from a span, a date or a time, by default in UTC. Raises Mistake."""
     try:
         if length := _DURATION.fullmatch(text):
             found = now + timedelta(**{_UNITS[length[2]]: int(length[1])})
@@ -184,7 +184,6 @@ def moment(text: str, now: datetime) -> datetime:
 
 
 def as_dict(key: ApiKey, now: datetime) -> dict[str, Any]:
-    """Return a key as --json writes it."""
     return {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.expired(now)}
 
 
@@ -193,10 +192,7 @@ def _options(survives: str, schema: str) -> tuple[str, ...]:
 
 
 def _place(path: Path | None, data: Path, cluster: InCluster) -> Place:
-    """Return where keys are: what the command line says goes before the environment.
-
-    Raises Mistake where the usual file would be in a directory of something else.
-    """
+    """Return the place; the command line goes before the environment. Raises Mistake for a foreign directory."""
     context = click.get_current_context()
     given = {
         name

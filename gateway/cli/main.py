@@ -43,7 +43,7 @@ def main() -> None:
     `keys` on a file or a cluster's database, `cluster` on a cluster's database, `doctor` and `bench` on this machine.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")  # letters that the locale lacks, which would raise an error
+        sys.stdout.reconfigure(errors="replace")  # letters that the locale lacks would raise an error
 
 
 if __name__ == "__main__":

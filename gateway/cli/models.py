@@ -29,7 +29,7 @@ _STAGES: Final = {
     "ready": "ready",
 }
 _STEP: Final = 0.1
-"""The share of a stage after which another line is written."""
+"""Write a line after each such share of a stage."""
 
 Report = Callable[[str, float], None]
 
@@ -73,10 +73,10 @@ def show(client: Client, name: str) -> None:
 @_name_argument
 @client_options
 def load(client: Client, name: str) -> None:
-    """Load a model, and show how far it is. It waits its turn, and others make room, as for a request.
+    """Load a model, and show its progress. It waits its turn and unloads others as a request would.
 
-    Not needed: a request loads its model, too. With --json a line for each step; the last one has the model. With keys
-    it takes one with admin = true.
+    Requests also load their model. With --json there is a line for each step; the last has the model. If there are
+    keys, an admin's is needed.
     """
 
     async def question(agentmem: AsyncClient) -> Model | None:
@@ -99,9 +99,9 @@ def load(client: Client, name: str) -> None:
 @_name_argument
 @client_options
 def unload(client: Client, name: str) -> None:
-    """Unload a model when its running requests have ended. Agents' KV is written; the next request loads it again.
+    """Unload a model after its running requests. Agents' KV is written; the next request loads it again.
 
-    With keys it takes one with admin = true.
+    If there are keys, an admin's is needed.
     """
     waiting = console(stderr=True).status(Text("its running requests end first; Ctrl-C leaves it loaded"))
     if not client.as_json:
@@ -120,7 +120,7 @@ async def registered(agentmem: AsyncClient) -> list[model_pb2.Model]:
 
 @contextmanager
 def progress(name: str, *, as_json: bool) -> Iterator[Report]:
-    """Show a load as JSON, as a line that changes on a terminal, or as lines."""
+    """Show a load as JSON, as one changing line on a terminal, or as lines."""
     if as_json:
         yield _write_step
     elif not sys.stdout.isatty():
@@ -136,7 +136,7 @@ def _write_step(stage: str, share: float) -> None:
 
 
 def lines(write: Callable[[str], object]) -> Report:
-    """Report each stage, and each tenth of it; not a stage that is done when it begins."""
+    """Report each stage that is not done when it begins, and each tenth of it."""
     stage, share = "", 0.0
 
     def report(now: str, done: float) -> None:

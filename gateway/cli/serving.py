@@ -1,4 +1,4 @@
-"""What a conversation needs is started and loaded: a gateway, and the model on it."""
+"""Starts a gateway and loads a model for a conversation."""
 
 import importlib
 import socket
@@ -21,15 +21,14 @@ from gateway.cli.models import progress
 
 _CONNECT_SECONDS: Final = 1.0
 _NAMED: Final = 10
-"""How many models a message names."""
 
 
 @contextmanager
 def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client, str]]:
-    """Yield a client of a gateway on which `model`, as `agentmem up --model` takes it, is loaded; and its name there.
+    """Yield a client of a gateway that has loaded `model` (as for `agentmem up --model`), and the model's name.
 
-    Where nobody listens at the usual address, a stack is started in the background. It is stopped when the block ends,
-    unless `keep`, and when this process ends, however it does. Raises ClickException.
+    If nobody listens at the default address, a stack is started in the background, and stopped at the end of the block,
+    unless `keep`, or of this process. Raises ClickException.
     """
     if client.gateway != layout.GRPC or client.tls is not None or _listens(client.gateway):
         name = _name(model)
@@ -58,7 +57,7 @@ def _name(model: str) -> str:
 
 
 def load(client: Client, name: str, given: str) -> None:
-    """Load a model if it is not. One that this key may not load is left to the first turn, which loads it, too."""
+    """Load a model if needed. If this key may not, the first turn does."""
 
     async def question(agentmem: AsyncClient) -> None:
         try:
@@ -86,7 +85,7 @@ def load(client: Client, name: str, given: str) -> None:
 
 
 def note(text: str) -> None:
-    """Write a line that is not part of the conversation."""
+    """Write a line beside the conversation."""
     click.secho(printable(text), dim=True, err=True)
 
 

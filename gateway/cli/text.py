@@ -1,4 +1,4 @@
-"""Numbers, times and messages of the contract, as commands write them for people."""
+"""Numbers, times and messages for people."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from gateway.api.contract_json import to_json
 
 
 def say(line: str) -> None:
-    """Write a line; go on if nothing reads it."""
+    """Write a line, and survive the loss of its reader."""
     logs.write(sys.stdout, f"{line}\n")
 
 
@@ -40,12 +40,11 @@ def span(seconds: float) -> str:
 
 
 def iso_time(then: Timestamp) -> str | None:
-    """Return the time as RFC 3339, None for the zero timestamp."""
     return then.ToDatetime(UTC).isoformat(timespec="milliseconds") if then.seconds else None
 
 
 def described(message: Message) -> Table:
-    """Return a row for each field that says something, by the names of `to_json`; a message in a list is one row."""
+    """Return a row for each field that is set, by the names of `to_json`."""
     return table(
         {"name": {"no_wrap": True, "min_width": 12}, "value": FOLD}, _rows(to_json(message)), show_header=False
     )

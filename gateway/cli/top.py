@@ -31,7 +31,7 @@ _STATES: Final = {"up": "green", "not_ready": "yellow", "down": "bold red"}
 _TEXTS: Final = dict.fromkeys(("process", "state", "time to"), LINE) | dict.fromkeys(
     ("model", "agent", "namespace"), _NAME
 )
-"""Columns of texts; all others are of numbers, on the right."""
+"""Text columns; all others have numbers, on the right."""
 
 Json = dict[str, Any]
 
@@ -48,12 +48,12 @@ Json = dict[str, Any]
 @click.option("--once", is_flag=True, help="Show what lies between two readings, and end; so it is without a terminal.")
 @http_options
 def top(door: Door, interval: float, once: bool, as_json: bool) -> None:
-    """Show what gateway, worker and store do: requests, tokens, times, hits, the pool, the disk, turns.
+    """Show what gateway, worker and store do: requests, tokens, times, hits, pool, disk, turns.
 
-    Ctrl-C ends it. Where there are keys, an admin's is needed. With --json the answer of GET /v1/overview is a line
-    for each interval, until Ctrl-C or with --once a single one. Without a terminal it is as with --once.
+    Ctrl-C ends it. If there are keys, an admin's is needed. --json writes the answer of GET /v1/overview as a line for
+    each interval, or once with --once. Without a terminal --once is implied.
     """
-    for name in ("COLUMNS", "LINES"):  # rich believes them, though they do not change with the window
+    for name in ("COLUMNS", "LINES"):  # rich would take these, which do not follow the window
         os.environ.pop(name, None)
     to = console()
     once = once or not (as_json or (sys.stdout.isatty() and not to.is_dumb_terminal))
@@ -68,7 +68,7 @@ def top(door: Door, interval: float, once: bool, as_json: bool) -> None:
 
 
 def overviews(door: Door, interval: float) -> Iterator[Json | str]:
-    """Yield each new overview, or why there is none. Raises ClickException where the first question fails."""
+    """Yield each new overview, or why there is none. Raises ClickException if the first fails."""
     last = door.ask(_PATH, _FIELDS)
     yield last
     while True:
@@ -84,7 +84,7 @@ def overviews(door: Door, interval: float) -> Iterator[Json | str]:
 
 
 def _write(answers: Iterator[Json | str], once: bool, as_json: bool) -> None:
-    """Write each interval but the first, which may be long ago, or one."""
+    """Write one interval or all; the first may be long ago."""
     next(answers)
     for answer in answers:
         if isinstance(answer, str):
@@ -101,7 +101,7 @@ def _write(answers: Iterator[Json | str], once: bool, as_json: bool) -> None:
 
 
 def _live(answers: Iterator[Json | str], to: Console) -> None:
-    """Show each overview on the terminal's other screen, which is left on SIGTERM and SIGHUP, too."""
+    """Show overviews on the terminal's other screen, which SIGTERM and SIGHUP leave, too."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     shown: RenderableType = Text("agentmem top · reading …")
@@ -115,7 +115,7 @@ def _live(answers: Iterator[Json | str], to: Console) -> None:
 
 
 class Screen:
-    """An overview for people. Lines keep their layout on a narrow terminal, which shows their beginnings."""
+    """An overview for people. Narrow terminals show the beginnings of lines."""
 
     def __init__(self, overview: Json) -> None:
         at = datetime.fromisoformat(overview["time"])
@@ -141,7 +141,6 @@ class Screen:
 
 
 def _table(titles: str, rows: Iterable[Iterable[str | Text]]) -> list[RenderableType]:
-    """Return the table, unless it has no rows."""
     found = [*rows]
     return [table({t: _TEXTS.get(t, RIGHT) for t in titles.split(", ")}, found, header_style="dim")] if found else []
 
@@ -220,14 +219,14 @@ def _share(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a rate for people: "0", "0.04", "3.2", "1,234"."""
+    """Return a rate: "0", "0.04", "3.2", "1,234"."""
     if value is None:
         return _UNKNOWN
     return f"{value:,.0f}" if not value or value >= 9.95 else f"{value:.2g}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a short time for people: "0.8 ms", "25 ms", "1.2 s", "120 s"."""
+    """Return a time: "0.8 ms", "25 ms", "1.2 s", "120 s"."""
     if seconds is None:
         return _UNKNOWN
     amount, unit = (1000 * seconds, "ms") if seconds < 0.9995 else (seconds, "s")

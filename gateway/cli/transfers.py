@@ -20,7 +20,7 @@ from gateway.cli.client import Client, agent_argument, client_options
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @client_options
 def export_agent(client: Client, agent: str, file: Path, model: str, force: bool) -> None:
-    """Write AGENT's memory to FILE: what it was told, and its KV. FILE is there when it is whole, and only for you."""
+    """Write AGENT's ledger and KV to FILE, which appears when it is complete, readable by you alone."""
     if file.exists() and not force:
         raise click.ClickException(f"{file} exists; name another file, or replace it with --force")
     if not os.access(file.parent, os.W_OK):
@@ -43,7 +43,7 @@ def export_agent(client: Client, agent: str, file: Path, model: str, force: bool
 @click.option("--model", default="", help="The model's name here; without it as in the file.")
 @client_options
 def import_agent(client: Client, file: IO[bytes], agent: str, model: str) -> None:
-    """Make an agent of FILE, named AGENT or as in the file. Refused if there is one of that name."""
+    """Make an agent from FILE, named AGENT or as in the file. Refused if that name exists."""
     answer = client.ask(lambda agentmem: agentmem.import_agent(file, name=agent, model=model))
     made, misfit = answer.info, answer.kv_misfit
     name, model = made.name, made.model

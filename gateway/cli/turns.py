@@ -1,4 +1,4 @@
-"""A turn for people: what memory gave and how long it took in one line, and what was said."""
+"""Turns as lines for people."""
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
 from agentmem.words import cached_tokens, cut_short, printable, short_name, tier_name
@@ -10,10 +10,8 @@ _LAYOUT = "\n\t"
 def turn_line(
     cache: types_pb2.CacheReport, ended: inference_pb2.Finished | workflow_pb2.AgentSpoke | workflow_pb2.AgentListened
 ) -> str:
-    """Return match, tokens reused per tier, time to first token, tokens per second, and what was out of the ordinary.
-
-    A turn in which nothing was generated has the time that its prefill took instead.
-    """
+    """Return match, tokens reused per tier, time to first token or of the prefill, tokens per second, and
+    exceptions."""
     usage, timings = ended.usage, ended.timings
     reused = f"reused {cached_tokens(usage):,} of {usage.prompt_tokens:,} tokens"
     tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in usage.cached)
@@ -41,7 +39,7 @@ def match_name(cache: types_pb2.CacheReport) -> str:
 
 
 def turn_text(turn: agent_pb2.Turn) -> str:
-    """Return a turn of an agent's memory: a line about it, and then each message behind its role."""
+    """Return a line about a turn, and its messages with their roles."""
     parts = [f"version {turn.version}", f"{turn.tokens:,} tokens, {turn.generated_tokens:,} generated"]
     if time := iso_time(turn.create_time):
         parts.append(time)
@@ -54,7 +52,7 @@ def turn_text(turn: agent_pb2.Turn) -> str:
         role, content = printable(message.role), printable(message.content, keep=_LAYOUT)
         if message.reasoning_content:
             lines.append(f"{role} thinks: {printable(message.reasoning_content, keep=_LAYOUT)}")
-        lines.append(f"{role or 'as rendered'}: {content}".rstrip())  # a text whose messages are not known has no role
+        lines.append(f"{role or 'as rendered'}: {content}".rstrip())  # text of unknown messages has no role
         if message.tool_calls_json:
             lines.append(f"{role} calls: {printable(message.tool_calls_json)}")
     return "\n".join(lines)

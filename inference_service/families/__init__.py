@@ -1,5 +1,1 @@
-"""Quirks of model families, as tables: a new family is a row here. Pure data.
-
-chats.py     reasoning, calls of tools, templates
-networks.py  modules of mlx-lm: which are refused, run alone, or keep latents
-"""
+"""Quirks of model families, as tables: `chats` for text, `networks` for mlx-lm's modules. Pure data."""

@@ -1,4 +1,4 @@
-"""How families write reasoning and calls, where mlx-lm's tables do not say it."""
+"""How families write reasoning and calls, beyond mlx-lm's tables."""
 
 import re
 from typing import Final, NamedTuple
@@ -12,8 +12,8 @@ TAGS: Final = (
     ("◁think▷", "◁/think▷"),
     ("<thought>", "</thought>"),
 )
-"""Reasoning of models that mlx-lm has no table for (Magistral, Seed-OSS, Command A, Apertus, Kimi, EXAONE), or whose
-vocabulary has no such token (Granite, Nemotron): their templates have both tags."""
+"""Reasoning tags that mlx-lm has no table for (Magistral, Seed-OSS, Command A, Apertus, Kimi, EXAONE), or that are no
+single token (Granite, Nemotron)."""
 
 HARMONY_TOKENS: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 _NEXT: Final = tuple((end, "header") for end in ("<|end|>", "<|call|>", "<|return|>", "<|start|>"))
@@ -23,19 +23,19 @@ HARMONY: Final = {
     "reasoning": _NEXT,
     "normal": _NEXT,
 }
-"""gpt-oss, as mlx-lm's tables of states: a message is header, `<|message|>`, text, `<|end|>`. Its `analysis` channel is
-reasoning; `final` and `commentary` are not. A prompt ends inside the header of the first, or as HARMONY_OPENINGS."""
+"""gpt-oss: a message is header, `<|message|>`, text, `<|end|>`; its channel `analysis` is reasoning. A prompt ends
+inside the first header, or as HARMONY_OPENINGS."""
 HARMONY_OPENINGS: Final = (("<|channel|>analysis<|message|>", "reasoning"), ("<|message|>", "normal"))
 
 CROWDED: Final = re.compile(r"\bmessage\.thinking\b")
-"""In templates that refuse a message with reasoning, text and calls (gpt-oss, which can write one)."""
+"""In templates that refuse reasoning, text and calls in one message (gpt-oss)."""
 
 
 class CallForm(NamedTuple):
-    """How calls are spelled whose arguments are JSON, which a grammar can hold them to.
+    """How calls with JSON arguments are written, for grammars.
 
-    In `call`, NAME, NUMBER and ARGUMENTS stand for these, and a space for white space that may be there. START and END
-    are the model's markers; the first START precedes all of it. `apart`: each call has its own, with text between them.
+    In `call`, NAME, NUMBER and ARGUMENTS are placeholders, and a space is optional white space. START and END are the
+    model's markers. `apart`: each call has its own markers, with text between.
     """
 
     call: str
@@ -54,17 +54,16 @@ _KIMI: Final = CallForm(
 _CALLS: Final[dict[str, tuple[tuple[str, CallForm | None], ...]]] = {
     "json_tools": (("", OBJECT),),
     "kimi_k2": (("", _KIMI),),
-    "mistral": (("[CALL_ID]", None), ("[ARGS]", _NAMED), ("", _ARRAY)),  # Its parser reads no [CALL_ID].
+    "mistral": (("[CALL_ID]", None), ("[ARGS]", _NAMED), ("", _ARRAY)),  # its parser reads no [CALL_ID]
 }
-"""By mlx-lm's parser: the form of the first row whose text is in the model's template."""
+"""By mlx-lm's parser: the first row whose text is in the template."""
 
 HELD_PARSERS: Final = tuple(_CALLS)
 SHORT_IDS: Final = frozenset({"mistral"})
-"""Parsers of models whose templates refuse ids of calls that are not nine letters and digits."""
+"""Their templates accept only ids of nine letters and digits."""
 CALL_ID: Final = "stub00000"
-"""Of a stub, in a form that all templates take."""
+"""A stub's, accepted by all templates."""
 
 
 def call_form(parser: str, template: str) -> CallForm | None:
-    """Return the form of the calls that mlx-lm's `parser` reads, of a model with this chat template."""
     return next((form for text, form in _CALLS.get(parser, ()) if text in template), None)

@@ -1,20 +1,20 @@
-"""Networks by the modules of mlx-lm that implement them."""
+"""mlx-lm's modules of networks."""
 
 from typing import Final, NamedTuple
 
 REFUSED: Final = {"mlx_lm.models.phi3small": "tokens of its block-sparse layers see later ones"}
-"""Their answers hang on how a prompt was cut: faults of mlx-lm's code."""
+"""Their results depend on how a prompt is cut: faults of mlx-lm."""
 
 ALONE: Final = {
     "mlx_lm.models.minimax_m3_vl": "its sparse attention selects blocks of slots, those of others among them"
 }
-"""Not computed in one pass with other sequences, which short prompts cannot show."""
+"""Not batched: their results change with other sequences, which short prompts do not show."""
 
 
 class Latents(NamedTuple):
-    """Attention that can keep latents: the attributes of its scale and of its last projection.
+    """Attention that can keep latents: attributes of its scale and last projection.
 
-    `all_heads`: mlx-lm's code keeps K and V of all heads, which one matrix makes of latents.
+    `all_heads`: mlx-lm keeps K and V of all heads, which one matrix makes from latents.
     """
 
     scale: str = "scale"
@@ -31,4 +31,4 @@ LATENTS: Final = {
     ("mlx_lm.models.minicpm3", "Attention"): Latents(scale="softmax_scale", all_heads=True),
     ("mlx_lm.models.youtu_llm", "YoutuLLMAttention"): Latents(all_heads=True),
 }
-"""Others like it scale queries, latents or outputs on the way (Mistral 4, LongCat, Kimi K3) and stay as they are."""
+"""Similar ones scale queries, latents or outputs (Mistral 4, LongCat, Kimi K3) and stay as they are."""

@@ -1,6 +1,6 @@
-"""`python -m inference_service.hub search WORDS` and `pull MODEL`.
+"""`python -m inference_service.hub search WORDS` and `pull MODEL`; `fetch MODEL` is `pull` for programs.
 
-`fetch MODEL` is for programs: `pull`, but silent where the model is here, which is seen without importing MLX.
+`fetch` is silent if the model is here, and then imports no MLX.
 """
 
 import sys

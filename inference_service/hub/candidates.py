@@ -1,7 +1,4 @@
-"""Models that a hub has, and whether each would run here, by its list of files and its config.json.
-
-Nothing is written to the hub's local cache.
-"""
+"""Models of a hub, and whether each would run here, by its list of files and its config.json."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +16,7 @@ from inference_service.models.opening import shape_of
 from inference_service.models.sources import HUB_ERRORS, Listing, NothingToLoad, listed, refusal
 
 RECOMMENDED: Final = "mlx-community"
-"""Converts models for MLX, mostly quantized."""
+"""It converts models for MLX, mostly quantized."""
 
 _TAG, _TASK = "mlx", "text-generation"
 _LISTED = 500
@@ -28,12 +25,12 @@ _AT_ONCE = 8
 _TIMEOUT = 10.0
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_LAYERS = 1000
-"""A network of more would take long to set up."""
+"""A larger network would take long to set up."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A model of a hub's list, with the downloads of its last month."""
+    """A model, with last month's downloads."""
 
     model_id: str
     downloads: int = 0
@@ -41,10 +38,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model of a hub; `listing` is None where the hub does not tell, `fit` where it cannot be judged (see `problem`).
+    """A model of a hub; `listing` is None if the hub gives none, `fit` if it cannot be judged (see `problem`).
 
-    `runs` is False where no machine would do, `answered` where the hub did not answer. `fits` is about this machine,
-    `fits_now` also about the memory that other processes hold.
+    `runs` is False if no machine would do, `answered` if the hub did not answer. `fits` is about this machine,
+    `fits_now` also about other processes' memory.
     """
 
     found: Found
@@ -68,7 +65,7 @@ class Candidate:
 
 
 def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]:
-    """Return models whose ids have all words, or those of RECOMMENDED, the most downloaded first.
+    """Return models whose ids have all words, or RECOMMENDED's, the most downloaded first.
 
     Raises FailedPrecondition and Unavailable.
     """
@@ -89,7 +86,7 @@ def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]
 
 
 def look(found: Sequence[Found], given: KVLimits) -> Iterator[Candidate]:
-    """Yield what is known of each, in order."""
+    """Yield candidates in order."""
     with ThreadPoolExecutor(_AT_ONCE, "hub") as threads:
         for each, asked in zip(found, threads.map(lambda one: _asked(one.model_id), found), strict=True):
             yield _judged(each, *asked, given)
@@ -129,7 +126,7 @@ def _judged(
     given: KVLimits,
 ) -> Candidate:
     if listing is None or config is None:
-        # Without weights that mlx-lm reads there is nothing to run, whatever else is known.
+        # Without weights that mlx-lm reads there is nothing to run.
         runs = listing is not None or not isinstance(error, NothingToLoad)
         answered = not isinstance(error, Unavailable)
         return Candidate(found, listing, runs=runs, answered=answered, problem=error.message if error else "")

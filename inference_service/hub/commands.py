@@ -1,6 +1,6 @@
-"""The commands: `agentmem models search` and `agentmem models pull`.
+"""`agentmem models search` and `agentmem models pull`.
 
-Exit status: 0, done; 1, it could not be done, or the model would not run here; 2, a wrong setting; 130, Ctrl-C.
+Exit status: 0, done; 1, impossible, or the model would not run here; 2, a wrong setting; 130, Ctrl-C.
 """
 
 import logging
@@ -30,7 +30,7 @@ from inference_service.settings import WorkerSettings
 
 _INTERRUPTED: Final = 130
 _STEP: Final = 0.1
-"""The share of a download after which another line is written."""
+"""The share between two lines."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,13 +45,13 @@ def main() -> None:
 @click.option("--any-format", is_flag=True, help="Also models that are not converted for MLX; few are quantized.")
 @json_option
 def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json: bool) -> None:
-    """Look for models on the hub, and say how large they are and whether they fit this machine's memory.
+    """Find models on the hub, with their sizes and whether they fit this machine's memory.
 
-    Without WORDS the most downloaded ones of mlx-community. Nothing is downloaded. *memory* is what weights and
-    computing take, *4K agents* how many agents of 4,096 tokens have their KV in memory besides.
+    Without WORDS, the most downloaded ones of mlx-community. Nothing is downloaded. *memory* is what weights and
+    computing take, *4K agents* the number of agents of 4,096 tokens whose KV fits besides.
     """
     given = _settings()
-    with _told(), console(stderr=True).status("asking the hub…"):
+    with _refusing_errors(), console(stderr=True).status("asking the hub…"):
         found = list(look(search(words, limit, any_format=any_format), given))
     if as_json:
         write_json([report.as_dict(each) for each in found])
@@ -73,13 +73,13 @@ def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json
 @click.option("--anyway", is_flag=True, help="Fetch it although it would not run or not fit here.")
 @json_option
 def pull_command(model: str, anyway: bool, as_json: bool) -> None:
-    """Fetch MODEL, a hub id, into the cache of the hub (HF_HOME), after saying how large it is and whether it fits.
+    """Fetch MODEL, a hub id, into the hub's cache (HF_HOME), after a line with its size and whether it fits.
 
-    One that would not run on this machine, or for which the disk has no room, is refused before anything is fetched. A
-    pull that was interrupted goes on with what is missing. HF_TOKEN is for gated and private models, HF_ENDPOINT names
-    another hub. With --json a line for each step.
+    A model that would not run here, or for which the disk has no room, is refused before anything is fetched. An
+    interrupted pull continues. HF_TOKEN is for gated and private models, HF_ENDPOINT names another hub. With --json
+    there is a line for each step.
     """
-    with _told():
+    with _refusing_errors():
         place = _pulled(model, anyway=anyway, as_json=as_json)
     if place is not None:
         _write(as_json, f"it is in {place}; talk: agentmem chat --model {printable(model)}", path=str(place))
@@ -91,12 +91,12 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
 @main.command("fetch", hidden=True)
 @click.argument("model")
 def fetch_command(model: str) -> None:
-    """Pull MODEL for `agentmem up` and `agentmem chat`, which go on with it.
+    """Pull MODEL for `agentmem up` and `agentmem chat`.
 
-    Their worker may have flags that are not known here. A model that would not run by config.json alone is fetched, and
-    a hub that is not asked or does not answer is left to the worker.
+    Their worker may have other flags, so a model that config.json alone rules out is fetched, and a silent hub is left
+    to the worker.
     """
-    with _told():
+    with _refusing_errors():
         try:
             _pulled(model, anyway=False, as_json=False, judged_only=True)
         except Unavailable as error:
@@ -104,10 +104,10 @@ def fetch_command(model: str) -> None:
 
 
 def _pulled(model: str, *, anyway: bool, as_json: bool, judged_only: bool = False) -> Path | None:
-    """Fetch a model, and say how; where it is now, None where it was here before.
+    """Fetch a model; return its place, or None if it was here.
 
-    With `judged_only` what cannot be judged is fetched, too, and nothing is done where the network is forbidden. Raises
-    ClickException and AgentmemError, of which Unavailable is for a hub that does not answer.
+    `judged_only` also fetches what cannot be judged, and does nothing without network. Raises ClickException and
+    AgentmemError; Unavailable if the hub does not answer.
     """
     if judged_only and constants.is_offline_mode():
         return None
@@ -123,10 +123,7 @@ def _pulled(model: str, *, anyway: bool, as_json: bool, judged_only: bool = Fals
 
 
 def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bool) -> None:
-    """Say what is to be fetched, and whether it fits.
-
-    Raises ClickException for what is not to be fetched, Unavailable where the hub does not answer.
-    """
+    """Report size and fit. Raises ClickException to refuse, Unavailable if the hub does not answer."""
     if not candidate.answered:
         raise Unavailable(candidate.problem)
     if (listing := candidate.listing) is None:
@@ -148,7 +145,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
 
 
 def _settings() -> KVLimits:
-    """Return the worker's settings. Raises ClickException where they forbid the network."""
+    """Return the worker's settings. Raises ClickException if they forbid the network."""
     try:
         settings = load(WorkerSettings, ())
     except SettingsError as error:
@@ -162,7 +159,7 @@ def _settings() -> KVLimits:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _refusing_errors() -> Iterator[None]:
     try:
         yield
     except AgentmemError as error:
@@ -174,7 +171,7 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def _progress(candidate: Candidate, *, as_json: bool) -> Iterator[Callable[[float], None]]:
-    """Yield what takes the share of the bytes that are here."""
+    """Yield a function that takes the share of bytes."""
     total = candidate.listing.total if candidate.listing else 0
     if as_json or not sys.stdout.isatty():
         last = 0.0

@@ -17,7 +17,7 @@ _FITS: Final = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yello
 
 
 def here(message: str) -> str:
-    """Return a message of the worker's as one of this command's."""
+    """Reword a message of the worker's."""
     return message.replace(" of the worker", "").replace("load it again", "try again")
 
 
@@ -39,7 +39,7 @@ def _row(each: Candidate) -> list[str | Text]:
 
 
 def best(found: Sequence[Candidate]) -> Candidate | None:
-    """Return the largest that fits with an agent of 4,096 tokens, of RECOMMENDED where one does."""
+    """Return the largest that fits with an agent of 4,096 tokens, preferably of RECOMMENDED."""
     fitting = [each for each in found if each.fits and each.fit is not None and each.fit.agents and each.listing]
     recommended = [each for each in fitting if each.model_id.startswith(f"{RECOMMENDED}/")]
     return max(recommended or fitting, key=lambda each: each.listing.total if each.listing else 0, default=None)

@@ -1,7 +1,6 @@
-"""Whether a network's layers can run over quantized KV; if not, which of them cannot, why, and what to do instead.
+"""Judges whether a network's layers can run over quantized KV, and if not, which and why.
 
-A network is judged by what it does and not by its name: by the caches that it makes, and by one lazy forward pass,
-first over these and then over ours. No weight is read and nothing is computed. Engine thread.
+A network is judged by its caches and by one lazy forward pass, not by its name. Computes nothing. Engine thread.
 """
 
 import logging
@@ -31,13 +30,13 @@ from inference_service.models.probing import ProbeKV, Probes, ProbeStates, group
 log = logging.getLogger(__name__)
 
 _PROMPTS = ([[0, 0]], [[0]])
-"""Token ids of a forward pass of each phase: several queries, and one."""
+"""Token ids of each phase: several queries, and one."""
 
 _LAYER_KINDS = {"RotatingKVCache": "have a sliding window that keeps the first tokens of the context"}
-"""What layers do, by the name of the cache that mlx-lm gives them."""
+"""By mlx-lm's cache."""
 
 _MOST_CHARACTERS = 1000
-"""A library's error is cut to so many: mlx-lm's may name all tensors of a model."""
+"""Limit for library errors, which may name all tensors."""
 
 _ADVICE = (
     "take a model of full or sliding-window attention and recurrent layers (Llama, Mistral, Qwen 2, 3 and 3.5, "
@@ -47,9 +46,8 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """How KV is quantized. `bits` None: as few as are good, which is found once weights are read; 4 until then.
-
-    `group_size` None: groups of 64 elements, of 32 where heads are no multiple of 64 wide.
+    """`bits` None: the fewest that are good, found once weights are read; 4 until then. `group_size` None: 64, or 32 if
+    heads are no multiple of 64 wide.
     """
 
     bits: KVBits | None = kv_bits.DEFAULT
@@ -59,9 +57,9 @@ class QuantizationSettings:
 def judged(
     model: str, network: Any, backend: AttentionBackend, quantization: QuantizationSettings
 ) -> tuple[Geometry, int]:
-    """The geometry of a network's KV and the number of its logits. `model` is its name in messages.
+    """Return the geometry of a network's KV and the number of its logits. `backend` must be installed.
 
-    `backend` must be installed. Raises FailedPrecondition for what cannot run over quantized KV: it names the layers.
+    Raises FailedPrecondition that names the layers.
     """
     made = make_prompt_cache(network)
     plain = flat(made)
@@ -86,14 +84,14 @@ def judged(
     dtype = next((probe.dtype for probe in probes if isinstance(probe, ProbeKV)), logits.dtype)
     packed = bool(full or sliding) and not shows_arrays
     heads, latents = (backend.heads, backend.latents) if packed else (first.kv_heads, False)
-    scheme = BALANCED if packed and not latents else ROTATED  # Else queries are not seen, or K is V.
+    scheme = BALANCED if packed and not latents else ROTATED  # queries are not seen, or K is V
     format = KVFormat(bits.k, bits.v, group_size, scheme, windows=bits.windows if sliding else None)
     geometry = Geometry(heads, dtype, format, first, sliding, states, shows_arrays, latents, tuple(others))
     return geometry, int(logits.shape[-1])
 
 
 def _problem(model: str, network: Network, probes: Probes, backend: AttentionBackend) -> str:
-    """Why the layers cannot run over empty probes, to which they write lazily; "" where they can."""
+    """Return why layers cannot run over empty probes, or ""."""
     before = backend.calls
     try:
         with refusing(""):
@@ -120,10 +118,7 @@ def _problem(model: str, network: Network, probes: Probes, backend: AttentionBac
 
 
 def built(model: str, config: dict[str, Any], backend: AttentionBackend) -> Any:
-    """A network by its config.json alone, in which `backend` is installed. Raises what the model's code raises.
-
-    It gets random weights that are never computed, so this takes no memory to speak of.
-    """
+    """Build a network by its config.json, with random weights that are never computed. Raises what its code raises."""
     model_class, arguments = model_classes(config)
     network = model_class(arguments.from_dict(config))
     keep_latents(model, network, backend)
@@ -133,10 +128,9 @@ def built(model: str, config: dict[str, Any], backend: AttentionBackend) -> Any:
 
 @contextmanager
 def refusing(message: str) -> Iterator[None]:
-    """Whatever a model's code raises becomes FailedPrecondition with `message` and its words; our own errors pass.
+    """Turn whatever a model's code raises into FailedPrecondition; our own errors pass.
 
-    mlx-lm's and transformers' modules raise what they like while they are imported and set up, SystemExit included,
-    which would end this process.
+    mlx-lm's and transformers' modules may even raise SystemExit.
     """
     try:
         yield
@@ -147,7 +141,7 @@ def refusing(message: str) -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    """An error in one line. Where its text says little without its type, as a missing key's, with that."""
+    """Return an error in one line, with its type if its text says little."""
     if isinstance(error, SystemExit):
         return f"its code ends the process ({error.code!r}); does it need another package?"
     if "trust_remote_code" in str(error):
@@ -166,7 +160,7 @@ def _refusal(model: str, problem: str) -> FailedPrecondition:
 
 
 def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
-    """Raise FailedPrecondition for layers with other caches than those of attention and of recurrent layers."""
+    """Raise FailedPrecondition for unknown kinds of caches."""
     if wrong := REFUSED.get(type(network).__module__):
         raise _refusal(model, wrong)
     known = (own.KVCache, ChunkedKVCache, ArraysCache)
@@ -185,7 +179,7 @@ def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Increasing numbers in words: "0-2, 4"."""
+    """Return increasing numbers as "0-2, 4"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -201,21 +195,19 @@ def _layer_class(network: Any, layer: int) -> str:
 
 
 def _group_size(caches: Sequence[Any]) -> int:
-    """64, or 32 where that leaves fewer elements of heads to fill up."""
+    """Return 64, or 32 if heads need less padding with that."""
     with_kv = [cache for cache in caches if type(cache) is not ArraysCache]
     widths = [int(part.shape[-1]) for cache in with_kv for part in (cache.keys, cache.values)]
     return 32 if any(width % 64 for width in widths) else 64
 
 
 def _probes(caches: Sequence[Any], *, shows_arrays: bool) -> Probes:
-    """An empty probe of the same kind for each."""
-
     def new(cache: Any) -> ProbeKV | ProbeStates:
         if type(cache) is ArraysCache:
             return ProbeStates(len(cache.cache))
         if type(cache) is RotatingKVCache:
             return ProbeKV(cache.max_size, shows_arrays=shows_arrays)
-        if type(cache) is ChunkedKVCache:  # All that a query may see of its chunk is within as many tokens before it.
+        if type(cache) is ChunkedKVCache:  # a query sees its chunk, which is within so many tokens
             return ProbeKV(cache.chunk_size, shows_arrays=shows_arrays)
         return ProbeKV(0, shows_arrays=shows_arrays)
 

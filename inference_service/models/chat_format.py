@@ -1,4 +1,4 @@
-"""A model's template, reasoning and calls of tools, by mlx-lm's tables and by `families.chats` for what they lack."""
+"""A model's template, reasoning and tool calls, by mlx-lm's tables and `families.chats`."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from inference_service.text.tool_calls import CallSyntax
 
 
 def reasoning_format(wrapper: TokenizerWrapper, tokenizer: Tokenizer) -> ReasoningFormat | None:
-    """Return the model's format, by its settings, vocabulary or template; None where none is known."""
+    """Return the format by the model's settings, vocabulary or template, if known."""
     vocabulary = wrapper.get_vocab()
     if wrapper.response_transitions:
         return by_states(wrapper.response_transitions, wrapper.response_initial_state or "normal", tokenizer)
@@ -28,9 +28,9 @@ def reasoning_format(wrapper: TokenizerWrapper, tokenizer: Tokenizer) -> Reasoni
 
 
 def chat_template(wrapper: TokenizerWrapper) -> ChatTemplate | None:
-    """Return the model's template; None where it has none. A crowded message loses its reasoning where it must.
+    """Return the model's template. A crowded message loses its reasoning if it must.
 
-    transformers gives templates earlier reasoning under the name that they have for it.
+    transformers gives templates earlier reasoning under their own name for it.
     """
     if not wrapper.has_chat_template:
         return None
@@ -48,7 +48,7 @@ def chat_template(wrapper: TokenizerWrapper) -> ChatTemplate | None:
 
 
 def call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
-    """Return how the model writes calls of tools; None where mlx-lm has no parser."""
+    """Return how the model writes calls; None if mlx-lm has no parser."""
     if not wrapper.has_tool_calling or not wrapper.tool_call_start:
         return None
     name = wrapper.init_kwargs["tool_parser_type"]

@@ -1,4 +1,4 @@
-"""Estimates of memory that a network's chunks take, by its shapes. Engine thread; nothing is computed."""
+"""Estimates of the memory that chunks take, by a network's shapes. Engine thread; computes nothing."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,22 +15,22 @@ from inference_service.engine.paged.sequence import SLACK
 from inference_service.models.latents import LatentAttention
 
 _FUSED_WIDTHS: Final = frozenset({64, 80, 128})
-"""Widths of heads with a fused GPU kernel for many queries: the scores then never exist. Read in MLX's source."""
+"""Head widths with a fused GPU kernel for many queries, which makes no scores. From MLX's source."""
 _MASK_BYTES: Final = 3
-"""Bytes of a token-key pair while a mask is made: two comparisons, and both together."""
+"""Per token-key pair while a mask is made: two comparisons and their conjunction."""
 _COPIES_WITH_SINKS: Final = 3
 _EXPERTS: Final = ("experts_per_tok", "experts_per_token", "top_k", "topk", "top_k_experts")
-"""Ends of names in config.json for the number of experts that a token has."""
+"""Suffixes in config.json of the number of experts per token."""
 
 
 def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> EstimatedCost:
-    """Return the cost of chunks of the network as it is, or once its weights are quantized."""
+    """Return the cost of chunks."""
     size = int(geometry.dtype.size)
     full, sliding = (_spells_scores_out(geometry, group) for group in (geometry.full, geometry.sliding))
     layers = getattr(network, "layers", ())
     pair_bytes = _score_bytes(layers, geometry, config) + _MASK_BYTES
     inside = {id(module) for layer in layers for module in layer.modules()}
-    dequantizes = _is_quantized(config) and (on_cpu() or available())  # On Metal nothing is chosen.
+    dequantizes = _is_quantized(config) and (on_cpu() or available())  # on Metal nothing is chosen
     quantized = network.modules() if dequantizes else []
     matrices = sorted((_matrix(each) for each in quantized if id(each) in inside), reverse=True)
     others = (_matrix(each) for each in quantized if id(each) not in inside)
@@ -48,7 +48,7 @@ def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> 
 
 
 def _spells_scores_out(geometry: Geometry, group: Any) -> bool:
-    """Return whether attention over a group of layers makes an array of the scores of all heads."""
+    """Return whether attention makes an array of all heads' scores."""
     if group is None or not group.layers:
         return False
     fused = group.k_dim == group.v_dim and group.k_dim in _FUSED_WIDTHS and not geometry.latents
@@ -56,7 +56,7 @@ def _spells_scores_out(geometry: Geometry, group: Any) -> bool:
 
 
 def _score_bytes(layers: Sequence[nn.Module], geometry: Geometry, config: dict[str, Any]) -> int:
-    """Bytes of the scores of all heads for a token and a key; with sinks they are there three times."""
+    """Return the bytes of all heads' scores for a token and a key; with sinks there are three copies."""
     named = (each.get("num_attention_heads") for each in _sections(config))
     heads = max(geometry.heads, *(each for each in named if isinstance(each, int)), 1)
     sinks = any(name.endswith("sinks") for layer in layers for name, _ in tree_flatten(layer.parameters()))
@@ -64,7 +64,7 @@ def _score_bytes(layers: Sequence[nn.Module], geometry: Geometry, config: dict[s
 
 
 def _largest_state(geometry: Geometry) -> int:
-    """Bytes of a recurrent layer's state, which its code may make for each token; 0 without such layers."""
+    """Return the bytes of a recurrent layer's state, which may exist for each token."""
     arrays = geometry.states.arrays if geometry.states else ()
     return max((sum(array.nbytes for array in each) for each in arrays), default=0)
 
@@ -74,13 +74,13 @@ def _is_quantized(config: dict[str, Any]) -> bool:
 
 
 def _sections(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The configuration, and that of its text model where that has one of its own."""
+    """Return the configuration and its text model's."""
     text = config.get("text_config")
     return [config, text] if isinstance(text, dict) else [config]
 
 
 def _matrix(module: nn.Module) -> int:
-    """Elements of a module's own weights that a chunk may dequantize as a whole; 0 where it has none."""
+    """Return the elements of a module's weights that a chunk may dequantize whole."""
     if "scales" in module and "group_size" in module:
         scales = module["scales"]
         return int(scales.size) * int(module.group_size)
@@ -88,9 +88,7 @@ def _matrix(module: nn.Module) -> int:
 
 
 def _width(layer: nn.Module, experts_per_token: int) -> int:
-    """Values that a layer's projections give for a token, by the rows of its matrices, quantized or not; those of
-    experts count as often as a token has experts.
-    """
+    """Return the values that a layer's projections give for a token, by rows of matrices, counting each used expert."""
 
     def rows() -> Iterator[int]:
         for name, array in tree_flatten(layer.parameters()):
@@ -101,20 +99,18 @@ def _width(layer: nn.Module, experts_per_token: int) -> int:
 
 
 def _experts_per_token(config: dict[str, Any]) -> int:
-    """Experts that a token has, by config.json; 1 where it does not say."""
     found = (value for each in _sections(config) for name, value in each.items() if str(name).endswith(_EXPERTS))
     return max([1, *(value for value in found if isinstance(value, int))])
 
 
 def _decompressed_width(network: Any, rotary: int) -> int:
-    """How many values of each token that is seen a layer makes of its latent in prefill; 0 without latents.
-
-    K and V of all heads, and K once more with the rotary part behind it; in our attention, and in mlx-lm's.
+    """Return the values that a layer makes of each seen token's latent in prefill: K and V of all heads, and K with its
+    rotary part.
     """
 
     def width(module: Any) -> int:
         if isinstance(module, LatentAttention):
-            k, v = module.decompressed(mx.zeros((1, 1, 1, module.latent_width)))  # Lazy: only shapes are wanted.
+            k, v = module.decompressed(mx.zeros((1, 1, 1, module.latent_width)))  # lazy: only shapes
             return int(module.heads * (2 * k.shape[3] + rotary + v.shape[3]))
         if "embed_q" in module:
             heads = getattr(module, "num_heads", 0) or module.num_attention_heads

@@ -1,8 +1,4 @@
-"""Fingerprints: of a model, a name for the function that its files are; of KV, a name for all that makes it compatible.
-
-Weight files are named by their content: two models of equal shape have equal indexes and sizes. Hashing is remembered,
-so that a model of many gigabytes is read for it once.
-"""
+"""Fingerprints: of a model's files, by content, and of everything that makes KV compatible. Hashes are cached."""
 
 import hashlib
 import json
@@ -22,22 +18,20 @@ from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelSpec
 
 SETTLED_SECONDS = 2.0
-"""A file that was changed less long ago may change again without a new time: some file systems count in seconds."""
+"""A file that changed later may change again without a new mtime: some file systems count in seconds."""
 
 
 class ContentHashes:
-    """Content hashes of files, remembered in one JSON file. Not for concurrent use.
+    """Content hashes of files, cached in a JSON file, which may be lost. Not for concurrent use.
 
-    A file is still the one that was read if inode, size, mtime and ctime are the same. (The first three do not suffice:
-    inodes are used again, and programs that unpack or copy files set their mtime.) What is remembered may be lost or
-    damaged; then files are read again. Of files that are gone nothing is remembered.
+    A file is unchanged if inode, size, mtime and ctime are: inodes are reused, and unpacking sets mtime.
     """
 
     def __init__(self, memory: Path) -> None:
         self._memory = JsonCache(memory)
 
     def of(self, path: Path) -> str:
-        """xxh3_128 of the file's bytes, as hex. Raises OSError, and FailedPrecondition if it changes meanwhile."""
+        """Return xxh3_128 as hex. Raises OSError, and FailedPrecondition if the file changes meanwhile."""
         name = str(path.resolve())
         present = identity(path.stat())
         match self._memory.get(name):
@@ -63,7 +57,7 @@ def _digest(parts: dict[str, Any]) -> str:
 
 
 def kv_fingerprint(model: str, geometry: Geometry, calibration: Calibration | None) -> str:
-    """The fingerprint of KV: of a model by its fingerprint, packed so, and centred on such means."""
+    """Name a model's KV with this packing and these means."""
     described = {
         "format": FORMAT_VERSION,
         "model": model,
@@ -80,12 +74,8 @@ def kv_fingerprint(model: str, geometry: Geometry, calibration: Calibration | No
 
 
 def model_fingerprint(spec: ModelSpec, dtype: str, hashes: ContentHashes) -> str:
-    """The fingerprint of a model computed in `dtype`, by what is in its files now: weights, config.json and adapter.
-
-    Reads those that are new, at the disk's speed; no MLX.
-
-    Raises FailedPrecondition for files that cannot be read, also where the weights are gone: what is left does not name
-    the model.
+    """Name a model computed in `dtype` by the content of weights, config.json and adapter. Reads new files at the
+    disk's speed; no MLX. Raises FailedPrecondition for unreadable or missing files.
     """
     try:
         if len(spec.files) < 2:
@@ -98,7 +88,8 @@ def model_fingerprint(spec: ModelSpec, dtype: str, hashes: ContentHashes) -> str
 
 
 def file_identities(spec: ModelSpec) -> frozenset[tuple[str, str]]:
-    """Name and identity of each file: others when one was replaced, changed or added. Raises FailedPrecondition."""
+    """Return names and identities, which differ after a file was replaced, changed or added. Raises
+    FailedPrecondition."""
     try:
         return frozenset((path.name, identity(path.stat())) for path in spec.directory.iterdir())
     except OSError as error:
@@ -106,7 +97,7 @@ def file_identities(spec: ModelSpec) -> frozenset[tuple[str, str]]:
 
 
 def identity(stat: os.stat_result) -> str:
-    """Inode, size, mtime and ctime: they differ when a file was replaced or changed."""
+    """Return inode, size, mtime and ctime."""
     return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
 
 

@@ -1,6 +1,4 @@
-"""The arithmetic of the device's memory: the context and the agents that a model has room for, which models may be
-loaded together, and which go to make room. Pure.
-"""
+"""Arithmetic of the device's memory: a model's context and agents, and which models fit together. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,37 +15,34 @@ from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
 from inference_service.settings import WorkerSettings
 
 LEAST_CONTEXT = 1024
-"""Tokens of a context that is worth a load, where the model's own is longer."""
+"""The shortest context worth a load, if the model's own is longer."""
 _COMPUTING_SHARE = 4
-"""Computing gets at most a fourth of what weights leave, unless the shortest chunks take more."""
+"""Computing gets at most a fourth of what weights leave, or what the shortest chunks need."""
 
 Sized = ModelInfo | ModelShape
 
 
 @dataclass(frozen=True)
 class KVLimits:
-    """The worker's settings of these names."""
-
     pool_bytes: int | None = None
     typical_tokens: int = TYPICAL_TOKENS
     context_length: int | None = None
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
-        """Return those of a worker."""
         return cls(settings.pool_bytes, settings.typical_tokens, settings.context_length)
 
     def sizes(self, free_bytes: int, geometry: Geometry, context_length: int) -> Sizes:
-        """Return how so much memory for KV is divided."""
+        """Return how memory for KV is divided."""
         given = self.pool_bytes, self.typical_tokens
         return sizes(free_bytes, geometry, context_length, *given, arrays=not has_own_memory())
 
 
 @dataclass(frozen=True)
 class Needs:
-    """A model's bytes besides the KV of agents: its weights, and what computing takes at its peak.
+    """A model's bytes besides KV of agents: weights, and computing at its peak.
 
-    `least_kv_bytes` is the KV memory without which it cannot run, `useful_kv_bytes` that of four agents of 4096 tokens.
+    It cannot run with less than `least_kv_bytes` of KV; `useful_kv_bytes` hold four agents of 4096 tokens.
     """
 
     weight_bytes: int
@@ -57,12 +52,11 @@ class Needs:
 
     @property
     def fixed_bytes(self) -> int:
-        """Weights and activations."""
         return self.weight_bytes + self.activation_bytes
 
 
 def needs_of(model: Sized, context_length: int, usable_bytes: int, pool_bytes: int | None = None) -> Needs:
-    """Return the needs of a model with a context of that length. A pool that is configured is needed."""
+    """Return a model's needs; a configured pool is one."""
     geometry = model.geometry
     return Needs(
         weight_bytes=model.weight_bytes,
@@ -73,24 +67,22 @@ def needs_of(model: Sized, context_length: int, usable_bytes: int, pool_bytes: i
 
 
 def _for_computing(cost: Cost, context_length: int, left: int) -> int:
-    """Return the share of computing in the bytes that weights leave: enough for the largest chunks, unless that is too
-    much; then chunks are shorter.
-    """
+    """Return computing's share of what weights leave: the largest chunks', or less with shorter chunks."""
     return min(cost.most(context_length), max(cost.least(context_length), left // _COMPUTING_SHARE))
 
 
 def agent_bytes(geometry: Geometry, context_length: int) -> int:
-    """Return what one agent of 4096 tokens, or of as many as the context holds, takes of the pool."""
+    """Return the pool's bytes for an agent of 4096 tokens, or of a shorter context."""
     return _kv_bytes(geometry, min(TYPICAL_TOKENS, context_length))
 
 
 def _kv_bytes(geometry: Geometry, tokens: int) -> int:
-    """Return what an agent of so many tokens takes of the pool: they, and a checkpoint in whole pieces."""
+    """Return the pool's bytes for so many tokens, and a checkpoint in whole pieces."""
     return geometry.checkpoint_pieces * geometry.piece_bytes + tokens * geometry.bytes_per_token
 
 
 def check_sizes(info: Sized, memory: Sizes) -> None:
-    """Raise FailedPrecondition for memory in which no request could run."""
+    """Raise FailedPrecondition if no request could run."""
     if not memory.space.blocks or memory.space.pieces < info.geometry.checkpoint_pieces:
         raise FailedPrecondition(
             f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV, too little for one "
@@ -100,7 +92,7 @@ def check_sizes(info: Sized, memory: Sizes) -> None:
 
 @dataclass(frozen=True)
 class Resident:
-    """A loaded model: all bytes that it takes, and when a request last used it, on the monotonic clock."""
+    """A loaded model's bytes, and when a request last used it, on the monotonic clock."""
 
     model_id: str
     taken_bytes: int
@@ -110,9 +102,9 @@ class Resident:
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """Limits on what all models take of the device's memory, and on how many may be loaded at once.
+    """Limits of all models' memory, and on their number.
 
-    `obtainable_bytes` is what they could have at this moment, without what other processes have; None: no less.
+    `obtainable_bytes` is what they could have now, beside other processes; None: all.
     """
 
     usable_bytes: int
@@ -121,15 +113,13 @@ class MemoryLimits:
 
     @property
     def bytes_now(self) -> int:
-        """Return the bytes that all models may take at this moment."""
         return self.usable_bytes if self.obtainable_bytes is None else min(self.usable_bytes, self.obtainable_bytes)
 
 
 def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> list[str]:
-    """Return the fewest models that must go before this one can be loaded: least recently used first, no pinned one.
+    """Return the fewest models to unload for this one, least recently used first, without pinned ones.
 
-    Others rather go than that the new one gets memory for fewer than four agents of 4096 tokens. Raises
-    FailedPrecondition, saying what is missing, where all that may go are not enough.
+    The new model must get memory for four agents of 4096 tokens. Raises FailedPrecondition that says what is missing.
     """
     staying = list(residents)
     going: list[str] = []
@@ -146,10 +136,10 @@ def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits
 
 
 def kv_bytes(needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> int:
-    """Return the model's share of memory for KV, beside those that are loaded; never negative.
+    """Return the model's share of KV memory beside loaded ones; never negative.
 
-    What is free is shared evenly among this model and those that may still come. It counts on what models may take in
-    time, and not on what is free at this moment, because other processes may end.
+    Free memory is shared evenly with models that may still be loaded. It is that of an idle machine, because other
+    processes may end.
     """
     free = limits.usable_bytes - sum(each.taken_bytes for each in residents) - needs.fixed_bytes
     return max(0, free // max(1, limits.models - len(residents)))
@@ -183,10 +173,10 @@ def _what_is_missing(model_id: str, needs: Needs, pinned: Sequence[Resident], li
 
 @dataclass(frozen=True)
 class Fit:
-    """Bytes that a model takes and leaves with a context of `context_length` tokens. Computing is estimated.
+    """A model's bytes with a context of `context_length` tokens, computing estimated.
 
-    `agents` of `tokens` tokens and `agent_bytes` each are hot at once. `refusal` says why the model cannot be loaded;
-    "" where it can.
+    `agents` of `tokens` tokens and `agent_bytes` each are hot at once. `refusal` says why the model cannot be loaded,
+    or "".
     """
 
     context_length: int
@@ -201,13 +191,12 @@ class Fit:
 
     @property
     def context(self) -> str:
-        """The context in words, and the model's own where that is longer."""
+        """The context in words, and the model's own if longer."""
         own = f" of {self.own_context_length:,}" if self.context_length < self.own_context_length else ""
         return f"context {self.context_length:,}{own} tokens"
 
 
 def fit(model: Sized, limits: MemoryLimits, given: KVLimits) -> Fit:
-    """Return what `model` takes of `limits` with nothing else loaded."""
     fitting, least = fitting_context(model, limits, given), min(model.own_context_length, LEAST_CONTEXT)
     context = given.context_length or max(fitting, least)
     geometry = model.geometry
@@ -240,10 +229,9 @@ def fit(model: Sized, limits: MemoryLimits, given: KVLimits) -> Fit:
 
 
 def fitting_context(model: Sized, limits: MemoryLimits, given: KVLimits) -> int:
-    """Return the longest context, at most the model's own, that this memory can compute and hold.
+    """Return the longest context, up to the model's own, that this memory can compute and hold.
 
-    It is the machine's, whatever other processes have at this moment; in whole blocks where it is not the model's own,
-    and 0 where nothing fits.
+    It ignores other processes' memory; in whole blocks if below the model's own; 0 if nothing fits.
     """
     own = model.own_context_length
     whole = replace(limits, obtainable_bytes=None)
@@ -260,7 +248,7 @@ def fitting_context(model: Sized, limits: MemoryLimits, given: KVLimits) -> int:
 
 
 def _holds(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) -> bool:
-    """Return whether one agent can come to the end of such a context. KV memory that is set is taken as it is."""
+    """Return whether an agent fits such a context. KV memory that is set is taken as it is."""
     geometry = model.geometry
     needs, memory = _divided(model, context, limits, given)
     if needs.fixed_bytes + needs.least_kv_bytes > limits.usable_bytes:
@@ -270,6 +258,5 @@ def _holds(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) ->
 
 
 def _divided(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) -> tuple[Needs, Sizes]:
-    """Return the needs of the model, and how the memory for KV is divided."""
     needs = needs_of(model, context, limits.usable_bytes, given.pool_bytes)
     return needs, given.sizes(kv_bytes(needs, (), limits), model.geometry, context)

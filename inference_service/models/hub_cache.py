@@ -1,4 +1,4 @@
-"""Whether a model of a hub is whole in the hub's local cache. Imports no MLX, which takes seconds."""
+"""Checks whether a hub's model is complete in the local cache. Imports no MLX, which takes seconds."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from inference_service.models.weight_files import CONFIG, WEIGHTS, lacking, weig
 
 
 def is_here(source: str) -> bool:
-    """Return whether config and weights of a model are in the cache; False for what is no hub id."""
+    """Return whether config and weights are in the cache; False if `source` is no hub id."""
     try:
         snapshot = snapshot_download(source, local_files_only=True, allow_patterns=[CONFIG, WEIGHTS])
         return is_whole(source, Path(snapshot))
@@ -18,9 +18,9 @@ def is_here(source: str) -> bool:
 
 
 def is_whole(source: str, snapshot: Path) -> bool:
-    """Return whether config and weights are in a snapshot that huggingface_hub does not know to be incomplete.
+    """Return whether config and weights are in a snapshot that is not known to be incomplete.
 
-    It knows that of what it has fetched itself. Other programs may have cached parts of the repository.
+    huggingface_hub only knows its own downloads; other programs may have cached parts.
     """
     if not (snapshot / CONFIG).is_file() or not weight_files(snapshot):
         return False

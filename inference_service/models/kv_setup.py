@@ -1,8 +1,7 @@
-"""How a model's KV is quantized: the means that it is centred on, its bits, and what was measured of them.
+"""How a model's KV is quantized: its means, its bits, and measurements of them.
 
-All of it is found at a model's first load, and is data from then on, kept by the model's fingerprint: the means, and a
-record of the bits that `auto` chose and of what was measured. Only what a later load asks for besides is measured then:
-other bits, or rungs of the ladder for another limit. The chosen bits stay, or all KV would have to be computed again.
+They are found at the first load and kept by the model's fingerprint, since another choice would make all KV useless.
+Later loads measure only other bits or limits.
 """
 
 import base64
@@ -30,10 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KVSetup:
-    """How KV is packed, and why.
-
-    `calibration` is None where it is not centred, `quality` where nothing was measured.
-    """
+    """A packing of KV; `calibration` is None if not centred, `quality` if not measured."""
 
     format: KVFormat
     calibration: Calibration | None = None
@@ -42,7 +38,7 @@ class KVSetup:
 
 
 class KVSetups:
-    """Setups of models, kept in a directory. Any thread, except `of`, which is the engine thread's."""
+    """Setups of models, in a directory. Any thread, except `of` on the engine thread."""
 
     def __init__(self, directory: Path, *, quality_check: bool) -> None:
         self.calibrations = Calibrations(directory / "calibration")
@@ -50,13 +46,13 @@ class KVSetups:
         self._records = JsonCache(directory / "kv_setup.json")
 
     def chosen(self, fingerprint: str, info: ModelInfo) -> ModelInfo:
-        """Return the model with the bits that `auto` once chose, if it is to choose and has."""
+        """Return the model with the bits that `auto` once chose."""
         if info.spec.quantization.bits is None and (bits := self._known(fingerprint, info.geometry.format)):
             return info.with_format(info.geometry.format.with_bits(bits))
         return info
 
     def of(self, fingerprint: str, network: Network, info: ModelInfo) -> KVSetup:
-        """Return the setup of a loaded network; measure what is not known, which takes some prefills."""
+        """Return a loaded network's setup; measure what is not known, by some prefills."""
         geometry, tokenizer = info.geometry, info.tokenizer
 
         def measure() -> Calibration:
@@ -78,13 +74,12 @@ class KVSetups:
         return KVSetup(geometry.format.with_bits(bits), calibration, quality, reason)
 
     def name(self, fingerprint: str, info: ModelInfo) -> str:
-        """Return the name of a model's setup, which all machines have in common."""
+        """Name a model's setup for all machines."""
         return _key(fingerprint, info.geometry.format)
 
     def adopt(self, fingerprint: str, info: ModelInfo, shared: bytes) -> None:
-        """Take another machine's means, if they are near, and the bits that `auto` chose there, so that its KV fits
-        here. A setup that cannot be read is left.
-        """
+        """Take the means, if they are near, and the bits that `auto` chose on another machine. Unreadable ones are
+        ignored."""
         try:
             found = json.loads(shared)
             bits, means, auto = str(KVBits.parse(found["bits"])), base64.b64decode(found["means"]), found["auto"]
@@ -102,7 +97,7 @@ class KVSetups:
             self._keep(fingerprint, info.geometry.format, {"bits": bits})
 
     def shared(self, setup: KVSetup, info: ModelInfo) -> bytes:
-        """Return the setup as `adopt` takes it on other machines."""
+        """Return the setup for `adopt`."""
         means = setup.calibration.portable if setup.calibration else b""
         measured = setup.quality is not None and bool(setup.quality.divergences)
         auto = info.spec.quantization.bits is None and measured
@@ -110,14 +105,14 @@ class KVSetups:
         return json.dumps(found).encode()
 
     def _known(self, fingerprint: str, format: KVFormat) -> str:
-        """Return the bits that `auto` chose; "" if there are none that can be read."""
+        """Return the bits that `auto` chose, or ""."""
         try:
             return str(KVBits.parse(self._record(fingerprint, format)["bits"]))
         except (KeyError, AttributeError, ValueError):
             return ""
 
     def _measured(self, fingerprint: str, geometry: Geometry) -> Quality | None:
-        """Return what was measured of the model with this transform; None if nothing that can be read."""
+        """Return measurements of the model with this transform, if readable."""
         record = self._record(fingerprint, geometry.format)
         with suppress(KeyError, TypeError, ValueError, AttributeError):
             found = {str(KVBits.parse(bits)): Divergence(*nats) for bits, nats in record["divergences"].items()}
@@ -135,7 +130,7 @@ class KVSetups:
 
 
 def choose(quality: Quality | None) -> tuple[str, str]:
-    """Return the bits that `auto` takes, and why."""
+    """Return the bits of `auto`, and why."""
     if quality is None or not quality.divergences:
         return str(DEFAULT), "auto takes them where nothing could be measured"
     limits = f"{MOST_NATS:g} nats in the mean and {MOST_TAIL_NATS:g} in the 99th percentile"

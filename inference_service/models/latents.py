@@ -1,12 +1,8 @@
-"""Multi-head latent attention over latents: what takes the place of mlx-lm's in DeepSeek V2, V3 and models like them.
+"""Multi-head latent attention over latents, in place of mlx-lm's in DeepSeek V2, V3 and similar models.
 
-A token's K and V are a linear function of its latent, but for the rotary part of K, which all heads share. So latent
-and rotary part are all that must be kept: 576 numbers of DeepSeek-V2-Lite's 16 x (192 + 128). They are written to a
-cache as K and V of one head, as mlx-lm's DeepSeek V3 does; its DeepSeek V2 keeps K and V of all heads.
-
-A few queries are projected into the space of latents, and attend there, over packed latents: q (W c) = (q W) c. For
-many, K and V of all heads are computed from the latents, for as long as the layer is computed: that takes fewer
-multiplications.
+K and V are linear functions of a token's latent, except for K's rotary part, which heads share, so only these are kept:
+576 numbers of DeepSeek-V2-Lite's 16 x (192 + 128). Few queries attend in the space of latents: q (W c) = (q W) c. For
+many, K and V of all heads are computed, with fewer multiplications.
 """
 
 import logging
@@ -25,14 +21,13 @@ from inference_service.families.networks import LATENTS, Latents
 log = logging.getLogger(__name__)
 
 _MANY: Final = 512
-"""Latents for which a matrix is dequantized before it is multiplied."""
+"""For so many latents a matrix is dequantized first."""
 
 
 def keep_latents(model: str, network: nn.Module, backend: AttentionBackend) -> None:
-    """Replace the attention of all layers where it is known, so that it keeps latents and attends by `backend`.
+    """Replace known attention by one that keeps latents and attends by `backend`. Computes no weights.
 
-    `model` is its name in logs. Weights are moved and not computed with, nor are they read. With an adapter on the
-    matrix that makes K and V of latents the layers keep K and V of all heads: it is not split into two.
+    With an adapter on the matrix that makes K and V, which cannot be split, layers keep K and V of all heads.
     """
     known = [(name, module, row) for name, module in network.named_modules() if (row := _row(module))]
     found = {name: module for name, module, row in known if row.all_heads}
@@ -59,7 +54,7 @@ def _row(module: nn.Module) -> Latents | None:
 
 
 class LatentAttention(nn.Module):  # type: ignore[misc]
-    """The attention that stood in a layer, with its projections, over latents. Engine thread only."""
+    """A layer's attention, with its projections, over latents. Engine thread only."""
 
     def __init__(self, attention: Any, backend: AttentionBackend) -> None:
         super().__init__()
@@ -74,25 +69,25 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         self._last = row.last
 
     def absorbed(self, queries: mx.array) -> mx.array:
-        """Queries [rows, heads, n, nope_width] in the space of latents."""
+        """Return queries [rows, heads, n, nope_width] in the space of latents."""
         raise NotImplementedError
 
     def of_latents(self, outputs: mx.array) -> mx.array:
-        """Outputs [rows, heads, n, latent_width] in the space of latents as [rows, heads, n, v_dim] of each head."""
+        """Return outputs [rows, heads, n, latent_width] as [rows, heads, n, v_dim]."""
         raise NotImplementedError
 
     def decompressed(self, latents: mx.array) -> tuple[mx.array, mx.array]:
-        """K without rotary part, and V, [rows, heads, tokens, …], of latents [rows, 1, tokens, latent_width]."""
+        """Return K without rotary part, and V, [rows, heads, tokens, …], of latents [rows, 1, tokens, latent_width]."""
         raise NotImplementedError
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        """Attention of tokens [rows, n, width] over themselves and what `cache` holds; it then holds them, too."""
+        """Attend from tokens [rows, n, width] to themselves and `cache`, which then has them."""
         rows, n, _ = x.shape
         q = self.q_proj(x) if "q_proj" in self else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
         q_nope, q_rope = mx.split(q.reshape(rows, n, self.heads, -1).swapaxes(1, 2), [self.nope_width], axis=-1)
         latents, rotary = mx.split(self.kv_a_proj_with_mqa(x), [self.latent_width], axis=-1)
         latents, rotary = self.kv_a_layernorm(latents)[:, None], rotary[:, None]
-        if "rope" in self:  # Kimi Linear has no positions.
+        if "rope" in self:  # Kimi Linear has no positions
             offset = 0 if cache is None else cache.offset
             q_rope, rotary = self.rope(q_rope, offset), self.rope(rotary, offset)
         if isinstance(cache, KVCache):
@@ -105,7 +100,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         return last
 
     def _over_seen(self, q_nope: mx.array, q_rope: mx.array, seen: tuple[Any, Any], mask: Any) -> mx.array:
-        """Over what a cache shows as arrays: few queries in the space of latents, many over K and V of all heads."""
+        """Attend to arrays: few queries in the space of latents, many over all heads."""
         self._backend.note(self.heads, latents=True)
         if isinstance(seen[0], KVCache):
             out = seen[0].attend_latents(self.absorbed(q_nope), q_rope, self.scale)
@@ -129,7 +124,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
     def _over_arrays(
         self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any
     ) -> mx.array:
-        """Over K and V of all heads, as arrays."""
+        """Attend over K and V of all heads."""
         k, v = self.decompressed(latents)
         rotary = mx.broadcast_to(rotary, (*k.shape[:3], rotary.shape[3]))
         queries, keys = mx.concatenate([q_nope, q_rope], axis=-1), mx.concatenate([k, rotary], axis=-1)
@@ -137,7 +132,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
 
 
 class _TwoMatrices(LatentAttention):
-    """Of which `embed_q` makes queries in the space of latents, and `unembed_out` values out of latents."""
+    """`embed_q` projects queries to latents, `unembed_out` latents to values."""
 
     def absorbed(self, queries: mx.array) -> mx.array:
         out: mx.array = self.embed_q(queries)
@@ -152,9 +147,8 @@ class _TwoMatrices(LatentAttention):
 
 
 class _OneMatrix(LatentAttention):
-    """Of which `kv_b_proj` makes K and V of latents. Its rows stand in another order: those of K of all heads first.
-
-    So it is one product where K and V of all heads are wanted, and for a few queries two parts, of K and of V.
+    """`kv_b_proj` makes K and V of latents. Its rows are reordered, K of all heads first, so that it is one product for
+    all heads, and two parts for few queries.
     """
 
     def __init__(self, attention: Any, backend: AttentionBackend) -> None:
@@ -174,9 +168,9 @@ class _OneMatrix(LatentAttention):
         return k, v
 
     def _all_heads(self, latents: mx.array) -> mx.array:
-        """K and V of all heads of latents [rows, tokens, latent_width].
+        """Return K and V of all heads of latents [rows, tokens, latent_width].
 
-        Of many latents the matrix is dequantized: for 8,192 of them both took 129 µs, a quantized matmul 314 (H200).
+        Dequantizing for 8,192 latents took 129 µs in all, a quantized matmul 314 (H200).
         """
         by = self.kv_b_proj
         if "scales" not in by or latents.shape[1] < _MANY:
@@ -186,10 +180,10 @@ class _OneMatrix(LatentAttention):
         return latents @ mx.dequantize(by.weight, by.scales, by.get("biases"), **how).T
 
     def _by_head(self, x: mx.array, part: int, *, transpose: bool) -> mx.array:
-        """[rows, heads, n, …] times each head's matrix of K (0) or V (1), or its transpose."""
+        """Multiply [rows, heads, n, …] by each head's matrix of K (0) or V (1), or its transpose."""
         rows, heads, n, width = x.shape
         weight, *rest = self._of_side(part)
-        x = x.swapaxes(0, 1).reshape(heads, rows * n, width)  # So each matrix is read once for all rows.
+        x = x.swapaxes(0, 1).reshape(heads, rows * n, width)  # each matrix is read once for all rows
         if rest:
             scales, biases = rest
             by = self.kv_b_proj
@@ -200,7 +194,7 @@ class _OneMatrix(LatentAttention):
         return out.reshape(heads, rows, n, -1).swapaxes(0, 1)
 
     def _of_side(self, part: int) -> list[Any]:
-        """The weights of K (0) or V (1) by head, with scales and biases where they are quantized: views."""
+        """Return views of K's (0) or V's (1) weights by head, with scales and biases if quantized."""
         if not self._parts or self._parts[0] is not self.kv_b_proj.weight:
             wholes = [self.kv_b_proj.get(name) for name in ("weight", "scales", "biases") if name in self.kv_b_proj]
             if len(wholes) == 2:
@@ -216,7 +210,7 @@ class _OneMatrix(LatentAttention):
 
 
 def _fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any) -> mx.array:
-    """MLX's fused kernel; V is padded to K's width where it is narrower, because no kernel takes both."""
+    """Use MLX's fused kernel, with V padded to K's width: no kernel takes both."""
     width = v.shape[-1]
     if width < k.shape[-1]:
         v = mx.pad(v, [(0, 0), (0, 0), (0, 0), (0, k.shape[-1] - width)])
@@ -224,7 +218,7 @@ def _fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any) -> mx
 
 
 def _keys_first(projection: Any, heads: int, keys: int) -> None:
-    """Put the outputs of a projection in another order: K of all heads, then V of all heads."""
+    """Reorder a projection's outputs: K of all heads, then V of all heads."""
     for name, part in projection.parameters().items():
         by_head = part.reshape(heads, -1, *part.shape[1:])
         sides = by_head[:, :keys], by_head[:, keys:]

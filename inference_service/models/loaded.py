@@ -1,8 +1,6 @@
-"""A model that is opened, one that is loaded, and what makes the one of the other. Engine thread.
+"""Opened and loaded models, and the steps between: read_weights → prove → (`kv_setup`, activations) → take_memory.
 
-    read_weights → prove → (`kv_setup`, activations) → take_memory
-
-Each is a step of a load: `loading` says on which threads they run, and when.
+Engine thread; `loading` runs the steps.
 """
 
 import logging
@@ -32,15 +30,12 @@ from inference_service.text.grammar import Grammars
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 256 << 20
-"""Weights that are read at once: a tenth of a second from a fast disk."""
+"""Bytes read at once: a tenth of a second from a fast disk."""
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that could be loaded: mlx-lm's network without its weights, its fingerprint, and what it needs.
-
-    The fingerprint is the model's, not that of KV: how K and V are centred is known once the weights are read.
-    """
+    """A network without its weights. The fingerprint is the model's, since KV's depends on weights."""
 
     info: ModelInfo
     network: Network
@@ -52,9 +47,8 @@ class OpenedModel:
 class LoadedModel(ModelInfo):
     """A model that serves.
 
-    `fingerprint` is that of its KV, `model_fingerprint` of its files. `activation_bytes` is what computing may
-    take besides weights and KV. `engine`, `arenas` and `codecs` belong to the engine thread, `memory` to the
-    event loop; all else may be read on any thread.
+    `fingerprint` is its KV's, `model_fingerprint` its files'. `activation_bytes` is the limit of computing. `engine`,
+    `arenas` and `codecs` belong to the engine thread, `memory` to the event loop; the rest is for any thread.
     """
 
     fingerprint: str
@@ -69,37 +63,36 @@ class LoadedModel(ModelInfo):
 
     @property
     def calibration(self) -> Calibration | None:
-        """The means that its K and V are centred on; None where they are not."""
+        """The means of K and V, if they are centred."""
         return self.setup.calibration
 
     @property
     def quality(self) -> Quality | None:
-        """What quantized KV costs it; None where that was not asked for."""
+        """The cost of quantized KV, if measured."""
         return self.setup.quality
 
     @cached_property
     def grammars(self) -> Grammars:
-        """Grammars over its tokens."""
         return Grammars(self.tokenizer, self.vocab_size)
 
     @property
     def taken_bytes(self) -> int:
-        """All that it may take of the device's memory while it runs."""
+        """Its limit in the device's memory."""
         sizes = self.memory.sizes
         return self.weight_bytes + self.activation_bytes + sizes.pool_bytes(self.geometry) + sizes.batch_bytes
 
     @property
     def promised_bytes(self) -> int:
-        """Bytes of the device's memory that it has now, or may take without asking again."""
+        """Memory that it has, or may take without asking."""
         return self.weight_bytes + self.activation_bytes + self.memory.promised_bytes
 
     def prepare(self) -> None:
-        """Compute once what turns look up on the event loop. Takes up to a second; neither there nor engine thread."""
+        """Compute lookups of turns once, up to a second. On neither event loop nor engine thread."""
         self.grammars.prepare()
         _ = self.renderer.transient_stops
 
     def release(self) -> None:
-        """Give weights and arenas back. The model must not be used afterwards. Engine thread."""
+        """Free weights and arenas; the model is unusable then. Engine thread."""
         self.engine.close()
         self.arenas.close()
         for codec in self.codecs:
@@ -108,10 +101,8 @@ class LoadedModel(ModelInfo):
 
 
 def read_weights(info: ModelInfo, network: Network) -> Iterator[float]:
-    """Read the weights, a piece for each `next`, which gives the share that is read, 0 to 1. Engine thread.
-
-    Raises FailedPrecondition where they cannot be read.
-    """
+    """Read a piece of the weights for each `next`, which gives the share read. Raises FailedPrecondition. Engine
+    thread."""
     piece: list[mx.array] = []
     done = 0
     for _, array in tree_flatten(network.model.parameters()):
@@ -142,7 +133,7 @@ def take_memory(
     hints: TurnHints,
     others_decode: Callable[[], bool] = lambda: False,
 ) -> LoadedModel:
-    """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
+    """Take the memory for KV. Engine thread. Raises FailedPrecondition if it is too little."""
     info, geometry, calibration = opened.info, opened.info.geometry, setup.calibration
     check_sizes(info, memory)
     try:

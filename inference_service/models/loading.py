@@ -1,10 +1,9 @@
-"""Loading a model: from a registered one to one that serves, in steps between which other models' streams go on.
+"""Loading a model, in steps between which other models' streams continue.
 
     fetch → open (tokenizer, network, fingerprint) → read the weights, piece by piece → prove attention
           → measure quality and activations → take the memory for KV
 
-Files are read on threads of the loader's own, and each step that touches MLX is a short call on the engine thread. A
-step that fails leaves nothing behind but what the garbage collector takes.
+Files are read on threads; steps with MLX are short calls on the engine thread. A failed step leaves only garbage.
 """
 
 import asyncio
@@ -60,32 +59,32 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 ReportProgress = Callable[[str, float], object]
-"""Called with the stage of a load, and the share of it that is done, 0 to 1."""
+"""Called with a load's stage, and progress in it from 0 to 1."""
 
 FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
 
 _DOWNLOADS = 64
-"""Downloads at once. They have threads of their own, because they may take hours."""
+"""Downloads at once, on threads of their own, because they may take hours."""
 _FILE_THREADS = 4
 _FRESH_SECONDS = 0.05
-"""How long what was free of the device's memory counts as free."""
+"""Measurements of free memory are reused for so long."""
 _FIRST_SHARE = 4
-"""The first segments of blocks and of pieces take at most a quarter each of what is there for KV at a load."""
+"""First segments of blocks and of pieces take at most a quarter each of a load's memory for KV."""
 ATTENTION = AttentionBackend()
-"""Of all models of the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
+"""One for the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
 
 
 class NotFetched(FailedPrecondition):
-    """A hub's model that is not on this machine, and that nothing speaks against."""
+    """A hub's model that could be fetched."""
 
 
 class Loader:
-    """Opens and loads models as the worker's settings say. Event loop only; one `load` at a time."""
+    """Opens and loads models. Event loop only; one `load` at a time."""
 
     def __init__(
         self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints, share: Share = nothing_shared
     ) -> None:
-        """`hints` are what all models' agents are evicted by. `share` is StoreClient.share_setup."""
+        """`share` is StoreClient.share_setup."""
         self._engine = engine
         self._settings = settings
         self._hints = hints
@@ -105,25 +104,25 @@ class Loader:
 
     @property
     def limits(self) -> MemoryLimits:
-        """What all models may take, and what is there for them now."""
+        """The memory for all models, in total and free now."""
         return MemoryLimits(share_bytes(), self._settings.loaded_models, self._obtainable_bytes())
 
     @property
     def calibrations(self) -> Calibrations:
-        """The means of all models that were ever measured here."""
+        """The means of all models ever measured here."""
         return self._kv.calibrations
 
     def stop(self) -> None:
-        """End downloads, which otherwise would delay the end of the process."""
+        """Cancel downloads, which would delay the process's end."""
         self._stopped = True
         self._downloads.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
 
     async def info(self, registered: RegisteredModel) -> ModelInfo:
-        """What is known of a model without its weights, of which none are fetched.
+        """Return what is known of a model without its weights, of which none are fetched.
 
-        Of a hub's model that is not here config.json is, so that one which cannot run is refused before a download.
-        Raises FailedPrecondition: NotFetched for one of which nothing more is known. Unavailable where the hub is.
+        A hub's config.json is, to refuse a model before its download. Raises FailedPrecondition, NotFetched if nothing
+        more is known, and Unavailable.
         """
         if await self._must_be_fetched(registered):
             raise NotFetched(
@@ -134,9 +133,9 @@ class Loader:
         return self._with_fitting_context(info)
 
     async def open(self, registered: RegisteredModel, report: ReportProgress) -> OpenedModel:
-        """Fetch what is missing, open the model, and compute its fingerprint. No weights are in memory then.
+        """Fetch what is missing, open the model, and compute its fingerprint. Reads no weights to memory.
 
-        Raises FailedPrecondition for what cannot run over quantized KV and for files that are missing or damaged.
+        Raises FailedPrecondition.
         """
         await self._must_be_fetched(registered)
         info, network = await self._open(registered, report, offline=self._settings.offline)
@@ -149,22 +148,22 @@ class Loader:
         return OpenedModel(info, network, fingerprint, needs)
 
     def needs(self, info: ModelInfo) -> Needs:
-        """Return what a model takes; computing is estimated where it was not measured."""
+        """Return a model's needs, estimated if not measured."""
         return needs_of(info, info.context_length, share_bytes(), self._settings.pool_bytes)
 
     def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
-        """Return the fit of the model on the device if it is alone, whatever other processes have."""
+        """Return the model's fit if it is alone on the device."""
         given = replace(KVLimits.of(self._settings), context_length=context_length)
         return fit(model, MemoryLimits(share_bytes(), self._settings.loaded_models), given)
 
     def _with_fitting_context(self, info: ModelInfo) -> ModelInfo:
-        """The model with the context that it is served with: as it is set, or as long as fits."""
+        """Return the model with the context that is set, or as long as fits."""
         if info.spec.context_length is not None:
             return info
         return replace(info, context_length=self._fit(info).context_length)
 
     def sizes(self, info: ModelInfo, needs: Needs, residents: Sequence[Resident]) -> Sizes:
-        """Return how the memory for KV would be divided, beside the models that are loaded."""
+        """Return how memory for KV would be divided, beside loaded models."""
         share = kv_bytes(needs, residents, self.limits)
         return KVLimits.of(self._settings).sizes(share, info.geometry, info.context_length)
 
@@ -175,9 +174,9 @@ class Loader:
         report: ReportProgress,
         others_decode: Callable[[], bool] = lambda: False,
     ) -> LoadedModel:
-        """Read, prove and measure the model, and take its memory; `residents` are those that stay loaded.
+        """Read, prove and measure the model, and take its memory; `residents` stay loaded.
 
-        Raises FailedPrecondition; then nothing of it is left in memory.
+        Raises FailedPrecondition, with nothing left in memory.
         """
         needs = opened.needs
         with self.budget.promised(needs.fixed_bytes + needs.least_kv_bytes):
@@ -187,7 +186,7 @@ class Loader:
         return loaded
 
     def unloaded(self, model: LoadedModel) -> None:
-        """The model is out of memory."""
+        """Note that the model is out of memory."""
         self.budget.withdraw(model.model_id)
 
     async def _load(
@@ -243,7 +242,7 @@ class Loader:
         return loaded
 
     def _cost(self, fingerprint: str, network: Network, info: ModelInfo) -> Cost:
-        """Return the cost of chunks: measured on a GPU, estimated on a CPU, where that takes minutes. Engine thread."""
+        """Return the cost of chunks: measured on a GPU, estimated on a CPU, which would take minutes. Engine thread."""
         if isinstance(info.cost, EstimatedCost) and on_cpu():
             return with_measured_states(info.cost, network, info.geometry)
         peak = self._activations.of(_packed(fingerprint, info), network, info.geometry, info.context_length)
@@ -263,15 +262,14 @@ class Loader:
         return obtainable_bytes(self._settings.free_memory_floor)
 
     def _lately_obtainable_bytes(self) -> int:
-        """Return the bytes that could be had a moment ago, for turns that begin together: a GPU's driver takes 1 ms to
-        say, with the interpreter held, and a CPU's limits 0.1 ms.
-        """
+        """Cache the answer for turns that begin together: a GPU's driver takes 1 ms, with the interpreter's lock
+        held."""
         if (now := monotonic()) - self._looked > _FRESH_SECONDS:
             self._obtainable, self._looked = self._obtainable_bytes(), now
         return self._obtainable
 
     async def _must_be_fetched(self, registered: RegisteredModel) -> bool:
-        """Whether the model is not here; raises FailedPrecondition for one that could not run once it is fetched."""
+        """Return whether the model must be fetched; raises FailedPrecondition if it could not run."""
         if self._settings.offline:
             return False
         loop = asyncio.get_running_loop()
@@ -317,7 +315,7 @@ class Loader:
         )
 
     def _text(self, spec: ModelSpec) -> ModelText:
-        """Opened once, and again where a file was replaced: a swap would wait for the tokenizer. File thread."""
+        """Open a text once, and again after a change: a swap would wait for the tokenizer. File thread."""
         files = spec, file_identities(spec)
         known = self._texts.get(spec.model_id)
         if known is None or known[0] != files:
@@ -329,7 +327,7 @@ class Loader:
             return await self._on_file_thread(model_fingerprint, info.spec, info.geometry.dtype_name, self._hashes)
 
     async def _call(self, spec: ModelSpec, function: Callable[[], _T]) -> _T:
-        """Run a step of a load, which runs the model's code, on the engine thread."""
+        """Run a step, with the model's code, on the engine thread."""
 
         def step() -> _T:
             with spec.refused:
@@ -342,5 +340,5 @@ class Loader:
 
 
 def _packed(fingerprint: str, info: ModelInfo) -> str:
-    """A name for the model with KV of its format, for what depends on both."""
+    """Name the model with KV of its format."""
     return f"{fingerprint}, {info.geometry.format} bits, {info.geometry.format.scheme}"

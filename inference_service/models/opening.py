@@ -1,7 +1,6 @@
-"""Opening a model: all that can be known of it before its weights are read, so that what cannot run is refused first.
+"""Opening a model: everything known before its weights are read, so that what cannot run is refused first.
 
-mlx-lm builds the network over weights that are only named. Running it once lazily shows the shapes of its KV and of its
-logits, and computes nothing.
+mlx-lm builds the network over named weights; one lazy run shows the shapes of KV and logits.
 """
 
 from collections.abc import Mapping
@@ -44,9 +43,8 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What to load, and how. `dtype` "auto" is float32 on CPU, where all else is slower, and the model's own elsewhere.
-
-    `context_length` None is what the model says.
+    """A model to load. `dtype` "auto" is float32 on CPU, where it is fastest, and else the model's own.
+    `context_length` None: the model's.
     """
 
     model_id: str
@@ -58,28 +56,26 @@ class ModelSpec:
 
     @property
     def refused(self) -> AbstractContextManager[None]:
-        """Turns whatever loading the model raises into FailedPrecondition that says which model, where, and why."""
+        """Turn load errors into FailedPrecondition that names the model."""
         adapter = f" with adapter {self.adapter}" if self.adapter else ""
         return refusing(f"model {self.model_id!r} cannot be loaded from {self.directory}{adapter}")
 
     @property
     def files(self) -> list[Path]:
-        """The model's files that make KV what it is: weights and config.json."""
+        """The files that determine KV: weights and config.json."""
         return [*sorted(self.directory.glob(WEIGHTS)), self.directory / CONFIG]
 
     @property
     def adapter_files(self) -> list[Path]:
-        """Those of its adapter."""
         return [self.adapter / name for name in ADAPTER_FILES] if self.adapter else []
 
 
 @dataclass(frozen=True)
 class ModelText:
-    """The text side of a model: tokenizer and template, and what its configuration says. Any thread.
+    """A model's tokenizer, template and configuration. Any thread.
 
-    `template` is None where it has none, `call_syntax` where mlx-lm knows no parser for its calls of tools, `reasoning`
-    where its format has none. `context_length` is how many tokens the model is served with, `own_context_length` how
-    many its configuration says, or a setting.
+    `template`, `call_syntax` and `reasoning` are None if the model or mlx-lm has none. `context_length` is served,
+    `own_context_length` is the configuration's, or a setting.
     """
 
     tokenizer: Tokenizer
@@ -93,11 +89,10 @@ class ModelText:
 
 @dataclass(frozen=True)
 class ModelInfo(ModelText):
-    """All that is known of a model whose weights have names and shapes; it holds no weights. Any thread.
+    """All that is known without weights. Any thread.
 
-    `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens. `weight_bytes` is what the
-    weights and the bases of K and V take in the dtype they are computed in, `cost` what its chunks take, by estimate
-    until a load has measured it.
+    `vocab_size` counts logits; the tokenizer may differ. `weight_bytes` includes the bases of K and V, in the dtype of
+    computation; `cost` is an estimate until a load measures it.
     """
 
     spec: ModelSpec
@@ -109,21 +104,19 @@ class ModelInfo(ModelText):
 
     @property
     def model_id(self) -> str:
-        """Its name."""
         return self.spec.model_id
 
     @property
     def checkpoint_distance(self) -> int:
-        """Tokens between two checkpoints on the way of a long prompt; 0 for a model that resumes anywhere."""
+        """Tokens between two checkpoints of a long prompt; 0 if none are needed."""
         return checkpoint_distance(self.geometry.checkpoint_bytes, self.geometry.bytes_per_token)
 
     def with_format(self, format: KVFormat) -> Self:
-        """The same model with its KV packed otherwise."""
         return replace(self, geometry=replace(self.geometry, format=format))
 
     @cached_property
     def renderer(self) -> Renderer:
-        """Renders its inputs. Checkpoints are for models whose windows are kept."""
+        """The renderer of its inputs; windows that are kept need checkpoints."""
         return Renderer(
             self.tokenizer,
             self.template,
@@ -135,7 +128,7 @@ class ModelInfo(ModelText):
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the memory that a model takes follows from; the fields are those of ModelInfo. Any thread."""
+    """The fields of ModelInfo that determine its memory. Any thread."""
 
     model_id: str
     geometry: Geometry
@@ -145,9 +138,8 @@ class ModelShape:
 
 
 def open_text(spec: ModelSpec) -> ModelText:
-    """Read the tokenizer and the configuration, and look whether the weights' files are cut. Not on the engine thread.
-
-    Takes a second for a large vocabulary. Raises FailedPrecondition.
+    """Read tokenizer and configuration, and check weights' files for truncation. Takes up to a second; not on the
+    engine thread. Raises FailedPrecondition.
     """
     with spec.refused:
         check_weights(spec.directory)
@@ -167,9 +159,9 @@ def open_text(spec: ModelSpec) -> ModelText:
 
 
 def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) -> tuple[ModelInfo, Network]:
-    """Build mlx-lm's network and find its shapes. Engine thread; takes a tenth of a second, and reads no weights.
+    """Build mlx-lm's network and find its shapes, without weights. Engine thread; a tenth of a second.
 
-    Raises FailedPrecondition for a model that cannot run over quantized KV, naming what it is that cannot.
+    Raises FailedPrecondition that names what cannot run over quantized KV.
     """
     with spec.refused:
         network, config = _unread_network(spec.directory)
@@ -200,10 +192,9 @@ def shape_of(
     backend: AttentionBackend,
     quantization: QuantizationSettings = _FOUR_BITS,
 ) -> ModelShape:
-    """The shape of a model of which nothing but config.json is here. The thread of `backend`; no weights are computed.
+    """Return a model's shape by config.json alone, computing no weights. The thread of `backend`.
 
-    `element_bytes` are the bytes of the weights' files by safetensors' name of their dtype. Raises FailedPrecondition
-    for a model that cannot run over quantized KV.
+    `element_bytes` are the weights' bytes by safetensors dtype. Raises FailedPrecondition.
     """
     with refusing(f"model {model_id!r} cannot be set up from its config.json"):
         network = built(model_id, config, backend)
@@ -222,12 +213,12 @@ def shape_of(
 
 
 def _computed_in(dtype: str) -> str:
-    """A dtype's name, or "auto" for the model's own: on CPU that is float32."""
+    """Return a dtype; "auto", the model's own, is float32 on CPU."""
     return "float32" if dtype == "auto" and on_cpu() else dtype
 
 
 def _computed_bytes(size: int, stored: str, dtype: str) -> int:
-    """What so many bytes of weights take when they are computed in `dtype`."""
+    """Return the bytes of weights once in `dtype`."""
     floats = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
     if dtype == "auto" or stored not in floats:
         return size
@@ -235,7 +226,7 @@ def _computed_bytes(size: int, stored: str, dtype: str) -> int:
 
 
 def check_weights(directory: Path) -> None:
-    """Raise SafetensorError for a file that is cut short."""
+    """Raise SafetensorError for a truncated file."""
     for path in weight_files(directory):
         try:
             with safe_open(path, "np"):
@@ -245,9 +236,9 @@ def check_weights(directory: Path) -> None:
 
 
 def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
-    """mlx-lm's network over all the tensors that it needs, and its configuration.
+    """Return mlx-lm's network with unread tensors, and its configuration.
 
-    Raises what mlx-lm raises, and FileNotFoundError where a download lacks files; the network then lacks tensors.
+    Raises mlx-lm's errors, and FileNotFoundError for an incomplete download.
     """
     quantization = _quantization(directory)
     try:
@@ -261,9 +252,9 @@ def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _quantization(directory: Path) -> dict[str, Any]:
-    """Return additions to config.json for mlx-lm: `quantization`, if only `quantization_config` has MLX's settings.
+    """Return mlx-lm's `quantization` if config.json only has `quantization_config`.
 
-    Raises ValueError for settings that name no method and no bits.
+    Raises ValueError for settings without method and bits.
     """
     config = load_config(directory)
     settings = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")

@@ -1,7 +1,5 @@
-"""Caches that only look at what a model gives them: the shapes of its KV, and whether its layers attend through us.
-
-Nothing is computed. Engine thread.
-"""
+"""Caches that show the shapes of a model's KV, and whether its layers attend through us. Computes nothing. Engine
+thread."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +13,7 @@ from inference_service.engine.paged.passes import KVCache, Pass
 
 
 class ProbeKV(KVCache):
-    """A layer with K and V, of which it shows nothing but to attention through us; or as arrays."""
+    """A layer with K and V, shown only to our attention; or as arrays."""
 
     def __init__(self, window: int, *, shows_arrays: bool) -> None:
         super().__init__(Pass([]), 0, KVCodec(), window)
@@ -24,7 +22,6 @@ class ProbeKV(KVCache):
 
     @property
     def offset(self) -> int:
-        """Tokens."""
         return sum(int(keys.shape[2]) for keys, _ in self._written)
 
     @property
@@ -32,21 +29,18 @@ class ProbeKV(KVCache):
         return []
 
     def empty(self) -> bool:
-        """Nothing was written."""
         return not self._written
 
     @property
     def dtype(self) -> mx.Dtype:
-        """The dtype of K and V."""
         return self._written[0][0].dtype
 
     @property
     def kv_heads(self) -> int:
-        """Heads of K and V."""
         return int(self._written[0][0].shape[1])
 
     def widths(self, group_size: int) -> tuple[int, int]:
-        """Elements of K and of V, filled up to whole groups."""
+        """Return the widths of K and V, padded to whole groups."""
         k, v = (int(side.shape[3]) for side in self._written[0])
         return k + -k % group_size, v + -v % group_size
 
@@ -59,11 +53,9 @@ class ProbeKV(KVCache):
         return k[:, :, -shown:], v[:, :, -shown:]
 
     def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """As `update_and_fetch`."""
         return self.update_and_fetch(keys, values)
 
     def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
-        """As of caches over arrays."""
         mask = self.make_mask(n, window_size, return_array=True)
         return mask if n > 1 or return_array else None  # type: ignore[return-value]
 
@@ -75,16 +67,16 @@ class ProbeKV(KVCache):
 
 
 class ProbeStates(SequenceStates):
-    """A recurrent layer, whose arrays are looked at."""
+    """A recurrent layer."""
 
 
 Probes = list[ProbeKV | ProbeStates]
 
 
 def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
-    """The layer groups of a model, of full attention and with a sliding window, from probes of its first update.
+    """Return the groups of full and sliding layers, from probes of a first update.
 
-    Raises ValueError, saying what differs, for layers with sliding windows that are not of one shape.
+    Raises ValueError for sliding layers of different shapes.
     """
     layers: dict[tuple[int, int, int, int | None], list[int]] = {}
     for i, probe in enumerate(probes):
@@ -99,9 +91,9 @@ def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGro
 
 
 def state_group(probes: Sequence[Any]) -> StateGroup | None:
-    """The recurrent layers of a model, from probes of its first update; None where it has none.
+    """Return the recurrent layers, from probes of a first update.
 
-    Raises ValueError for arrays that are never written, and for those of a dtype that is not stored.
+    Raises ValueError for unwritten arrays and dtypes that are not stored.
     """
     states = {i: probe for i, probe in enumerate(probes) if isinstance(probe, ProbeStates)}
     if any(array is None for probe in states.values() for array in probe.cache):

@@ -1,9 +1,8 @@
-"""Proofs about a model once its weights are there: that it runs on this backend, with right attention, in rows of
-several sequences, in riding prompts, and in passes that are traced. And what is chosen then: how it attends, and how
-products of rows are computed.
+"""Proofs with a model's weights: attention, rows of several sequences, riding prompts, and traced passes are right on
+this backend. Chooses how attention and products of rows are computed.
 
-A model's own code may be right for one sequence and wrong for two: masks that broadcast over another axis, offsets that
-are taken for numbers. Such sequences are computed by themselves. Engine thread.
+A model's code may be right for one sequence and wrong for two (masks that broadcast over another axis, offsets taken
+for numbers); such sequences are computed alone. Engine thread.
 """
 
 import logging
@@ -122,9 +121,8 @@ def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, pro
 
 
 def fastest_products(network: Network, geometry: Geometry, speeds: ProductSpeeds | None) -> list[PathReport]:
-    """Choose how products with quantized weights are computed; says what is not as given.
-
-    On Metal, where it was not measured, nothing is chosen: it takes rows for a matrix by itself.
+    """Choose how products with quantized weights are computed, and report what is not as given. On Metal nothing was
+    measured, so nothing is chosen.
     """
     return choose(network.model, geometry.dtype, speeds) if speeds and (on_cpu() or available()) else []
 
@@ -141,9 +139,9 @@ def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernel
 
 
 def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
-    """Compare attention with plain attention on this backend, for this geometry, and choose kernels.
+    """Compare attention with plain attention for this geometry, and choose kernels.
 
-    Raises FailedPrecondition where K and V cannot be packed and unpacked right: a wrong answer is never served.
+    Raises FailedPrecondition if K and V cannot be packed correctly.
     """
     if not geometry.groups:
         return [], Kernels()
@@ -176,7 +174,7 @@ def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
 
 
 class _Sequences:
-    """Sequences of a model in a pool of their own, behind prompts."""
+    """Sequences after prompts, in a pool of their own."""
 
     def __init__(
         self, network: Network, geometry: Geometry, kernels: Kernels, prompts: Sequence[Sequence[int]]
@@ -209,7 +207,7 @@ class _Sequences:
         return logits
 
     def decoded(self, columns: Sequence[Sequence[int]]) -> mx.array:
-        """Logits [sequences, steps, vocabulary] behind each token of all sequences, together."""
+        """Return logits [sequences, steps, vocabulary] after each token of all sequences."""
         steps = [
             self.run([(s, [token]) for s, token in zip(self.sequences, tokens, strict=True)], rows=True)
             for tokens in columns
@@ -232,10 +230,7 @@ def _problem(trials: Callable[[], Iterable[Trial]], geometry: Geometry, judge: J
 
 
 def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """Return what is wrong with passes that are traced, beside the same ones that are not; "" where nothing is.
-
-    Most steps must be right: rounding can change which experts the others' tokens have.
-    """
+    """Return how traced passes differ from untraced ones, or "". Most steps must agree: rounding can change experts."""
     if geometry.groups and not kernels.one:
         return "layers attend over arrays, which are others for each pass"
 
@@ -254,10 +249,7 @@ def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
 
 
 def order_problem(network: Network, geometry: Geometry) -> str:
-    """Return what is wrong with a prompt's tokens beside the same before other last ones; "" where nothing is.
-
-    Both prompts are of one length, so that they are rounded alike.
-    """
+    """Return how a prompt's tokens differ if only later ones change, or "". Equal lengths round alike."""
     end = len(_TEXT) - _LAST
 
     def before(tokens: Sequence[int]) -> mx.array:
@@ -271,10 +263,7 @@ def order_problem(network: Network, geometry: Geometry) -> str:
 def rows_problem(
     network: Network, geometry: Geometry, kernels: Kernels, steps: Sequence[tuple[int, ...]] = _NEXT
 ) -> str:
-    """Return how two sequences of different lengths in one pass differ from each alone; "" if they do not.
-
-    `steps` are the tokens of both that are decoded.
-    """
+    """Return how two sequences in one pass differ from each alone, or "". `steps` are both's decoded tokens."""
 
     def trials() -> Iterator[Trial]:
         alone = [
@@ -287,9 +276,8 @@ def rows_problem(
 
 
 def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """Return what is wrong with several tokens of a sequence as rows of a pass, beside the same as a chunk.
-
-    "" where nothing is. Where rows of several may be in a pass, another one's is among them.
+    """Return how a sequence's tokens as rows of a pass differ from a chunk, or "", with another sequence's if rows may
+    be mixed.
     """
     others = _ROWS[1:] if network.rows_together else ()
 

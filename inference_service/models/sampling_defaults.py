@@ -1,4 +1,4 @@
-"""How a model's tokens are chosen where a request does not say: as its generation_config.json does, as in vLLM."""
+"""Default sampling by generation_config.json, as in vLLM."""
 
 import json
 import logging
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 FILE: Final = "generation_config.json"
 _NEUTRAL: Final = Sampling(temperature=1.0)
-"""Default of a model that says nothing: tokens by its own probabilities."""
+"""For a model without defaults: its own probabilities."""
 
 
 def sampling_defaults(directory: Path) -> Sampling:
-    """Return the defaults of the model in a directory. `do_sample: false` is greedy; a number out of bounds is none."""
+    """Return a model's defaults. `do_sample: false` is greedy; numbers out of bounds are ignored."""
     try:
         found = json.loads((directory / FILE).read_text())
     except FileNotFoundError:

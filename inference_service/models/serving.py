@@ -1,7 +1,6 @@
-"""Models as requests use them; waiting for one makes it come (`swapping`).
+"""Models as requests use them; waiting for one loads it (`swapping`).
 
-All that wait on a model's slot enter together. A request that has waited too long is refused with a time to retry; the
-swap goes on meanwhile.
+All waiters of a slot enter together. A request that waits too long is refused with a time to retry; the swap continues.
 """
 
 import asyncio
@@ -18,15 +17,13 @@ _RETRY_SECONDS = 2.0
 
 
 class Models(Swapper):
-    """The registered models. Event loop only."""
-
     async def start(self) -> LoadedModel:
-        """Begin to serve, and load the default model. Raises what loading raises; the others are served even so."""
+        """Begin to serve, and load the default model. Raises loading's errors; other models are served even then."""
         self._begin()
         return await self._load_and_leave(self.slots[self.default])
 
     def slot(self, model_id: str) -> ModelSlot:
-        """Raise NotFound for an unregistered model."""
+        """Raises NotFound."""
         try:
             return self.slots[model_id]
         except KeyError:
@@ -37,7 +34,7 @@ class Models(Swapper):
         return slot.loaded if slot else None
 
     async def info(self, model_id: str) -> ModelInfo:
-        """Return what is known without a load. Raises FailedPrecondition where its files do not say it."""
+        """Return what is known without a load. Raises FailedPrecondition."""
         slot = self.slot(model_id)
         if slot.info is None:
             slot.info = await self._loader.info(slot.registered)
@@ -45,10 +42,8 @@ class Models(Swapper):
 
     @asynccontextmanager
     async def use(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        """Yield the model, which stays loaded meanwhile; wait for it first.
-
-        Raises NotFound for an unregistered one, Unavailable where it is not loaded in time, and what loading raises.
-        """
+        """Wait for the model, and keep it loaded. Raises NotFound, Unavailable after a timeout, and loading's
+        errors."""
         slot = self.slot(model_id)
         model = slot.enter() if slot.open else await self._wait_in_time(slot)
         try:
@@ -58,7 +53,7 @@ class Models(Swapper):
 
     @asynccontextmanager
     async def hold(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        """Yield the model if it serves now. Raises FailedPrecondition: what asks is not worth a swap."""
+        """Yield the model if it is loaded; raises FailedPrecondition rather than swap."""
         slot = self.slot(model_id)
         if not slot.open:
             raise FailedPrecondition(
@@ -68,7 +63,7 @@ class Models(Swapper):
             yield model
 
     async def load(self, model_id: str) -> AsyncGenerator[Progress]:
-        """Load the model; yield the load's latest progress until it is done. Raises what loading raises."""
+        """Load the model, and yield progress. Raises loading's errors."""
         slot = self.slot(model_id)
         if slot.open:
             return
@@ -83,7 +78,7 @@ class Models(Swapper):
             await asyncio.wait([loading])
 
     async def unload(self, model_id: str) -> int:
-        """Unload the model after its requests; return the bytes freed. Cancelled, it leaves the model loaded."""
+        """Unload the model after its requests; return the bytes freed. If cancelled, it stays loaded."""
         return await self._unload(self.slot(model_id), "request", lambda: True)
 
     # Waiting.
@@ -98,9 +93,9 @@ class Models(Swapper):
             async with asyncio.timeout(self._swap_wait):
                 return await self._wait(slot)
         except TimeoutError:
-            if slot.open:  # It came at the last moment.
+            if slot.open:  # at the last moment
                 return slot.enter()
-            slot.wanted = True  # The client will retry.
+            slot.wanted = True  # the client will retry
             raise Unavailable(
                 f"model {slot.model_id!r} is not loaded yet ({self._waits_for(slot)}); try again",
                 retry_after=_RETRY_SECONDS,

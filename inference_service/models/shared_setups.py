@@ -1,7 +1,7 @@
-"""How a model's KV is set up, agreed with the other machines of a cluster: the first that was found is everybody's.
+"""A model's KV setup, agreed with other machines of a cluster: the first wins.
 
-A store that does not answer delays no load: the model serves with what was found here, and asks again at its next load.
-Its KV is kept apart meanwhile by the fingerprint, which names the setup.
+If the store does not answer, the model serves with its own setup, which the fingerprint of its KV names, and asks at
+the next load.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,14 +14,14 @@ Share = Callable[[str, bytes], Awaitable[bytes | None]]
 
 
 async def nothing_shared(_name: str, _value: bytes) -> bytes:
-    """Return what a single machine shares."""
+    """Share nothing, on a single machine."""
     return b""
 
 
 async def agreed(
     setups: KVSetups, share: Share, found: Callable[[], Awaitable[KVSetup]], fingerprint: str, info: ModelInfo
 ) -> KVSetup:
-    """Return the setup of the machines that have loaded the model, if any have; else as `found`, which may measure."""
+    """Return other machines' setup of the model, or `found`, which may measure."""
     name = setups.name(fingerprint, info)
     if shared := await share(name, b""):
         setups.adopt(fingerprint, info, shared)

@@ -1,9 +1,7 @@
-"""Which models there are, and where their files are on this machine; those of a hub are fetched first.
+"""Registered models, and their files, fetched from a hub if missing.
 
-A model in the local cache is used as it is, without asking the hub: loading never waits for a network that it doesn't
-need, and weights never change by themselves. What is missing there is fetched by huggingface_hub, as mlx-lm does it:
-the files that mlx-lm reads, each moved into place when it is complete, so that an interrupted download goes on with the
-rest. Hub errors become errors of the contract; their messages hold no URL and no token.
+A cached model is used without asking the hub, so that weights never change by themselves. huggingface_hub fetches what
+mlx-lm reads, and continues interrupted downloads. Errors hold no URL and no token.
 """
 
 import errno
@@ -46,40 +44,37 @@ _DTYPE_BYTES: Final = {
     **{"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1},
 }
 _BELIEVED: Final = 0.02
-"""What a file has besides weights: the names and shapes at its head."""
+"""A file's share of names and shapes besides weights."""
 
 _DEMO_DIRECTORY = Path(__file__).parents[1] / "demo_model"
 
 _HTTP_ERROR: Final[type[Exception]] = errors.HTTPError  # type: ignore[attr-defined]
-"""The base of all errors of the HTTP library that huggingface_hub uses, whichever that is."""
+"""The base of errors of huggingface_hub's HTTP library."""
 
 HUB_ERRORS: Final[tuple[type[Exception], ...]] = (
     _HTTP_ERROR,
     OSError,
     XetDownloadError,
-    RuntimeError,  # what hf_xet raises
-    ValueError,  # of names, and of an answer that is not JSON
+    RuntimeError,  # hf_xet's
+    ValueError,  # of names, and of answers that are not JSON
     KeyError,
     TypeError,
     AttributeError,
     AssertionError,
 )
-"""What huggingface_hub raises, and reading what it returns; the last five for answers that are none of a hub's."""
+"""Errors of huggingface_hub and of reading its answers; the last five for answers that are not a hub's."""
 
 _RETRY_SECONDS = 10.0
 _UNUSABLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EIO}
 )
-"""Errors of the cache's disk: full, or not to be used."""
+"""Errors of the cache's disk."""
 
 
 def registry(
     names: Sequence[str], adapters: Sequence[str] = (), file: Path | None = None
 ) -> dict[str, RegisteredModel]:
-    """Models by name, the default first. The bundled demo model is always there.
-
-    The arguments are those of `agentmem.process.model_registry.register`. Raises SettingsError.
-    """
+    """Return models by name, the default first, as `agentmem.process.model_registry.register`. Raises SettingsError."""
     try:
         given = register(names, adapters, file)
     except ValueError as error:
@@ -88,24 +83,21 @@ def registry(
 
 
 def _place(source: str) -> str:
-    """The directory, or the hub id."""
     if source == DEMO:
         return str(_DEMO_DIRECTORY)
     return str(expanded(source)) if is_directory(source) else source
 
 
 def is_directory(source: str) -> bool:
-    """Whether the source is a directory, and not a model of a hub."""
     return expanded(source).is_dir()
 
 
 def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> Path:
-    """The directory of a model: `source` itself if it is one, else that of the hub id in the hub's local cache.
+    """Return a model's directory, fetched from the hub to its cache if needed.
 
-    Takes as long as a download does, so give it a thread of its own; never the engine's. `progress` gets the share of
-    the bytes that are here, from 0 to 1, never less than before, on threads of the download and one at a time. What it
-    raises ends the download and comes out of here. With `offline`, or where HF_HUB_OFFLINE is set, the network is
-    not touched. Raises FailedPrecondition and Unavailable, which say what to do.
+    Takes as long as a download; not on the engine thread. `progress` gets the growing share of bytes, from 0 to 1, on
+    the download's threads, one at a time; its error ends the download. `offline` or HF_HUB_OFFLINE forbid the network.
+    Raises FailedPrecondition and Unavailable.
     """
     path = expanded(source)
     if not path.is_dir():
@@ -117,9 +109,9 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
 
 
 def fetch_description(source: str) -> tuple[dict[str, Any], Mapping[str, int]] | None:
-    """Ask a hub, a few kilobytes, about a model of which not all is here; None for others, and offline.
+    """Return a hub model's config.json, and bytes of weights as in a Listing; None if it is here, or offline.
 
-    Return config.json, and bytes of weights as in a Listing. Raises FailedPrecondition and Unavailable, as `fetch`.
+    Raises FailedPrecondition and Unavailable.
     """
     if is_path(source) or expanded(source).is_dir() or cached(source) or constants.is_offline_mode():
         return None
@@ -133,16 +125,13 @@ def fetch_description(source: str) -> tuple[dict[str, Any], Mapping[str, int]] |
 
 
 def go_offline() -> None:
-    """From now on huggingface_hub and transformers refuse to use the network, in this process and its children.
-
-    They read the variable when they are imported, which they have been.
-    """
+    """Forbid huggingface_hub and transformers the network from now on. They read the variable when imported."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     constants.HF_HUB_OFFLINE = True
 
 
 def cached(source: str) -> Path | None:
-    """The model in the local cache, if all of it is there. Raises FailedPrecondition for what is no hub id."""
+    """Return the cached model if complete. Raises FailedPrecondition if `source` is no hub id."""
     try:
         directory = hf_repo_to_path(source)
     except LocalEntryNotFoundError:
@@ -172,19 +161,19 @@ def _fetched(source: str, offline: bool, progress: Callable[[float], None]) -> P
             raise shares.failure from None
         logs.event(log, "not fetched", logging.WARNING, model=source, error=type(error).__name__)
         raise refusal(source, error) from None
-    if shares.failure is not None:  # xet's threads swallow it
+    if shares.failure is not None:  # xet's threads swallow errors
         raise shares.failure
     return Path(directory)
 
 
 class NothingToLoad(FailedPrecondition):
-    """A hub's model without the files that mlx-lm reads."""
+    """A hub's model without files that mlx-lm reads."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a hub lists of a model. `sizes` are bytes of the files that mlx-lm reads, by name; `here` are those in the
-    local cache. `element_bytes` are bytes of weights by safetensors' name of their dtype, as far as the hub knows.
+    """A hub's list of a model. `sizes` are bytes of files that mlx-lm reads; `here` are cached ones. `element_bytes`
+    are the weights' by safetensors dtype, if known.
     """
 
     revision: str
@@ -195,17 +184,16 @@ class Listing:
 
     @property
     def total(self) -> int:
-        """Bytes of all files."""
         return sum(self.sizes.values())
 
     @property
     def missing(self) -> int:
-        """Bytes that are not here."""
+        """Bytes to fetch."""
         return sum(size for name, size in self.sizes.items() if name not in self.here)
 
 
 def listed(source: str) -> Listing:
-    """Ask the hub for a model's files. Raises NothingToLoad, and HUB_ERRORS."""
+    """Ask the hub. Raises NothingToLoad, and HUB_ERRORS."""
     info = HfApi().model_info(source, timeout=_TIMEOUT, files_metadata=True)
     sizes = {file.rfilename: int(file.size or 0) for file in info.siblings or ()}
     sizes = {name: sizes[name] for name in matching(sizes, DEFAULT_ALLOW_PATTERNS)}
@@ -226,13 +214,13 @@ def listed(source: str) -> Listing:
 
 
 def _element_bytes(counts: Mapping[str, int], file_bytes: int) -> dict[str, int]:
-    """The weights' bytes by dtype. What does not add up to the files' size is not believed: "" is of no known dtype."""
+    """Return the weights' bytes by dtype, or under "" if they do not add up to the files' size."""
     found = {dtype: count * _DTYPE_BYTES.get(dtype, 0) for dtype, count in counts.items()}
     return found if abs(sum(found.values()) - file_bytes) <= _BELIEVED * file_bytes else {"": file_bytes}
 
 
 def check_disk(source: str, missing: int) -> None:
-    """Raise FailedPrecondition where the cache's disk has no room for so many bytes."""
+    """Raise FailedPrecondition if the cache's disk has no room."""
     cache = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(place for place in (cache, *cache.parents) if place.exists())).free
     if missing > free:
@@ -243,7 +231,7 @@ def check_disk(source: str, missing: int) -> None:
 
 
 class _Shares:
-    """Reports the share of a download that is here, never less than before, from any thread; fields are bytes."""
+    """Reports a download's growing share, from any thread, in bytes."""
 
     def __init__(self, progress: Callable[[float], None]) -> None:
         self.total = 0
@@ -254,7 +242,7 @@ class _Shares:
         self._lock = threading.Lock()
 
     def report(self, fetched: int) -> None:
-        """So many bytes have come. Raises what `progress` has raised, again on every call."""
+        """Add bytes. Raises what `progress` raised, at every call."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure
@@ -270,7 +258,7 @@ class _Shares:
 
 
 def _bars(shares: _Shares) -> type[Any]:
-    """A class of bars that show nothing; those that count bytes report to `shares`."""
+    """Return a class of silent progress bars that report bytes to `shares`."""
 
     class Bar(hub_tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -286,7 +274,7 @@ def _bars(shares: _Shares) -> type[Any]:
 
 
 def refusal(source: str, error: Exception) -> AgentmemError:
-    """Return what to do where fetching `source` raised `error`, one of HUB_ERRORS."""
+    """Return what to do after `error`, one of HUB_ERRORS."""
     host, cache, model = hub_host(), constants.HF_HUB_CACHE, f"model {source!r}"
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
     directory = "or give a directory"
@@ -318,5 +306,5 @@ def refusal(source: str, error: Exception) -> AgentmemError:
 
 
 def hub_host() -> str:
-    """The host that models come from, as HF_ENDPOINT says; that may hold a password, and this does not."""
+    """Return HF_ENDPOINT's host, without a password."""
     return urlsplit(constants.ENDPOINT).hostname or "the hub"

@@ -1,9 +1,9 @@
-"""Models that come and go: wanted ones are loaded one after the other, and others are unloaded to make room.
+"""Loads wanted models one after the other, and unloads others to make room.
 
     wanted → opened (fetched, checked, named) → its turn → victims drain, are written, leave → loaded → serves
 
-Models are opened in parallel and queue as they are done, so a download delays no other. A swap ends no running request,
-and is called off when nobody waits for it. A minimum of time loaded keeps two alternating clients from swapping always.
+Models are opened in parallel and queue when opened, so that a download delays no other. A swap ends no running request,
+and is called off if nobody waits. A minimum residency keeps two alternating clients from swapping always.
 """
 
 import asyncio
@@ -43,26 +43,21 @@ _RELIEVE_SECONDS = 5.0
 
 
 class ModelListener(Protocol):
-    """Event loop."""
-
     def arrived(self, model: LoadedModel, seconds: float) -> None:
-        """Note that the model serves; loading took `seconds`."""
+        """Note that the model serves, after `seconds` of loading."""
 
     async def leaving(self, model: LoadedModel, seconds: float) -> None:
-        """Write the KV of its agents, within so many seconds, and forget the model, which has no users any more."""
+        """Write its agents' KV, within `seconds`, and forget the model, which has no users."""
 
     def left(self, model: LoadedModel, reason: str) -> None:
         """Note that it is out of memory, for a "swap", a "request" or its "ttl"."""
 
     def failed(self, model_id: str) -> None:
-        """Note that it could not be loaded."""
+        """Note a failed load."""
 
 
 class Swapper:
-    """Loads and unloads. Event loop only.
-
-    `swap_wait`: seconds that a request waits for its model; `min_residency`: seconds that a model stays at least.
-    """
+    """Event loop only. `swap_wait`: seconds that a request waits; `min_residency`: least seconds of a loaded model."""
 
     def __init__(
         self,
@@ -92,7 +87,7 @@ class Swapper:
         self._spawn(self._unload_idle())
 
     async def stop(self) -> None:
-        """Load and unload no more, and refuse all waiters. A model that is leaving gets a moment; the others stay."""
+        """Stop loading, and refuse all waiters. A leaving model gets a moment; others stay."""
         self._stopped = True
         self._loader.stop()
         for task in self._tasks:
@@ -103,7 +98,7 @@ class Swapper:
             slot.refuse(_shutting_down())
 
     def _want(self, slot: ModelSlot) -> None:
-        """Open and queue the model, unless that is so already. After `stop` all waiters are refused."""
+        """Open and queue the model once. After `stop` all waiters are refused."""
         if self._stopped:
             slot.refuse(_shutting_down())
             return
@@ -113,12 +108,12 @@ class Swapper:
             self._spawn(self._open(slot))
 
     def _notify(self) -> None:
-        """Have all tasks that wait for a change look again."""
+        """Wake all tasks that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def _unload(self, slot: ModelSlot, reason: str, wanted: Callable[[], bool]) -> int:
-        """Unload a model when its turn has come, if that is `wanted` then; return the bytes freed."""
+        """Unload a model in its turn, if it is still `wanted`; return the bytes freed."""
         async with self._moving:
             if slot.loaded is None or not slot.open or not wanted():
                 return 0
@@ -127,12 +122,12 @@ class Swapper:
             return freed
 
     def _waits_for(self, slot: ModelSlot) -> str:
-        """Return what delays a model, in words."""
+        """Return what delays a model."""
         if slot.progress.stage != WAIT:
             return f"{slot.progress.stage}, {slot.progress.share:.0%}"
         draining = [each for each in self.slots.values() if each.state == State.MODEL_STATE_DRAINING]
         if draining:
-            # Not how many: the client may have nothing to do with those who use it.
+            # No number: the client may be none of its users'.
             return f"{', '.join(repr(each.model_id) for each in draining)} must end its requests first"
         before = self._queue.index(slot) if slot in self._queue else 0
         return f"{before} other models are loaded first" if before else "others may stay loaded for a while"
@@ -177,13 +172,13 @@ class Swapper:
             try:
                 await self._load(slot)
             except Exception:
-                if len(self._queue) == 1:  # What served before serves again, unless others wait for its place.
+                if len(self._queue) == 1:  # victims serve again, unless others wait
                     for victim in victims:
                         self._want(victim)
                 raise
 
     def _victims(self, slot: ModelSlot) -> list[ModelSlot]:
-        """The models that must go for this one. Raises FailedPrecondition."""
+        """Return models to unload for this one. Raises FailedPrecondition."""
         assert slot.opened is not None
         going = make_room(slot.model_id, slot.opened.needs, self._residents(), self._loader.limits)
         return [self.slots[name] for name in going]
@@ -213,7 +208,7 @@ class Swapper:
         slot.serve(model)
 
     def _give_back(self, arenas: KVStore, growth: PoolGrowth, closed: Closed) -> None:
-        with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
+        with suppress(Unavailable):  # the engine is dead; its memory goes with the process
             released = self._engine.submit(lambda: arenas.release(closed.full, closed.pieces))
             asyncio.wrap_future(released).add_done_callback(lambda _: growth.given_back(closed))
 
@@ -225,7 +220,7 @@ class Swapper:
         known = isinstance(error, AgentmemError)
         shown = error if isinstance(error, AgentmemError) else Internal(type(error).__name__)
         log.warning("model %s cannot be loaded: %s", slot.model_id, shown, exc_info=None if known else error)
-        # Frames of the traceback hold on to the weights.
+        # A traceback's frames hold the weights.
         for each in (error, error.__cause__, error.__context__):
             if each is not None:
                 each.__traceback__ = None
@@ -235,7 +230,7 @@ class Swapper:
     # Going.
 
     async def _drain_and_release(self, slots: Sequence[ModelSlot], reason: str, wanted: Callable[[], bool]) -> bool:
-        """Release these models after their last users; return False if that is not `wanted` any more meanwhile."""
+        """Release models after their last users; return False if no longer `wanted`."""
         for slot in slots:
             slot.drain()
         try:
@@ -256,10 +251,10 @@ class Swapper:
         assert model is not None
         try:
             await self._listener.leaving(model, _WRITE_SECONDS)
-        finally:  # Whatever happens, it is gone then, and its waiters are not forgotten.
+        finally:  # its memory is gone in any case, and its waiters are not forgotten
             self._engine.detach(model.engine.step)
             slot.loaded = None
-            with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
+            with suppress(Unavailable):  # the engine is dead; its memory goes with the process
                 await self._engine.call(model.release)
             self._loader.unloaded(model)
             slot.unloaded()
@@ -268,7 +263,7 @@ class Swapper:
             self._notify()
         self._listener.left(model, reason)
         logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
-        del model  # Nothing of it is to be frozen.
+        del model  # nothing of it is to be frozen
         if heap.kept():
             with suppress(Unavailable):
                 await self._engine.call(heap.tidy)
@@ -280,7 +275,7 @@ class Swapper:
                 if slot.idle_too_long:
                     try:
                         await self._unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
-                    except Exception:  # It is out of memory all the same, and others' time comes, too.
+                    except Exception:  # it is out of memory, and others must not wait
                         log.exception("model %s, which was idle for too long, did not leave in order", slot.model_id)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -290,7 +285,7 @@ class Swapper:
 
 
 def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: KVStore, nbytes: int) -> None:
-    """Have a pool give back so many bytes, as far as it can. Engine thread, which waits for the event loop."""
+    """Shrink a pool by up to `nbytes`. Engine thread, which waits for the event loop."""
     asked = Task(partial(growth.give_up, nbytes), Future())
     loop.call_soon_threadsafe(asked.run)
     try:
@@ -298,7 +293,7 @@ def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: KVStor
     except TimeoutError:
         if asked.future.cancel():
             return
-        closed = asked.future.result()  # It has begun: what it closes is to be given back.
+        closed = asked.future.result()  # it has begun: give back what it closes
     arenas.release(closed.full, closed.pieces)
     loop.call_soon_threadsafe(growth.given_back, closed)
 
@@ -308,6 +303,6 @@ def _shutting_down() -> Unavailable:
 
 
 def _sweep() -> None:
-    """Give back what a failed load has left in memory. Engine thread."""
+    """Free a failed load's memory. Engine thread."""
     heap.tidy()
     mx.clear_cache()

@@ -18,31 +18,28 @@ _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 
 
 class AnswerDelta(NamedTuple):
-    """What is certain now, in this order."""
+    """Decided output, in this order."""
 
     reasoning: str = ""
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     parts: tuple[CallPart, ...] = ()
-    """Parts of calls that go on, or are among `calls`. They count only if the call comes, whole, in the end."""
+    """Parts of calls, valid only if the call is completed."""
 
 
 NO_DELTA = AnswerDelta()
 
 
 class AnswerStream:
-    """Splits generated tokens into text and, with a `syntax` of calls, tool calls. One per turn; not thread-safe.
+    """Splits generated tokens into text and, with a `syntax`, tool calls. One per turn; not thread-safe.
 
-    With a `split`, reasoning is separated before anything else: neither stop strings nor calls are searched in it.
+    With a `split`, reasoning is separated first, and neither stop strings nor calls are searched in it. A possible call
+    is held back until it is decided, and returned whole. Otherwise it is text: if the parser refuses it, or max_tokens
+    cut it short, since half of its arguments may mean something else.
 
-    What might begin a call is held back until it is decided, and a call is returned whole, at its end. What turns out
-    to be none is text, exactly as if calls had not been searched: what the parser does not understand, and a call that
-    max_tokens cut short, because half of its arguments may make sense too and mean something else.
-
-    Stop strings match on text only: one inside a call cuts nothing, one cannot begin before a call and end behind it,
-    and where a stop string and the marker of a call begin at one place the marker is searched first. White space next
-    to a call or to reasoning belongs to neither: templates put their own there, and a client that sends the answer back
-    then makes the prompt that the ledger holds.
+    Stop strings match on text only, not inside or across calls; a call's marker at the same place is searched first.
+    White space next to a call or reasoning is dropped: templates add their own, and a client that sends the answer back
+    then makes the ledger's prompt.
     """
 
     def __init__(
@@ -59,45 +56,44 @@ class AnswerStream:
         self._reasoning, self._reasoning_blocks = TextStream(), TextBlocks()
         self._text, self._text_blocks = TextStream(stops), TextBlocks()
         self._token_of_feed: list[int] = []
-        """For each piece that the text stream was fed, the token that it is of."""
+        """The token of each piece that the text stream was fed."""
         self._tokens = 0
         self._pending = PendingPieces()
         self._in_call = False
         """The pending bytes begin with the start marker."""
         self._searched = self._quoted = 0
         self._in_string = False
-        """Whether a string of JSON is open at `_quoted`."""
+        """A JSON string is open at `_quoted`."""
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
         self._parts: CallParts | None = None
         self._part_id = ""
-        """Id of the call that has parts; empty before the first."""
+        """The id of the call with parts; empty before the first."""
         self._told: list[CallPart] = []
         self._ids: set[str] = set()
 
     @property
     def matched(self) -> str | None:
-        """The stop string that matched. Nothing is fed after it."""
+        """The stop string that matched; nothing is fed after it."""
         return self._text.matched
 
     @property
     def called(self) -> bool:
-        """Whether there was a call."""
         return bool(self._ids)
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of the tokens hold nothing of the answer: reasoning, and the markers around it."""
+        """The number of tokens of reasoning and markers."""
         return self._split.reasoning_tokens if self._split else 0
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the last token was one of them."""
+        """The last token was one of them."""
         return self._split is not None and self._split.in_reasoning
 
     def feed(self, piece: bytes, *, visible: bool = True) -> AnswerDelta:
-        """Take one token's bytes. Those of special tokens are not visible: they count in markers and calls only."""
+        """Take one token's bytes; special tokens are not visible, and count in markers and calls only."""
         if self._split is None:
             self._take(Piece(self._tokens, piece, visible))
         else:
@@ -107,7 +103,7 @@ class AnswerStream:
         return self._delta()
 
     def finish(self, *, ended: bool) -> AnswerDelta:
-        """Return the rest. `ended` says that the model ended its turn: then a call without an end marker is whole."""
+        """Return the rest. If the model `ended` its turn, a call without end marker is whole."""
         for segment in self._split.finish() if self._split and self.matched is None else ():
             self._take_segment(segment)
         while ended and self._in_call and self.matched is None:
@@ -119,14 +115,14 @@ class AnswerStream:
         return self._delta(all_of_it=True)
 
     def tokens_before_stop(self) -> int:
-        """Return how many tokens lie wholly before the stop string that matched; all of them if none did."""
+        """Return the number of tokens wholly before the stop string; all if none matched."""
         return self._tokens if self.matched is None else self._token_of_feed[self._text.tokens_before_stop()]
 
     def _take_segment(self, segment: Segment) -> None:
         if self.matched is not None:
             return
         if segment.opens and (segment.reasoning or self._text_blocks.any):
-            # What might have become a call is text, and no stop string spans two messages.
+            # A possible call is text, and no stop string spans two messages.
             self._in_call = False
             self._release(len(self._pending.raw))
             if self.matched is None:
@@ -148,7 +144,7 @@ class AnswerStream:
             self._decide()
 
     def _decide(self) -> None:
-        """Decide about the pending bytes as far as that can be."""
+        """Decide pending bytes as far as possible."""
         syntax, raw = self._syntax, self._pending.raw
         if syntax is None:
             self._release(len(raw))
@@ -175,14 +171,14 @@ class AnswerStream:
         self._searched = self._quoted = len(self._syntax.start)
 
     def _take_part(self, syntax: CallSyntax) -> None:
-        """Take what is new of the arguments of the call that goes on."""
+        """Take new arguments of the current call."""
         if self._parts is not None and (new := self._parts.feed(self._pending.raw, len(syntax.start))):
             name = "" if self._part_id else self._parts.name
             self._part_id = self._part_id or syntax.new_id()
             self._told.append(CallPart(self._part_id, name, new))
 
     def _whole(self, calls: list[ToolCall]) -> list[ToolCall]:
-        """Return calls that are complete; one whose parts were told as it was told."""
+        """Return complete calls, with parts as they were sent."""
         if self._parts is None or not self._part_id or not self._parts.whole or len(calls) != 1:
             return calls
         (call,), told = calls, self._parts.text
@@ -190,7 +186,7 @@ class AnswerStream:
         return [ToolCall(self._part_id, call.name, told)] if same else calls
 
     def _find_end(self, syntax: CallSyntax) -> int:
-        """Return where the call's end marker is, outside of strings of JSON; -1 while there is none."""
+        """Return the position of the call's end marker outside of JSON strings, or -1."""
         raw = self._pending.raw
         while syntax.end and (end := raw.find(syntax.end, self._searched)) >= 0:
             if syntax.form is not None:
@@ -203,7 +199,7 @@ class AnswerStream:
         return -1
 
     def _end_call(self, end: int, size: int) -> None:
-        """End the call that began: its text ends at `end`, and with its marker at `size`."""
+        """End the call: its text ends at `end`, its marker at `size`."""
         assert self._syntax is not None
         start, raw = len(self._syntax.start), self._pending.raw
         self._in_call = False
@@ -214,21 +210,21 @@ class AnswerStream:
             self._ids |= {call.id for call in calls}
             self._pending.take(size)
         elif (again := raw.rfind(self._syntax.start, start, end)) >= 0:
-            # The model began anew: what came before is text, and the last beginning is tried.
+            # A new start marker: what came before is text.
             self._release(again)
             self._begin_call()
         else:
             self._release(size)
 
     def _release(self, size: int) -> None:
-        """Take the first `size` pending bytes as text, as far as they are visible."""
+        """Take the first `size` pending bytes as text, if visible."""
         for piece in self._pending.take(size):
             if piece.visible and self.matched is None:
                 self._token_of_feed.append(piece.token)
                 self._add_text(self._text.feed(piece.data))
 
     def _end_block(self, *, separate: bool) -> None:
-        """End the text before a call, or before reasoning or another message, from which it is `separate`."""
+        """End the text before a call, or before reasoning or another message that it is `separate` from."""
         self._add_text(self._text.finish())
         self._text, self._token_of_feed = TextStream(self._stops), []
         self._text_blocks.start(separate=separate)
@@ -240,7 +236,7 @@ class AnswerStream:
     def _delta(self, *, all_of_it: bool = False) -> AnswerDelta:
         text, reasoning = "".join(self._texts), "".join(self._thoughts)
         self._texts.clear()
-        # Reasoning that follows a text in the same token waits for the next.
+        # Reasoning after text in the same token waits for the next.
         if text and not all_of_it and self._split is not None and self._split.is_reasoning:
             reasoning = ""
         else:
@@ -254,12 +250,12 @@ class AnswerStream:
 def split_answer(
     of: ReasoningFormat, tokenizer: Tokenizer, prompt: Sequence[int], token_ids: Sequence[int]
 ) -> AnswerDelta:
-    """Return the reasoning and the text of an answer that was generated behind `prompt`; calls are text."""
+    """Return the reasoning and text of an answer generated after `prompt`; calls are text."""
     stream = AnswerStream(split=ReasoningSplit(of, of.state_after_tokens(prompt, tokenizer)))
     said = []
     for special, run in groupby(token_ids, tokenizer.special_ids.__contains__):
         pieces = [tokenizer.token_bytes(i) for i in run if i not in tokenizer.eos_ids]
-        # Ordinary text at once: there may be much of it, and markers are found across tokens.
+        # Ordinary text at once, since markers are found across tokens.
         said += [stream.feed(piece, visible=not special) for piece in (pieces if special else [b"".join(pieces)])]
     said.append(stream.finish(ended=True))
     return AnswerDelta("".join(each.reasoning for each in said), "".join(each.text for each in said))

@@ -1,4 +1,4 @@
-"""The arguments of a call while the model writes it, for clients that show them, or give up on a silent stream."""
+"""The arguments of a call while the model writes it, so that clients see progress."""
 
 import codecs
 import json
@@ -7,26 +7,25 @@ from typing import Final
 
 _HEAD: Final = re.compile(rb'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.){1,512}")\s*,\s*"arguments"\s*:\s*(?=\{)')
 _LONGEST_HEAD: Final = 1024
-"""Bytes after which a call that does not begin so is none of these."""
+"""Bytes without arguments after which a call has no parts."""
 
 
 class CallParts:
-    """Reads one call that is written as {"name": NAME, "arguments": {…}}. One per call; not thread-safe."""
+    """Reads one call {"name": NAME, "arguments": {…}}. Not thread-safe."""
 
     def __init__(self) -> None:
         self.name = ""
-        """Empty until it is known."""
         self.text = ""
-        """The arguments so far, as the model writes them."""
+        """The arguments so far, as written."""
         self.whole = False
-        """The arguments are there to their end."""
+        """The arguments are complete."""
         self._at = -1
         self._depth = 0
         self._quoted = self._escaped = self._over = False
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, raw: bytearray, start: int) -> str:
-        """Return what is new of the arguments in `raw`, all of the call so far, whose text begins at `start`."""
+        """Return new arguments in `raw`, the whole call so far, whose text begins at `start`."""
         if self._over:
             return ""
         if self._at < 0 and not self._find_arguments(raw, start):
@@ -54,7 +53,7 @@ class CallParts:
         return True
 
     def _read(self, raw: bytearray) -> int:
-        """Return where the arguments that are there end."""
+        """Return the end of the arguments so far."""
         for place in range(self._at, len(raw)):
             byte = raw[place]
             if self._escaped:

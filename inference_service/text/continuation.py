@@ -1,14 +1,14 @@
-"""What new messages add to a conversation that exists: rendered behind stub conversations, and joined to the ledger.
+"""New messages that continue a conversation: rendered after stub conversations, and joined to the ledger.
 
-Only the template knows how a turn ends and how the next one begins, and it may end the last turn of a chat in another
-way than those before (`<|return|>`, an EOS, or nothing), so what follows an answer is taken from chats that go on:
+Only the template knows how turns end and begin, and it may end a chat's last turn differently (`<|return|>`, an EOS, or
+nothing), so what follows an answer is taken from longer chats:
 
     <|user|> question <|assistant|> the answer of the stub <|end|> <|user|> new message <|end|> <|assistant|>
                                                           └ opening ─┘
                                                           └ follow-up ─────────────────────────────────────┘
 
-The opening is what all follow-ups that begin with such a message have in common. The ledger ends with as much of it as
-the model generated, or with a stop token that the template does not have there: that one is not kept.
+The opening is common to all follow-ups that begin with such a message. The ledger ends with a part of it that the model
+generated, or with a stop token that the template does not have there and that is dropped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,11 +36,11 @@ _Messages = tuple[_Message, ...]
 
 
 class FollowUp(NamedTuple):
-    """What a template puts behind the last message of a stub.
+    """The template's text after a stub's last message.
 
-    `opening` is how many characters of `text` are the same whatever the new messages say, and `generation_prompt` where
-    that begins (0 if there is none or it isn't known). `closing` is what the template puts there if nothing follows; it
-    is left out where the ledger ends with an answer, which is not rendered.
+    The first `opening` characters of `text` do not depend on the new messages; the generation prompt begins at
+    `generation_prompt` (0: none, or unknown). `closing` is the template's text if nothing follows, left out after a
+    generated answer.
     """
 
     text: str
@@ -50,7 +50,7 @@ class FollowUp(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Where ledger and follow-up meet: how many bytes of the ledger stay, and where to begin in the follow-up."""
+    """Where ledger and follow-up meet: bytes kept of the ledger, and the follow-up's start."""
 
     kept: int
     start: int
@@ -58,10 +58,8 @@ class Joint(NamedTuple):
 
 @dataclass(frozen=True)
 class FollowUps:
-    """Renders the new messages of `chat` behind stub conversations.
-
-    `checkpoints` says that it is wanted where the generation prompt begins.
-    """
+    """Renders the new messages of `chat` after stub conversations; `checkpoints`: one where the generation prompt
+    begins."""
 
     template: Template
     tokenizer: Tokenizer
@@ -70,10 +68,10 @@ class FollowUps:
     checkpoints: bool
 
     def all(self, *, answered: bool) -> Iterator[FollowUp]:
-        """Yield what the chat adds behind an answer, behind a call and, unless the ledger is `answered`, behind others.
+        """Yield the chat's text after an answer, after a call and, unless the ledger is `answered`, after others.
 
-        Raises FailedPrecondition where that depends on the conversation before, and InvalidArgument where the template
-        refuses the messages behind every stub.
+        Raises FailedPrecondition if it depends on earlier messages, and InvalidArgument if the template refuses it
+        after every stub.
         """
         refused: InvalidArgument | None = None
         found = False
@@ -99,7 +97,7 @@ class FollowUps:
             )
 
     def _behind(self, short: _Messages, long: _Messages) -> FollowUp | None:
-        """Return what follows both stubs; None where the template does not render their last message."""
+        """Return what follows both stubs; None if the template does not render their last message."""
         new = self.chat.messages
         text = self._parts(short, new)[1]
         if not text:
@@ -125,17 +123,17 @@ class FollowUps:
         return FollowUp(text, min(len(common_prefix(text, made)) for _, made in (one, other)), start)
 
     def _parts(self, stub: _Messages, messages: _Messages) -> tuple[str, str]:
-        """Return what the template puts before the stub's last content, and what behind it."""
+        """Return the template's text before and after the stub's last content."""
         whole = replace(self.chat, messages=(*stub, *messages))
         rendered = self.template.render(whole, generation_prompt=self.generation_prompt)
         before, _, after = rendered.partition(self._mark)
-        # Behind a call comes the rest of the call, which is the model's own.
+        # After a call follows the rest of the call, which is the model's own.
         specials = self.tokenizer.special_spans(after) if "tool_calls" in stub[-1] else []
         return before, after[specials[0][0] :] if specials else after
 
     @cached_property
     def _mark(self) -> str:
-        """The content of a stub's last message, which is nowhere in the chat."""
+        """Return a content for a stub's last message that is nowhere in the chat."""
         mark, spelled = _ANSWER, repr((self.chat.messages, self.chat.tools, self.chat.template_arguments))
         while mark in spelled:
             mark += " again"
@@ -143,10 +141,10 @@ class FollowUps:
 
 
 def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered, *, answered: bool) -> Joint | None:
-    """Return where they meet, if the ledger ends with what the first `opening` bytes of `following` begin with.
+    """Return where they meet, if the ledger ends with a beginning of the first `opening` bytes of `following`.
 
-    A ledger that ends with `closing`, which is what ends a chat, is cut where that and the follow-up part. Ordinary
-    text that was generated is the answer's own, also where an opening begins alike.
+    A ledger that ends with `closing` is cut where that and the follow-up differ. Generated ordinary text is the
+    answer's, even if an opening begins alike.
     """
     size = len(ledger.text)
     if closing.text and ledger.ends_with(closing):
@@ -163,10 +161,9 @@ def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered,
 
 
 def transient_stops(template: Template, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the stop tokens that a conversation that goes on has behind no answer and no call (GPT-OSS: `<|return|>`).
+    """Return stop tokens that do not stand after answers or calls in a longer conversation (GPT-OSS: `<|return|>`).
 
-    A ledger is better off without them: each next turn would leave one behind, and with it a whole turn. None where the
-    template does not show what follows an answer.
+    In a ledger each next turn would drop one, and with it a whole turn. Empty if the template does not show it.
     """
     result = {"role": "tool", "content": _OTHER_CONTENTS[0], "tool_call_id": CALL_ID}
     question = {"role": "user", "content": _OTHER_CONTENTS[0]}
@@ -186,7 +183,7 @@ def transient_stops(template: Template, tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
-    """Return the ledger without the token that generation stopped at, if it ends with one."""
+    """Return the ledger without the stop token at its end, if any."""
     last = ledger.specials[-1] if ledger.specials else Span(0, 0)
     spelled = ledger.text[last.start : last.end].decode()
     if not spelled or last.end != len(ledger.text) or tokenizer.special_id(spelled) not in tokenizer.eos_ids:
@@ -195,13 +192,13 @@ def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
 
 
 def _last_edge(rendered: Rendered, at: int) -> int:
-    """Return the last place up to `at` where tokens surely meet: next to a special token, at the end, or 0."""
+    """Return the last place up to `at` where tokens surely meet: at a special token, the end, or 0."""
     edges = [0, len(rendered.text), *(edge for span in rendered.specials for edge in span)]
     return max(edge for edge in edges if edge <= at)
 
 
 def _stubs(first: _Message, mark: str, answered: bool) -> Iterator[tuple[_Messages, _Messages]]:
-    """Yield conversations before `first`, in the order to try them: a short and a long one that end with `mark`."""
+    """Yield pairs of a short and a long conversation before `first` that end with `mark`, in the order to try."""
     question = {"role": "user", "content": _QUESTION}
     earlier = (question, {"role": "assistant", "content": _EARLIER})
     answer = {"role": "assistant", "content": mark}
@@ -217,7 +214,7 @@ def _stubs(first: _Message, mark: str, answered: bool) -> Iterator[tuple[_Messag
 
 
 def _call(result: _Message, name: str, mark: str) -> _Message:
-    """Return a call that `result` may answer."""
+    """Return a call for `result` to answer."""
     function = {"name": result.get("name") or name, "arguments": {"stub": mark}}
     call = {"id": result.get("tool_call_id") or CALL_ID, "type": "function", "function": function}
     return {"role": "assistant", "content": "", "tool_calls": [call]}

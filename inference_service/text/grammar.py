@@ -1,7 +1,6 @@
-"""Which tokens may come next, so that a text becomes JSON that fits a schema, or tool calls: by llguidance.
+"""Allowed next tokens, so that a text becomes JSON of a schema, or tool calls, by llguidance.
 
-A `Grammar` is one turn's state: which tokens may come next, and what has come. The library counts its work and limits
-it; what it may take of a thread's time even so is limited here, because all turns share the thread.
+The library limits its work; its time on a thread that all turns share is limited here.
 """
 
 import json
@@ -26,27 +25,27 @@ from inference_service.text.tool_calls import CallSyntax
 _T = TypeVar("_T")
 
 _LIMITS = LLParserLimits(
-    # Below the defaults, in which the costliest schemas found took seconds a step and hundreds of megabytes. What a
-    # step may look at stays: patterns over a vocabulary of 128K need a quarter of it, and all of it takes 8 ms.
+    # Below the defaults, with which the costliest schemas took seconds a step and hundreds of megabytes. Steps keep
+    # their default: patterns over a vocabulary of 128K need a quarter of it, and all of it takes 8 ms.
     initial_lexer_fuel=100_000,
     max_lexer_states=50_000,
     max_grammar_size=100_000,
     verbose_errors=False,
 )
 _SECONDS_FOR_TOOLS = 5.0
-"""Of the thread's own time, for all tools of a turn: other turns' schemas wait behind it."""
+"""The thread's own time, for all tools of a turn: other turns' schemas wait."""
 _ANY_OBJECT = '{"type": "object"}'
 _TRIED_STEPS = 8
 _SECONDS_AT_ONCE = 0.5
 _SECONDS_PER_TOKEN = 0.01
 _TEXT_BYTES = frozenset((*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1), 0xF3, 0xF4))
-"""The bytes that JSON in UTF-8 is made of. 0xF1 and 0xF2 begin no character that is assigned, and SmolLM2's tokenizer
-has none of them: no token that a grammar allows has such a byte then.
+"""Bytes of JSON in UTF-8. 0xF1 and 0xF2 begin no assigned character, and SmolLM2's tokenizer lacks them: no allowed
+token has such a byte then.
 """
 
 
 class Grammars:
-    """Compiles schemas for one model, whose logits are `vocab_size`. Thread-safe."""
+    """Compiles schemas for one model. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
@@ -55,19 +54,16 @@ class Grammars:
         self._vocabulary: LLTokenizer | None = None
 
     def prepare(self) -> None:
-        """Sort the vocabulary now, if it can be used.
-
-        Takes half a second for 128K tokens, and holds the GIL: best done before there are streams.
-        """
+        """Sort the vocabulary in advance: half a second for 128K tokens, with the GIL held."""
         with suppress(FailedPrecondition):
             self._vocabulary_of_model()
 
     def compile(self, schema: str, field: str = FIELD, reasoning: ReasoningRules | None = None) -> "Grammar":
-        """Return a grammar at its beginning, of a JSON Schema that is the JSON of an object, behind `reasoning`.
+        """Return a grammar of a JSON Schema, the JSON of an object, after `reasoning`.
 
-        Takes milliseconds, and for a hostile schema a second or two, without the GIL: neither on the event loop nor on
-        the engine thread. Raises InvalidArgument, which names `field`, where the schema cannot be honoured, and
-        FailedPrecondition where the model's tokens cannot be held to any.
+        Takes milliseconds, for a hostile schema seconds, without the GIL: on neither event loop nor engine thread.
+        Raises InvalidArgument for `field` if the schema is not supported, and FailedPrecondition if the model's tokens
+        are not.
         """
         try:
             source = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
@@ -81,10 +77,10 @@ class Grammars:
     def compile_answer(
         self, answer: HeldAnswer, syntax: CallSyntax, reasoning: ReasoningRules | None = None
     ) -> "Grammar":
-        """Return a grammar at its beginning, of an answer that may call tools, behind `reasoning`. `syntax` has a form.
+        """Return a grammar of an answer that may call tools, after `reasoning`. `syntax` has a form.
 
-        Threads and errors are as with `compile`. The arguments of a tool that is not strict are held to any object,
-        where its schema cannot be honoured.
+        Threads and errors are as for `compile`. Arguments of tools that are not strict may be any object, if their
+        schema is not supported.
         """
         if answer.json_schema is not None:
             self.compile(answer.json_schema)
@@ -124,10 +120,9 @@ class Grammars:
 
 
 class Grammar:
-    """One turn's place in its grammar. One thread at a time.
+    """One turn's position in its grammar. One thread at a time.
 
-    Both `allowed` and `advance` raise InvalidArgument where following the schema takes more than it may; after
-    that only `restart` may be called.
+    `allowed` and `advance` raise InvalidArgument if the schema takes too much work; then only `restart` may be called.
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Iterable[int], field: str = FIELD) -> None:
@@ -138,12 +133,12 @@ class Grammar:
         self._eos_ids = frozenset(eos_ids)
         self._seconds = 0.0
         self.tokens = 0
-        """How many tokens came."""
+        """Number of tokens taken."""
         self.ended = False
-        """An end-of-sequence token came; nothing may follow."""
+        """An end-of-sequence token came."""
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Return which tokens may come next, bool [vocab_size]: all EOS tokens once the text can end here."""
+        """Return the allowed next tokens, bool [vocab_size]; all EOS tokens where the text can end."""
         bits = self._timed(self._matcher.compute_bitmask)
         if self._matcher.is_error():
             raise problem(self._matcher.get_error(), self._field)
@@ -153,21 +148,21 @@ class Grammar:
         return mask
 
     def advance(self, token_id: int) -> None:
-        """Take the next token, one of the allowed."""
+        """Take the next, allowed token."""
         self.ended = token_id in self._eos_ids
         if not self._timed(lambda: self._matcher.consume_token(token_id)):
             raise problem(self._matcher.get_error(), self._field)
         self.tokens += 1
 
     def restart(self, token_ids: Sequence[int] = ()) -> None:
-        """Go where these tokens lead to from the beginning."""
-        self._matcher = self._first.deep_copy()  # `reset` does not bring every error to an end
+        """Go to the position after these tokens."""
+        self._matcher = self._first.deep_copy()  # `reset` does not clear every error
         self.tokens, self.ended, self._seconds = 0, False, 0.0
         for token_id in token_ids:
             self.advance(token_id)
 
     def try_out(self) -> None:
-        """Take the first steps and come back, so that a schema which cannot be followed is found before it is used."""
+        """Take the first steps and return, so that a bad schema is found before it is used."""
         for _ in range(_TRIED_STEPS):
             if self.ended:
                 break
@@ -175,7 +170,7 @@ class Grammar:
         self.restart()
 
     def _timed(self, work: Callable[[], _T]) -> _T:
-        # Of this thread's own time, so that a busy machine makes no schema too complex.
+        # This thread's own time, so that a busy machine makes no schema too complex.
         started = time.thread_time()
         result = work()
         self._seconds += time.thread_time() - started
@@ -185,13 +180,13 @@ class Grammar:
 
 
 class _Vocabulary:
-    """The model's tokens as llguidance wants them."""
+    """The model's tokens for llguidance."""
 
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
-        # Ids that the tokenizer does not know stand for no bytes, and those are never allowed.
+        # Ids without a token have no bytes, and are never allowed.
         self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
         special = tokenizer.special_ids | tokenizer.eos_ids
         self.special_token_ids = sorted(i for i in special if i < vocab_size)
@@ -200,7 +195,7 @@ class _Vocabulary:
         self.of_bytes = {piece[0]: i for i, piece in enumerate(self.tokens) if len(piece) == 1 and i not in special}
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return tokens of a text that has no choice: as the model has seen it tokenized, if that is exact."""
+        """Return tokens of forced text: as the model has seen it tokenized, if that is exact."""
         token_ids = self._tokenizer.encode(text.decode(), parse_special=False, continues=True)
         if b"".join(self.tokens[i] for i in token_ids if i < len(self.tokens)) == text:
             return token_ids

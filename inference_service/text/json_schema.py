@@ -1,7 +1,4 @@
-"""Which JSON Schemas a text can be held to: what is refused before they are compiled, and why they don't compile. Pure.
-
-Messages name keywords and never quote a schema, which may hold what must not reach a log.
-"""
+"""Supported JSON Schemas, and errors for others. Pure. Messages never quote a schema, which must not reach a log."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -43,14 +40,14 @@ _TOO_COMPLEX = "is too complex to be honoured; make it smaller, with fewer optio
 
 
 def check(schema: Mapping[str, Any], field: str = FIELD) -> None:
-    """Raise InvalidArgument, which names `field`, for what a grammar would silently let pass."""
+    """Raise InvalidArgument for `field` if a grammar would ignore a keyword."""
     if "x-guidance" in schema:
         raise InvalidArgument(field, "x-guidance cannot be set; take it out")
     for part in _objects(schema):
         least, draft4 = part.get("minProperties"), [part.get("exclusiveMinimum"), part.get("exclusiveMaximum")]
         required = part.get("required")
         names = len({str(name) for name in required}) if isinstance(required, list) else 0
-        # Nothing keeps the other names of an object from being the same one twice, which JSON counts once.
+        # Nothing keeps an object's other names from being equal, which JSON counts once.
         if isinstance(least, int | float) and least > names + 1:
             raise InvalidArgument(field, "minProperties cannot be honoured above the number of required ones and one")
         if any(isinstance(value, bool) for value in draft4):
@@ -58,7 +55,7 @@ def check(schema: Mapping[str, Any], field: str = FIELD) -> None:
 
 
 def problem(error: str, field: str = FIELD) -> InvalidArgument:
-    """Return the error for a client's schema, from the message of the grammar library."""
+    """Return the error for a schema, from the library's message."""
     if found := re.search(r"Unimplemented keys: \[(.*?)\]", error):
         names = sorted(_KEYWORDS & set(re.findall(r'"([^"]*)"', found[1])))
         return InvalidArgument(field, f"{', '.join(names) or 'a keyword'} cannot be honoured; take it out")
@@ -75,12 +72,12 @@ def problem(error: str, field: str = FIELD) -> InvalidArgument:
 
 
 def too_complex(field: str = FIELD) -> InvalidArgument:
-    """Return the error for a schema that compiled, but takes too long to follow."""
+    """Return the error for a schema that takes too long to follow."""
     return InvalidArgument(field, _TOO_COMPLEX)
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all JSON objects in a value. Properties may be named like keywords, but their values are objects, too."""
+    """Yield all JSON objects in a value, also of properties named like keywords."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())

@@ -1,4 +1,4 @@
-"""Grammars of answers (reasoning, then JSON, text or tool calls) in llguidance's dialect of Lark. Pure."""
+"""Grammars of answers (reasoning, then JSON, text or calls) in llguidance's Lark. Pure."""
 
 import json
 import re
@@ -13,10 +13,10 @@ from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
 MAX_INDENT = 32
-"""Spaces and tabs of a line between JSON's words."""
+"""Spaces and tabs after a line end in JSON."""
 
 _WHITESPACE = rf"[ \t]|\r?\n[ \t]{{0,{MAX_INDENT}}}"
-"""Limited, as a model that has lost the thread would go on with white space for ever."""
+"""Limited, because a confused model would write white space for ever."""
 
 JSON_OPTIONS: dict[str, Any] = {
     "whitespace_pattern": _WHITESPACE,
@@ -25,36 +25,36 @@ JSON_OPTIONS: dict[str, Any] = {
     "coerce_one_of": False,
     "lenient": False,
 }
-"""How llguidance compiles a JSON Schema."""
+"""llguidance's options for JSON Schemas."""
 
 _HEAD = "%llguidance {}"
 _PARTS = re.compile(r'("NAME"|NAME|NUMBER|ARGUMENTS|START|END|<\|\w+\|>| )')
-"""Of a `CallForm`."""
+"""The parts of a `CallForm`."""
 
 
 @dataclass(frozen=True)
 class ReasoningRules:
-    """Rules of the reasoning before an answer. `closing` are those of `thoughts`, up to the end of the closing tag.
+    """Rules of reasoning before an answer. `closing` are those of `thoughts`, up to the closing tag's end.
 
-    `opening` is the tag with which the model may begin it; "" where the prompt has.
+    `opening` is the tag with which the model may begin; "" after a prompt that has it.
     """
 
     opening: str
     closing: tuple[str, ...]
 
     def before(self, answer: str) -> list[str]:
-        """Return the rules of a `start` that goes on with `answer`, whose first words are not free text."""
+        """Return rules of a `start` with an `answer` that does not begin with free text."""
         thinking = f"thinking: SPACE? {self.opening} thoughts SPACE?" if self.opening else "thinking: thoughts SPACE?"
         start = f"start: {'thinking?' if self.opening else 'thinking'} ({answer})"
         return [start, thinking, r"SPACE: /[ \t\r\n]{1,8}/", *self.closing]
 
     def before_text(self, answer: str) -> list[str]:
-        """Return the same for an answer that begins with free text, of which optional reasoning is a part."""
+        """Return rules for an answer that begins with free text, which includes optional reasoning."""
         return [f"start: {answer}"] if self.opening else [f"start: thoughts ({answer})", *self.closing]
 
 
 def reasoning_rules(reasoning: ReasoningFormat, state: str, tokenizer: Tokenizer) -> ReasoningRules | None:
-    """Return the rules of reasoning that begins in `state`; None for none, and for formats with more than two tags."""
+    """Return rules of reasoning that begins in `state`; None without, and for formats with more than two tags."""
     opens = [edge.marker for edge in reasoning.transitions.get(BEGINNING, ()) if edge.state == REASONING]
     closes = reasoning.transitions.get(REASONING, ())
     if state not in (BEGINNING, REASONING) or not opens or [edge.state for edge in closes] != [CONTENT]:
@@ -65,7 +65,7 @@ def reasoning_rules(reasoning: ReasoningFormat, state: str, tokenizer: Tokenizer
             f"<[{specials[tag]}]>" if tag in specials else _literal(tag.decode())
             for tag in (opens[0], closes[0].marker)
         )
-    except UnicodeDecodeError:  # It has a special token and more.
+    except UnicodeDecodeError:  # a special token and more
         return None
     end = specials.get(closes[0].marker)
     others = tokenizer.special_ids - tokenizer.eos_ids - {end}
@@ -84,10 +84,10 @@ def schema_grammar(schema: str, reasoning: ReasoningRules) -> str:
 def answer_grammar(
     answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer, reasoning: ReasoningRules | None = None
 ) -> str:
-    """Return the grammar of an answer that may call tools. `syntax` has a form."""
+    """Return the grammar of an answer with calls. `syntax` has a form."""
     start, form = syntax.start.decode(), syntax.form
     assert form is not None
-    last = answer.single or not form.apart  # Nothing follows the calls of one marker, or the end of the turn.
+    last = answer.single or not form.apart  # the calls of one marker, or of the turn, are followed by nothing
     calls = "mark call" if last else "mark call (WS? mark call)*"
     rules = [f"mark: {_marker(start, tokenizer)}", f"WS: /{_WHITESPACE}/", *_call(form, answer, syntax, tokenizer)]
     if answer.required or answer.json_schema is not None:
@@ -96,7 +96,7 @@ def answer_grammar(
     else:
         whole = "free TEXT? | free begun call" if last else "(free begun call)* free TEXT?"
         begin = reasoning.before_text(whole) if reasoning else [f"start: {whole}"]
-        # However the marker is spelled, it begins a call: a lazy lexeme ends where its text has the marker.
+        # A marker begins a call however it is spelled: a lazy lexeme ends at its text.
         rules += [
             f"free: {_other_specials(start, tokenizer)}",
             "begun: TEXT? mark | spelled",
@@ -107,7 +107,7 @@ def answer_grammar(
 
 
 def _call(form: CallForm, answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer) -> list[str]:
-    """Return the rules of `call`: what follows the start marker, up to the end of the call or of all calls."""
+    """Return the rules of `call`: from the start marker to the end of one or all calls."""
 
     words = {" ": "WS?", "NUMBER": "/[0-9]{1,4}/", "START": "mark", "END": _marker(syntax.end.decode(), tokenizer)}
 
@@ -134,19 +134,19 @@ def _literal(text: str) -> str:
 
 
 def _marker(text: str, tokenizer: Tokenizer) -> str:
-    """Return the special token of this spelling, if there is one, else the text."""
+    """Return this special token, if there is one, else the text."""
     return f"<[{tokenizer.special_id(text)}]>" if tokenizer.is_special(text.encode()) else _literal(text)
 
 
 def _other_specials(start: str, tokenizer: Tokenizer) -> str:
-    """Return text that goes up to special tokens that neither begin a call nor end the turn."""
+    """Match text up to special tokens that neither begin a call nor end the turn."""
     barred = {*tokenizer.eos_ids, *([tokenizer.special_id(start)] if tokenizer.is_special(start.encode()) else [])}
     others = tokenizer.special_ids - barred
     return f"(TEXT? {_token_ranges(others)})*" if others else '""'
 
 
 def _token_ranges(token_ids: Iterable[int]) -> str:
-    """Return any one of these tokens, of which there is one at least."""
+    """Match any of these tokens, at least one."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(token_ids):
         if ranges and ranges[-1][1] == number - 1:

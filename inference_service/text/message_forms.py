@@ -1,8 +1,6 @@
-"""Messages in other forms, for templates that refuse them as they are.
+"""Messages in other forms, for templates that refuse late or several system messages, or calls' arguments as they are.
 
-Clients send system messages in the middle of a chat, or several at its beginning, and calls whose arguments are no
-object; DeepSeek's templates want arguments as text. Each form keeps what is said, and rewrites a message only by those
-before it and the one after it: so a chat that goes on has the beginning that it had.
+A form depends only on earlier messages and the next one, so that a longer chat keeps its beginning.
 """
 
 import json
@@ -16,11 +14,11 @@ Message = dict[str, Any]
 SYSTEM_ROLES: Final = ("system", "developer")
 _BETWEEN: Final = "\n\n"
 _CUT: Final = "text"
-"""The name under which arguments stand that are no object."""
+"""The name for arguments that are no object."""
 
 
 def forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """Yield the messages as they are, and then in other forms, those that change least first."""
+    """Yield the messages as they are, then other forms, the smallest changes first."""
     seen: list[list[Message]] = []
     for leading, later in _FORMS:
         for arguments in (_same, _with_objects, _with_text):
@@ -31,13 +29,12 @@ def forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def said_by_system(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the texts of system messages that are not the first message."""
+    """Return the texts of system messages after the first message."""
     texts = (_text(message).strip() for message in messages[1:] if _is_system(message))
     return list(filter(None, texts))
 
 
 def has_forms(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether there is another form of these."""
     return any(_is_system(message) or message.get("tool_calls") for message in messages)
 
 
@@ -49,7 +46,7 @@ def _same(messages: list[Message]) -> list[Message]:
 
 
 def _joined(messages: list[Message]) -> list[Message]:
-    """One system message at the beginning in place of several."""
+    """Join several system messages at the beginning."""
     leading = list(takewhile(_is_system, messages))
     if len(leading) < 2:
         return messages
@@ -57,7 +54,7 @@ def _joined(messages: list[Message]) -> list[Message]:
 
 
 def _in_first_question(messages: list[Message]) -> list[Message]:
-    """The system messages at the beginning are the first words of the user."""
+    """Move the system messages at the beginning into the user's first message."""
     leading = list(takewhile(_is_system, messages))
     if not leading:
         return messages
@@ -68,7 +65,7 @@ def _in_first_question(messages: list[Message]) -> list[Message]:
 
 
 def _as_questions(messages: list[Message], *, merge: bool = False) -> list[Message]:
-    """Later system messages are the user's; merged, they are part of the user's message before or else after them."""
+    """Make later system messages the user's, or merge them into the user's message before or after."""
     first = len(list(takewhile(_is_system, messages)))
     made, texts, mergeable = messages[:first], list[str](), False
 
@@ -97,16 +94,14 @@ _FORMS: Final[tuple[tuple[_Rewrite, _Rewrite], ...]] = (
     (_joined, _in_questions),
     (_in_first_question, _in_questions),
 )
-"""What becomes of the system messages at the beginning, and of later ones."""
+"""Treatments of system messages at the beginning, and of later ones."""
 
 
 def _with_objects(messages: list[Message]) -> list[Message]:
-    """The arguments of all calls are objects."""
     return _with_arguments(messages, str, lambda arguments: {_CUT: arguments})
 
 
 def _with_text(messages: list[Message]) -> list[Message]:
-    """The arguments of all calls are text."""
     return _with_arguments(messages, Mapping, lambda arguments: json.dumps(arguments, ensure_ascii=False))
 
 

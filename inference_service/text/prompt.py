@@ -1,4 +1,4 @@
-"""A prompt as text, before it is tokens, and where its messages are in it."""
+"""A prompt as text, and the places of its messages."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from inference_service.domain import AppendInput, MessagesInput, TurnInput
 
 
 class Span(NamedTuple):
-    """A byte range that is one special token."""
+    """A special token's byte range."""
 
     start: int
     end: int
@@ -18,9 +18,9 @@ class Span(NamedTuple):
 class Rendered:
     """A prompt as text. `specials` are its special tokens, in order; all else is ordinary text.
 
-    `literal` says that `text` also spells special tokens that are ordinary text, so that it must not be parsed whole.
-    `checkpoints` are byte positions worth resuming at, in order: the end of what all chats with this system prompt have
-    in common, and the end of the last message before the generation prompt. Raw text has none.
+    `literal`: the text also spells special tokens as ordinary text, so it must not be parsed whole. `checkpoints` are
+    byte positions to resume at, in order: the end of what chats with this system prompt share, and of the last message
+    before the generation prompt. Raw text has none.
     """
 
     text: bytes
@@ -38,7 +38,7 @@ class Rendered:
         )
 
     def behind(self, start: int) -> "Rendered":
-        """Return what follows byte `start`, which must not lie inside a character or special token."""
+        """Return the rest from byte `start`, which is not inside a character or special token."""
         return Rendered(
             self.text[start:],
             tuple(Span(s.start - start, s.end - start) for s in self.specials if s.start >= start),
@@ -47,26 +47,21 @@ class Rendered:
         )
 
     def ends_with(self, ending: "Rendered") -> bool:
-        """Return whether it ends so, in text and special tokens.
-
-        A special token is there whole or not at all: the beginning of its spelling, or its spelling as ordinary text,
-        is not a part of it.
-        """
+        """Return whether it ends so, in text and in whole special tokens."""
         at = len(self.text) - len(ending.text)
         there = [Span(s.start - at, s.end - at) for s in self.specials if s.end > at]
         return self.text.endswith(ending.text) and there == list(ending.specials)
 
 
 def inside_character(text: bytes, at: int) -> bool:
-    """Return whether a cut at byte `at` is inside a UTF-8 character of `text`."""
     return at < len(text) and text[at] & 0xC0 == 0x80
 
 
 def message_places(given: TurnInput, before: bytes, added: bytes, *, appended: bool) -> list[pb.MessagePlace]:
-    """Return where in `added`, which follows `before`, the contents of an input's messages are; [] of other inputs.
+    """Return the places of an input's message contents in `added`, which follows `before`; [] for other inputs.
 
-    They are at the end of `added` if they were `appended`; else the first of them is at the beginning of `before`. A
-    content that the template leaves out, or changes by more than white space around it, has no place.
+    If `appended` they are at the end of `added`, else the first is at the beginning of `before`. A content that the
+    template changes, except for outer white space, has no place.
     """
     chat = given.content if isinstance(given, AppendInput) else given
     if not isinstance(chat, MessagesInput):

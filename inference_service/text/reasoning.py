@@ -1,7 +1,5 @@
-"""Separates reasoning from the answer by the markers of a model's format, across tokens.
-
-A format is a table of states, between which markers lead: the answer (CONTENT), reasoning (REASONING), and others, of
-headers that nobody is meant to read.
+"""Separates reasoning from the answer by a format's markers, which lead between states: CONTENT, REASONING, and others,
+of headers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,16 +13,16 @@ from inference_service.text.tokenizer import Tokenizer
 CONTENT: Final = "content"
 REASONING: Final = "reasoning"
 BEGINNING: Final = "beginning"
-"""Nothing but white space came yet; what is no marker then is content."""
+"""Only white space so far; anything but a marker is content."""
 
 _TOKENS_OF_A_GENERATION_PROMPT: Final = 64
 _SPACE: Final = LAYOUT.encode()
 _CONTROL: Final = b"\xfe"
-"""Stands for the first byte of a special token, so that its spelling as ordinary text is no marker. Never in UTF-8."""
+"""Replaces the first byte of a special token, so that its spelling as text is no marker. Never in UTF-8."""
 
 
 class Transition(NamedTuple):
-    """A marker and the state after it. One that is not `consumed` belongs to what follows it."""
+    """A marker and the next state. If not `consumed`, it belongs to what follows."""
 
     marker: bytes
     state: str
@@ -32,7 +30,7 @@ class Transition(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A piece that is content or reasoning; `opens` says that a new message or block begins with it."""
+    """Content or reasoning; `opens`: it begins a new message or block."""
 
     reasoning: bool
     piece: Piece
@@ -41,10 +39,10 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """How one model marks its reasoning. Pure; any thread.
+    """How a model marks its reasoning. Pure; any thread.
 
-    An answer begins in the state `initial`, or in that of one of `openings` if the prompt ends with it: the templates
-    of Qwen 3's thinking models and DeepSeek R1 open the reasoning.
+    An answer begins in the state `initial`, or of one of `openings` if the prompt ends with it, as in Qwen 3's thinking
+    models and DeepSeek R1.
     """
 
     transitions: Mapping[str, Sequence[Transition]]
@@ -52,7 +50,7 @@ class ReasoningFormat:
     openings: Sequence[tuple[bytes, str]] = ()
 
     def state_after(self, prompt: bytes) -> str:
-        """Return the state that an answer to a prompt begins in; `prompt` is its end, as `controlled` makes it."""
+        """Return an answer's first state; `prompt` is its prompt's end, `controlled`."""
         prompt = prompt.rstrip(_SPACE)
         return next((state for opening, state in self.openings if prompt.endswith(opening)), self.initial)
 
@@ -63,15 +61,15 @@ class ReasoningFormat:
 
 
 def controlled(pieces: Iterable[tuple[bytes, bool]]) -> bytes:
-    """Return the bytes of tokens, each with whether it is special, with special tokens marked as such."""
+    """Return the bytes of (token, is special), with special tokens marked."""
     return b"".join(_CONTROL + data[1:] if special and data else data for data, special in pieces)
 
 
 def tagged(start: str, end: str, tokenizer: Tokenizer, structure: Iterable[str] = ()) -> ReasoningFormat:
-    """Return a format of reasoning between two tags at the beginning of the answer.
+    """Return a format of reasoning between two tags at the beginning.
 
-    A start tag with a special token counts anywhere: only the model can write it. `structure` are markers in the answer
-    that are no part of it.
+    A start tag with a special token counts anywhere, because only the model can write it. `structure` are markers to
+    drop.
     """
     opening = (start, REASONING)
     anywhere = [opening] if tokenizer.has_special(start) else []
@@ -86,7 +84,7 @@ def by_states(
     tokenizer: Tokenizer,
     openings: Iterable[tuple[str, str]] = (),
 ) -> ReasoningFormat:
-    """Return a format of states as mlx-lm describes them: its "normal" is content, and its "tool" begins a call."""
+    """Return a format by mlx-lm's states, of which "normal" is content, and "tool" begins a call."""
     named = {"normal": CONTENT, "tool": CONTENT}
     transitions = {
         named.get(state, state): [
@@ -99,10 +97,9 @@ def by_states(
 
 
 class ReasoningSplit:
-    """Separates the tokens of one answer as they come. One per turn; not thread-safe.
+    """Separates one answer's tokens. Not thread-safe.
 
-    What might begin a marker is held back until that is decided. An answer without the header that should begin it is
-    content: the model does not write the format.
+    Possible markers are held back until decided. An answer without its header is content.
     """
 
     def __init__(self, of: ReasoningFormat, state: str) -> None:
@@ -110,13 +107,13 @@ class ReasoningSplit:
         self._state = state
         self._pending = PendingPieces()
         self._header: list[Piece] = []
-        """What came before the first marker."""
+        """Pieces before the first marker."""
         self.moved = state in (CONTENT, REASONING)
-        """There was a marker, be it in the prompt."""
+        """There was a marker, maybe in the prompt."""
         self._opens = True
         self._tokens = 0
         self.reasoning_tokens = 0
-        """Tokens of reasoning, markers and headers so far."""
+        """Tokens of reasoning, markers and headers."""
         self.in_reasoning = False
 
     @property
@@ -124,7 +121,7 @@ class ReasoningSplit:
         return self._state == REASONING
 
     def feed(self, data: bytes, *, visible: bool) -> list[Segment]:
-        """Take one token's bytes (special tokens are not visible) and return what is decided now."""
+        """Take one token's bytes (special tokens are not visible) and return what is decided."""
         before = self._state
         self._pending.add(Piece(self._tokens, data, visible), controlled([(data, not visible)]))
         self._tokens += 1
@@ -135,7 +132,7 @@ class ReasoningSplit:
         return segments
 
     def finish(self) -> list[Segment]:
-        """Return the rest: generation is over."""
+        """Return the rest, at the end of generation."""
         if self._state == BEGINNING:
             self._state = CONTENT
         segments = list(self._release(len(self._pending.raw)))
@@ -168,7 +165,7 @@ class ReasoningSplit:
         yield from self._release(len(raw))
 
     def _release(self, size: int) -> Iterator[Segment]:
-        """Take the first `size` pending bytes as what the present state says."""
+        """Take the first `size` pending bytes in the present state."""
         for piece in self._pending.take(size):
             if self._state in (CONTENT, REASONING):
                 yield Segment(self.is_reasoning, piece, opens=self._opens and bool(piece.data))

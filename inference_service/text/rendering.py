@@ -1,8 +1,7 @@
-"""Inputs as text: what the model's template makes of messages, and which parts of it may be special tokens.
+"""Inputs as text, by the model's template, and the special tokens in it.
 
-User text never parses as a special token unless asked. Where a message contains the spelling of one, it is marked with
-a Unicode noncharacter before rendering, so that after rendering the template's own special tokens and the user's
-look-alikes can be told apart; the marks are removed and the look-alikes are tokenized as ordinary text.
+User text never parses as a special token unless asked. Spellings in messages are marked with a Unicode noncharacter
+before rendering, to tell them from the template's own special tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,18 +22,17 @@ _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class Continuation(NamedTuple):
-    """What is added to a ledger, and how many bytes of it stay: all but what ends a chat and no turn within one."""
+    """An addition to a ledger, and the bytes of it that stay, without what only ends a chat."""
 
     kept: int
     addition: Rendered
 
 
 class Renderer:
-    """Renders inputs for one model. `template` is None where the model has none. Thread-safe.
+    """Renders inputs for one model. Thread-safe.
 
-    `checkpoints` says that they are wanted: finding them costs as much again as rendering a chat. What cannot fit twice
-    into `context_length` tokens is refused before work is spent on it (ContextExceeded); less may fit when it is
-    trimmed, and is counted. `reasoning` is how the model marks its reasoning, where it does.
+    `checkpoints` are optional, because finding them costs as much as rendering. Input longer than twice
+    `context_length` tokens is refused (ContextExceeded); shorter input may fit once trimmed.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class Renderer:
         self._checkpoints = checkpoints
 
     def text(self, text: str, *, parse_special: bool) -> Rendered:
-        """Return a raw prompt, behind the BOS where the tokenizer adds one (and the text does not bring it)."""
+        """Return a raw prompt, after the BOS if the tokenizer adds one (and the text does not have it)."""
         body = self.appended_text(text, parse_special=parse_special)
         prefix = self._tokenizer.prefix_ids
         start = Rendered(b"")
@@ -65,14 +63,12 @@ class Renderer:
         return body if prefix and begins_with_prefix else start + body
 
     def appended_text(self, text: str, *, parse_special: bool) -> Rendered:
-        """Return raw text that follows the ledger."""
         if parse_special:
             return self._rendered(text, "")
         self._check_length(text.encode())
         return Rendered(text.encode(), literal=self._tokenizer.has_special(text))
 
     def messages(self, chat: MessagesInput, *, generation_prompt: bool, parse_special: bool) -> Rendered:
-        """Return the whole chat; the generation prompt is what makes the model answer."""
         marked, mark = self._with_mark(chat, parse_special)
         text = self._template.render(marked, generation_prompt=generation_prompt)
         if not self._checkpoints:
@@ -84,15 +80,14 @@ class Renderer:
         return self._rendered(text, mark, checkpoints)
 
     def system_prefix(self, chat: MessagesInput, *, parse_special: bool, answered: bool = False) -> Rendered:
-        """Return what all chats with the system messages and tools of `chat` begin with, up to the first user's words.
-
-        That is new chats, or those that go on behind an answer. Empty where the template refuses to say.
+        """Return what all chats with the system messages and tools of `chat` begin with, up to the first user's words:
+        new ones, or those `answered`. Empty if the template refuses.
         """
         marked, mark = self._with_mark(chat, parse_special)
         return self._rendered(self._template.system_prefix(marked, answered=answered), mark)
 
     def opening(self, chat: MessagesInput, *, parse_special: bool) -> bytes:
-        """Return what the chat begins with before the first user's message; b"" if it is not known."""
+        """Return the chat's text before the first user's message; b"" if unknown."""
         marked, mark = self._with_mark(chat, parse_special)
         return self._rendered(self._template.opening(marked), mark).text
 
@@ -105,14 +100,13 @@ class Renderer:
         parse_special: bool,
         answered: bool = True,
     ) -> Continuation:
-        """Return what `chat` adds to a conversation that exists, behind a missing end of turn.
+        """Return what `chat` adds to a conversation, after a missing end of turn.
 
-        Rendered as what follows an answer in chats of stubs that go on with the new messages. A template that rewrites
-        what comes before (Qwen 3 drops earlier reasoning) is no hindrance: the ledger stays as it is. Only a stop token
-        at its end that history has not (`<|return|>`) is not kept. `answered` says that the ledger ends with what a
-        model generated; otherwise it may end with another message, or with what ends a chat.
+        Templates that rewrite earlier messages are no problem: the ledger stays, except for a stop token at its end
+        that history does not have (`<|return|>`). `answered`: the ledger ends with generated tokens; otherwise it may
+        end with another message, or with what ends a chat.
 
-        Raises FailedPrecondition where what is added depends on the conversation before, or is rendered before it.
+        Raises FailedPrecondition if the addition depends on earlier messages, or is rendered before them.
         """
         if not ledger.text:
             whole = self.messages(chat, generation_prompt=generation_prompt, parse_special=parse_special)
@@ -126,7 +120,7 @@ class Renderer:
             opening = len(_unmarked(each.text[: each.opening], mark))
             closing = self._rendered(each.closing, "")
             joint = join(ledger, following, opening, closing, answered=answered)
-            # What an ordinary text ends with may be in an opening by chance.
+            # Ordinary text may end like an opening by chance.
             if joint is not None and any(span.end <= joint.start for span in following.specials):
                 return Continuation(joint.kept, following.behind(joint.start))
             if first is None:
@@ -134,24 +128,23 @@ class Renderer:
                 kept, start = joint or Joint(len(before.text), 0)
                 first = Continuation(kept, following.behind(start))
             if answered and before is ledger:
-                break  # Nothing ended the answer, so it need not be found what did.
+                break  # nothing ended the answer
         assert first is not None, "FollowUps.all raises where it finds none"
         return first
 
     @property
     def user_turn(self) -> UserTurn | None:
-        """How the template goes on from an answer to the next user's message; None without a template."""
+        """How the template continues from an answer to a user's message."""
         return self._template.user_turn
 
     @cached_property
     def transient_stops(self) -> frozenset[int]:
-        """Stop tokens that the template leaves out once a conversation goes on; none without a template."""
+        """Stop tokens that the template drops in longer conversations."""
         return transient_stops(self._template, self._tokenizer)
 
     def encode(self, rendered: Rendered, start: int = 0, *, continues: bool = False) -> list[int]:
-        """Return tokens of the rendered text from byte `start` on, which is not inside a character or special token.
-
-        `continues` says that it follows other text, as in `Tokenizer.encode`.
+        """Return the text's tokens from byte `start`, which is not inside a character or special token; `continues` as
+        in `Tokenizer.encode`.
         """
         text = rendered.text
 
@@ -173,7 +166,7 @@ class Renderer:
         return token_ids
 
     def check_tokens(self, tokens: int) -> None:
-        """Raise ContextExceeded for a prompt of more tokens than are counted."""
+        """Raise ContextExceeded for more tokens than are counted."""
         if self._context_length is not None and self._most_tokens is not None and tokens > self._most_tokens:
             raise ContextExceeded(
                 f"the prompt has more than {self._most_tokens} tokens and the model's context holds "
@@ -187,7 +180,7 @@ class Renderer:
             self.check_tokens(self._most_tokens + 1)
 
     def _rendered(self, text: str, mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
-        """Return what a template made, without the mark, which special tokens of its own do not have."""
+        """Return a template's text without the mark, which its own special tokens do not have."""
         self._check_length(_unmarked(text, mark))
         parts, specials, at, size = [], [], 0, 0
         for start, end in [*self._tokenizer.special_spans(text), (len(text), len(text))]:
@@ -203,7 +196,7 @@ class Renderer:
         return Rendered(b"".join(parts), tuple(specials), literal=bool(mark), checkpoints=tuple(places))
 
     def _with_mark(self, chat: MessagesInput, parse_special: bool) -> tuple[MessagesInput, str]:
-        """Return the chat to render, and the mark that is in its spellings of special tokens; "" if there are none."""
+        """Return the chat with marks in spellings of special tokens, and the mark, or ""."""
         said = (chat.messages, chat.tools, chat.template_arguments)
         if parse_special or not any(map(self._tokenizer.has_special, jsontext.strings(said))):
             return chat, ""
@@ -213,7 +206,7 @@ class Renderer:
 
         def marked(value: Any) -> Any:
             if isinstance(value, str):
-                # Again and again, because a broken one may have hidden another. One character cannot be broken.
+                # Repeated, because a broken one may have hidden another; a single character cannot be broken.
                 while (broken := self._tokenizer.break_specials(value, mark)) != value:
                     value = broken
                 return value

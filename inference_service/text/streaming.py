@@ -1,4 +1,4 @@
-"""Bytes of tokens as they are generated: pending until it is decided what they are, then text."""
+"""Bytes of generated tokens, pending until decided, then text."""
 
 import codecs
 from collections import deque
@@ -10,7 +10,7 @@ _BETWEEN = "\n\n"
 
 
 class Piece(NamedTuple):
-    """Bytes of one token, or of a part of it. `token` counts from 0; special tokens are not `visible`."""
+    """Bytes of a token or a part of it. `token` counts from 0; special tokens are not `visible`."""
 
     token: int
     data: bytes
@@ -18,19 +18,19 @@ class Piece(NamedTuple):
 
 
 class PendingPieces:
-    """A queue of pieces that are not decided yet. `raw` are their bytes, in which markers are searched."""
+    """A queue of undecided pieces. Markers are searched in their bytes, `raw`."""
 
     def __init__(self) -> None:
         self._pieces: deque[Piece] = deque()
         self.raw = bytearray()
 
     def add(self, piece: Piece, raw: bytes) -> None:
-        """Append a piece that appears in `raw` as other bytes of the same length."""
+        """Append a piece that is other bytes of the same length in `raw`."""
         self._pieces.append(piece)
         self.raw += raw
 
     def take(self, size: int) -> list[Piece]:
-        """Remove and return the first `size` bytes as pieces; a piece that is cut keeps its rest in the queue."""
+        """Remove and return the first `size` bytes; a cut piece keeps its rest in the queue."""
         taken = []
         del self.raw[:size]
         while self._pieces and (size or not self._pieces[0].data):
@@ -43,11 +43,9 @@ class PendingPieces:
 
 
 class TextStream:
-    """Turns the bytes of tokens into text as they come: whole characters, up to the first stop string.
+    """Turns tokens' bytes into text: whole characters, up to the first stop string. One per turn; not thread-safe.
 
-    Stop strings match on text, wherever token boundaries lie: the one that is complete first counts, and of those
-    complete at the same place the longest. Text that might be the beginning of one is held back until it is decided.
-    One instance per turn; not thread-safe.
+    The stop string that is complete first matches, of several the longest. Possible beginnings are held back.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
@@ -57,10 +55,9 @@ class TextStream:
         self._sent = 0
         self._ends: list[int] = []
         self.matched: str | None = None
-        """The stop string that matched."""
 
     def feed(self, piece: bytes) -> str:
-        """Take one token's visible bytes (none for a special token) and return the text that is certain now."""
+        """Take one token's visible bytes and return decided text."""
         search_from = max(0, len(self._seen) - max((len(s) for _, s in self._stops), default=1) + 1)
         self._seen += piece
         self._ends.append(len(self._seen))
@@ -72,11 +69,11 @@ class TextStream:
         return self._send(len(self._seen) - held_back, final=False)
 
     def finish(self) -> str:
-        """Return the rest of the text, when generation ended otherwise than by a stop string."""
+        """Return the rest, if no stop string ended generation."""
         return "" if self.matched else self._send(len(self._seen), final=True)
 
     def tokens_before_stop(self) -> int:
-        """Return how many tokens lie wholly before the stop string that matched; all of them if none did."""
+        """Return the number of tokens wholly before the stop string; all if none matched."""
         return len(self._ends) if self.matched is None else sum(end <= self._sent for end in self._ends)
 
     def _send(self, end: int, *, final: bool) -> str:
@@ -86,11 +83,11 @@ class TextStream:
 
 
 class TextBlocks:
-    """Trims blocks of text that come in parts: no white space at their ends, an empty line between two of them."""
+    """Trims white space at the ends of text blocks, and puts an empty line between them."""
 
     def __init__(self) -> None:
         self.any = False
-        """Whether there was text."""
+        """There was text."""
         self.space = ""
         """White space that came last: the end of the block, or inside it if more text follows."""
         self._starts = self._separate = False

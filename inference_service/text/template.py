@@ -1,13 +1,10 @@
-"""A model's chat template: what it makes of chats, the moment it sees as the present, and what stub chats show of it.
+"""A model's chat template and its present time.
 
-Only the template knows what stands around and between messages, so that is found by rendering stubs: what two
-renderings have in common, the prompts that it makes of such chats have in common too. Where it refuses a stub, nothing
-is known, and nothing raised.
+What stands around messages is found by rendering stubs and comparing them; if the template refuses one, it stays
+unknown.
 
-Templates of Llama 3.2, GPT-OSS, Granite 3.3, Apertus and others put the date in front of a conversation. If it were the
-date of each rendering, everything behind it would be computed again the next day. So an agent's turns all see one
-moment, which is kept with its ledger as text: ISO 8601 with the offset from UTC, because a date that moves with the
-machine's time zone would change, too.
+Some templates (Llama 3.2, GPT-OSS, Granite 3.3, Apertus) begin with the date, and a new one would make all later KV
+useless. So an agent's turns see one time, kept with its ledger in ISO 8601, with the offset from UTC.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,23 +34,23 @@ ChatTemplate = Callable[..., str]
 
 
 class UserTurn(NamedTuple):
-    """What a template puts between an answer and the next question: `end` closes the answer, `header` follows it."""
+    """The template's text between an answer and the next question: `end` closes the answer, `header` follows."""
 
     end: bytes
     header: bytes
 
 
 class Template:
-    """A chat template, or the lack of one. Thread-safe."""
+    """A chat template, or none. Thread-safe."""
 
     def __init__(self, apply: ChatTemplate | None) -> None:
         self.apply = apply
 
     def render(self, chat: MessagesInput, *, generation_prompt: bool = False) -> str:
-        """Return a chat as text; the generation prompt is what makes the model answer.
+        """Return a chat as text, with a `generation_prompt` for an answer.
 
-        What the template refuses, or leaves out of what the system says, is rendered in another form that it takes.
-        Raises InvalidArgument where it takes none, and FailedPrecondition where there is no template.
+        If the template refuses it, or leaves out system messages, another form is rendered. Raises InvalidArgument if
+        none works, and FailedPrecondition without a template.
         """
         if self.apply is None:
             raise FailedPrecondition("this model has no chat template; send prompt or append.text instead of messages")
@@ -78,10 +75,8 @@ class Template:
         raise InvalidArgument("messages", f"the model's chat template refuses them: {refusal}") from refusal
 
     def system_prefix(self, chat: MessagesInput, *, answered: bool = False) -> str:
-        """Return what all chats with the system messages and tools of `chat` begin with; "" if it is not known.
-
-        That is these messages and tools, and what the template puts between them and the first user's words: of chats
-        that are a question, or of those that go on once it is `answered`.
+        """Return what all chats with the system messages and tools of `chat` begin with, up to the first user's words;
+        "" if unknown. Chats that are `answered` may begin differently.
         """
         system = system_messages(chat)
         stubs = ({"role": "user", "content": question} for question in _QUESTIONS)
@@ -95,22 +90,20 @@ class Template:
         return common_prefix(one, other) if one != other else ""
 
     def system_prefix_length(self, chat: MessagesInput, text: str) -> int:
-        """Return how many characters of `text`, a rendering of `chat`, are its system prefix; 0 if it is not known.
-
-        Only a chat that has system messages or tools is worth it. White space at the end is left out: the tokens of a
-        run of it depend on what follows.
+        """Return the length of the system prefix in `text`, a rendering of `chat`; 0 if unknown, or without system
+        messages and tools. White space at the end is left out, because its tokens depend on what follows.
         """
         if not system_messages(chat) and not chat.tools:
             return 0
         prefix = self.system_prefix(chat).rstrip()
-        # A template may put the system message elsewhere once the chat is longer, or leave out what the user says.
+        # Templates may move the system message in longer chats, or leave out what the user says.
         return len(prefix) if text.startswith(prefix) else 0
 
     def generation_prompt_start(self, chat: MessagesInput, text: str) -> int:
-        """Return how many characters of `text`, a rendering of `chat`, stand before its generation prompt.
+        """Return the start of the generation prompt in `text`, a rendering of `chat`; 0 if there is none or it is
+        unknown.
 
-        0 if there is none or it isn't known. It may differ from what the template makes of the answer once that is
-        history (`<think>`).
+        It may differ from the answer's beginning in history (`<think>`).
         """
         try:
             without = self.render(chat)
@@ -120,7 +113,7 @@ class Template:
 
     @cached_property
     def user_turn(self) -> UserTurn | None:
-        """How the template goes on from an answer to the next user's message; None where stubs do not show it."""
+        """How the template continues from an answer to a user's message; None if stubs do not show it."""
         said = ({"role": "user", "content": _QUESTIONS[0]}, {"role": "assistant", "content": _ANSWER})
         try:
             answered = self.render(MessagesInput(said))
@@ -136,16 +129,15 @@ class Template:
         return UserTurn(end.encode(), between[len(end) :].encode())
 
     def opening(self, chat: MessagesInput) -> str:
-        """Return the system prefix without the header of the user's message; "" if it is not known.
-
-        The header stays where the template puts the system prompt between it and the user's words.
+        """Return the system prefix without the header of the user's message, unless the template puts the system prompt
+        after that; "" if unknown.
         """
         header = self.user_turn.header.decode() if self.user_turn is not None else ""
         return self.system_prefix(chat).removesuffix(header)
 
 
 def _has_all(text: str, said: Sequence[str]) -> bool:
-    """Return whether all of these are in a text, one after the other."""
+    """Return whether a text has all of these, in order."""
     at = 0
     for each in said:
         if (found := text.find(each, at)) < 0:
@@ -155,23 +147,22 @@ def _has_all(text: str, said: Sequence[str]) -> bool:
 
 
 def common_prefix(one: str, other: str) -> str:
-    """Return what both texts begin with."""
     shorter = min(len(one), len(other))
     return one[: next((at for at in range(shorter) if one[at] != other[at]), shorter)]
 
 
 def system_messages(chat: MessagesInput) -> tuple[Mapping[str, Any], ...]:
-    """Return the system messages that a chat begins with."""
+    """Return the chat's leading system messages."""
     return tuple(takewhile(lambda message: message.get("role") in SYSTEM_ROLES, chat.messages))
 
 
 def present_moment() -> str:
-    """Return the present, to the second, in ISO 8601."""
+    """Return the present time, to the second, in ISO 8601."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def parse_moment(field: str, moment: str) -> str:
-    """Return a moment in the form that is kept. Raises InvalidArgument, which names `field`."""
+    """Return a time in the form that is kept. Raises InvalidArgument for `field`."""
     try:
         return datetime.fromisoformat(moment).replace(microsecond=0).isoformat()
     except ValueError as error:
@@ -180,8 +171,8 @@ def parse_moment(field: str, moment: str) -> str:
 
 @contextmanager
 def rendering_at(moment: str) -> Iterator[None]:
-    """Render in this context as if it were `moment`; empty: at the present. transformers has no argument for it."""
-    setattr(chat_template_utils, "datetime", _Clock)  # noqa: B010 - it is not a name that transformers exports
+    """Render as if at `moment`, or empty, at present; transformers has no argument for it."""
+    setattr(chat_template_utils, "datetime", _Clock)  # noqa: B010 - transformers does not export the name
     token = _moment.set(datetime.fromisoformat(moment) if moment else None)
     try:
         yield
@@ -190,9 +181,8 @@ def rendering_at(moment: str) -> Iterator[None]:
 
 
 class _Clock(datetime):
-    """What transformers reads the time of `strftime_now` from."""
+    """transformers' clock for `strftime_now`."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Any:
-        """Return the moment that was set for this rendering, or else the present."""
         return _moment.get() or datetime.now(tz)

@@ -1,7 +1,7 @@
-"""Tokens and bytes: encoding that user text cannot break out of, exact decoding, and where a text may be cut.
+"""Encoding that user text cannot break out of, exact decoding, and cuts that keep tokens.
 
-Works on a Hugging Face fast tokenizer. All methods are thread-safe (the underlying encoders are not mutated), and
-encoding lets go of the GIL (`encode_batch`: 200K characters stall other threads for 4 ms, `encode` for 71).
+Works on a Hugging Face fast tokenizer. Thread-safe. Encoding releases the GIL (`encode_batch`: 200K characters stall
+other threads for 4 ms, `encode` for 71).
 """
 
 import hashlib
@@ -17,18 +17,18 @@ import tokenizers.models
 from inference_service.text.vocabulary import LeastTokens, token_pieces
 
 _LEAD = "\x01"
-"""No token but its own byte's has it, so that no token goes from it into the text behind it."""
+"""Only its own byte's token has it, so no token spans it and the text after it."""
 _BEFORE_SPACE = re.compile(r"([^ ])(?= )")
 _PART = 1 << 16
-"""Characters that are tokenized at once: of millions, what tokenizing keeps of each would be gigabytes."""
+"""Characters tokenized at once: of millions, tokenizing would keep gigabytes."""
 _WINDOWS = (2048, 1362)
-"""Characters before a cut that are looked at, twice. Where both agree, it is not the window's beginning that made the
-boundary: their difference is no multiple of three, by which digits are grouped."""
+"""Two windows before a cut. If both agree, the boundary does not depend on the window: their difference is no multiple
+of three, by which digits are grouped."""
 _LOOKAHEAD = 256
 
 
 class Tokenizer:
-    """A model's tokenizer. Raises ValueError where what a token stands for depends on its neighbours."""
+    """A model's tokenizer. Raises ValueError if tokens depend on their neighbours."""
 
     def __init__(self, backend: tokenizers.Tokenizer, eos_ids: Iterable[int]) -> None:
         self.hash = hashlib.sha256(backend.to_str().encode()).hexdigest()
@@ -43,7 +43,7 @@ class Tokenizer:
         self._pieces = token_pieces(backend)
         self.vocab_size = len(self._pieces)
         self.byte_ids = {piece[0]: i for i, piece in enumerate(self._pieces) if len(piece) == 1 and i not in added}
-        """Tokens that stand for a single byte, by that byte."""
+        """Tokens of a single byte, by byte."""
         self._cuts = _Cuts(self._parsing, added, self._pieces)
         self._least_tokens = LeastTokens(backend, self._pieces, self.byte_ids)
         before = backend.encode("a", add_special_tokens=True).ids
@@ -55,36 +55,36 @@ class Tokenizer:
         special = next(iter(self._specials), "")
         behind = self.decode(self.encode(f"{special}a", parse_special=True))
         self.space_after_special = bool(self._lead) and behind == f"{special} a".encode()
-        """Whether text behind a special token gets the space that SentencePiece tokenizers put before a text."""
+        """Text after a special token gets SentencePiece's leading space."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return what a token stands for, a special token spelled out; b"" for ids that the tokenizer does not know."""
+        """Return a token's bytes, special tokens spelled out; b"" for unknown ids."""
         return self._pieces[token_id] if token_id < len(self._pieces) else b""
 
     def pieces(self, token_ids: Iterable[int]) -> list[bytes]:
-        """Return `token_bytes` of each; `token_ids` may be an array [tokens]."""
+        """Return each token's bytes; `token_ids` may be an array [tokens]."""
         token_ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else tuple(token_ids)
         try:
-            return [*map(self._pieces.__getitem__, token_ids)]  # A long context's tokens, at each turn.
+            return [*map(self._pieces.__getitem__, token_ids)]  # fast for a long context at each turn
         except IndexError:
             return [self.token_bytes(i) for i in token_ids]
 
     def decode(self, token_ids: Iterable[int]) -> bytes:
-        """Return the bytes that the tokens stand for, special tokens spelled out."""
+        """Return the tokens' bytes, special tokens spelled out."""
         return b"".join(self.pieces(token_ids))
 
     def special_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the character ranges of `text` that parse as special tokens."""
+        """Return the character ranges that parse as special tokens."""
         return [match.span() for match in self._special_pattern.finditer(text)]
 
     def break_specials(self, text: str, mark: str) -> str:
-        """Return `text` with a mark behind the first character of each special token that has more than one."""
+        """Return `text` with a mark after the first character of each longer special token."""
         return self._special_pattern.sub(
             lambda found: found[0] if len(found[0]) == 1 else f"{found[0][0]}{mark}{found[0][1:]}", text
         )
 
     def has_special(self, text: str) -> bool:
-        """Return whether a special token is spelled somewhere in `text`."""
+        """Return whether `text` spells a special token somewhere."""
         return self._special_pattern.search(text) is not None
 
     def is_special(self, text: bytes) -> bool:
@@ -92,17 +92,15 @@ class Tokenizer:
         return text.decode(errors="replace") in self._specials
 
     def special_id(self, text: str) -> int:
-        """Return the id of the special token spelled `text`."""
         return self._specials[text]
 
     def encode(
         self, text: str, *, parse_special: bool, continues: bool = False, enough: int | None = None
     ) -> list[int]:
-        """Return the tokens of `text`, without any BOS. Special tokens in it are parsed, or taken as ordinary text.
+        """Return the tokens of `text`, without BOS. Special tokens are parsed, or taken as ordinary text.
 
-        `continues` says that other text stands before it: SentencePiece tokenizers, which put a space before whatever
-        they get, then put none. A long text is tokenized in parts, and no further where there are more tokens than
-        `enough`.
+        `continues`: other text precedes, so SentencePiece adds no space. Long texts are tokenized in parts, up to more
+        than `enough` tokens.
         """
         token_ids: list[int] = []
         for part in self._cuts.parts(text, parse_special=parse_special):
@@ -122,16 +120,16 @@ class Tokenizer:
         return list(encoder.encode_batch([text], add_special_tokens=False)[0].ids)
 
     def pre_token_boundary(self, before: str, after: str) -> int:
-        """Return the last place in `before` at which whole tokenization of `before + after` must also split, or 0."""
+        """Return the last place in `before` where whole tokenization must also split, or 0."""
         return self._cuts.last(before, after)
 
     def certainly_exceeds(self, text: bytes, tokens: int) -> bool:
-        """Return whether `text` has more tokens than that, without tokenizing it; False where that isn't known."""
+        """Return whether `text` has more tokens, without tokenizing it; False if unknown."""
         return self._least_tokens.exceed(text, tokens)
 
 
 class _Cuts:
-    """Finds where a text can be cut so that its parts have the tokens of the whole. Thread-safe."""
+    """Finds cuts whose parts have the whole text's tokens. Thread-safe."""
 
     def __init__(
         self, encoder: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken], pieces: Iterable[bytes]
@@ -142,15 +140,14 @@ class _Cuts:
         self._strips = any(token.lstrip or token.rstrip for token in added.values())
         spaced = (piece.decode(errors="replace") for piece in pieces if b" " in piece[1:])
         self._before_spaces = frozenset({" ", *(char for piece in spaced for char in _BEFORE_SPACE.findall(piece))})
-        """The characters that some token has before a space, and the space, which a run of spaces may have."""
+        """Characters before a space in some token, and the space, for runs of spaces."""
 
     def last(self, before: str, after: str) -> int:
-        """Return the last character of `before` at which whole tokenization of `before + after` must split; 0 for none.
+        """Return the last character of `before` where whole tokenization of `before + after` must split, or 0.
 
-        A token of ordinary text never crosses a pre-token's end, so cutting there and going on gives the same tokens
-        as tokenizing whole; provided that what is before the cut splits the same way without what is behind it (runs
-        of spaces may not: Llama 3 and GPT-4 split the last one off where a word follows). Where nothing splits, as in
-        SentencePiece tokenizers, it is before a space that no token has behind that character.
+        No ordinary token crosses a pre-token's end, if the text before the cut splits the same way without the rest
+        (runs of spaces may not: Llama 3 and GPT-4 split off the last one before a word). If nothing splits, as in
+        SentencePiece, it is before a space that no token has after that character.
         """
         text = before + after
         spans = self._pre_tokens(text)
@@ -162,10 +159,7 @@ class _Cuts:
         return 0
 
     def parts(self, text: str, *, parse_special: bool) -> Iterator[str]:
-        """Yield the text in parts of bounded length, whose tokens are those of the whole.
-
-        Longer parts are what cannot be cut: a word, or a text without spaces where only spaces are boundaries.
-        """
+        """Yield parts with the whole's tokens, of bounded length unless they cannot be cut, such as a word."""
         start = 0
         while len(text) - start > 2 * _PART:
             cut = self._cut(text, start, parse_special)
@@ -181,7 +175,7 @@ class _Cuts:
         return len(text)
 
     def _place(self, text: str, first: int, target: int, parse_special: bool) -> int | None:
-        """Return the last boundary between two places, seen from the first. Before a special token is one, too."""
+        """Return the last boundary between two places, seen from the first; also before a special token."""
         last = target + _LOOKAHEAD
         specials = [*self._specials.finditer(text, first, last)] if parse_special else []
         if specials:
@@ -190,7 +184,7 @@ class _Cuts:
         return first + self.last(text[first:target], text[target:last]) or None
 
     def _before_a_space(self, text: str, start: int, end: int, last: int) -> int:
-        """Return the last place up to `last` inside a pre-token that no token can span; 0 for none."""
+        """Return the last place up to `last` inside a pre-token that no token can span, or 0."""
         for at in range(last, start, -1):
             if text[at : at + 1] != " " or text[at - 1] in self._before_spaces:
                 continue
@@ -199,7 +193,7 @@ class _Cuts:
         return 0
 
     def _pre_tokens(self, text: str) -> list[tuple[int, int]]:
-        """Return character ranges that are tokenized apart. Added tokens are taken out of the text before all else."""
+        """Return character ranges that are tokenized apart, after taking out added tokens."""
         spans, at = [], 0
         for match in self._added.finditer(text):
             spans += self._ordinary_pre_tokens(text, at, match.start())
@@ -208,7 +202,7 @@ class _Cuts:
         return spans + self._ordinary_pre_tokens(text, at, len(text))
 
     def _ordinary_pre_tokens(self, text: str, start: int, end: int) -> list[tuple[int, int]]:
-        """Return those of normalized text: Gemma has no spaces any more when its pre-tokenizer splits at spaces."""
+        """Return ranges of normalized text: Gemma's has no spaces when its pre-tokenizer splits at spaces."""
         normalizer, pre_tokenizer = self._encoder.normalizer, self._encoder.pre_tokenizer
         if start == end or pre_tokenizer is None:
             return [(start, end)] * (end > start)
@@ -221,7 +215,7 @@ class _Cuts:
 
 
 def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]) -> tokenizers.Tokenizer:
-    """Return a tokenizer over the same vocabulary, of which one copy is enough; it neither pads nor truncates."""
+    """Return a tokenizer over the same vocabulary that neither pads nor truncates; one copy is enough."""
     encoder = tokenizers.Tokenizer(backend.model)
     encoder.normalizer = backend.normalizer
     encoder.pre_tokenizer = backend.pre_tokenizer
@@ -234,14 +228,14 @@ def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.Added
         encoder.no_padding()
         encoder.no_truncation()
     if isinstance(encoder.model, tokenizers.models.BPE):
-        # Each thread would remember 10,000 words, 5 MB, and keep them when the model is unloaded. Without them 54K
-        # characters take 17 ms instead of 14 (Llama 3.1; measured once, no benchmark has it).
+        # Each thread would cache 10,000 words, 5 MB, even after the model is unloaded. Without, 54K characters take 17
+        # ms instead of 14 (Llama 3.1).
         encoder.model._resize_cache(0)
     return encoder
 
 
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return what finds the longest of the texts, if any: a tree, since thousands one by one take microseconds."""
+    """Match the longest of the texts by a tree, since thousands one by one take microseconds."""
     tree: dict[str, Any] = {}
     for text in filter(None, texts):
         node = tree

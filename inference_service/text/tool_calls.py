@@ -1,4 +1,4 @@
-"""How a model writes tool calls, and their parsing."""
+"""How a model writes tool calls, and parsing them."""
 
 import json
 import secrets
@@ -22,7 +22,7 @@ _PARSER_ERRORS = (
     RecursionError,
     MemoryError,
 )
-"""Raised by parsers for text that is no call, which most take apart without a check."""
+"""Raised for text that is no call, which most parsers take apart unchecked."""
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -31,9 +31,9 @@ Tools = Sequence[Mapping[str, Any]]
 class CallSyntax:
     """How one model writes calls: `start`, what `parse` understands, `end`. Pure; any thread.
 
-    Without an `end`, a call goes to the end of the turn; without a `form`, it cannot be held to a grammar. `parse` gets
-    the text between the markers and the definitions of tools or None; it returns a call or a list, objects with name,
-    arguments and perhaps id, and raises where there is none.
+    Without an `end`, a call goes to the end of the turn; without a `form`, it has no grammar. `parse` gets the text
+    between markers, and tools or None; it returns a call or a list, objects with name, arguments and perhaps id, or
+    raises.
     """
 
     name: str
@@ -47,10 +47,10 @@ class CallSyntax:
             raise ValueError("calls need a marker that they start with")
 
     def calls(self, text: bytes, tools: Tools = (), taken_ids: Collection[str] = ()) -> list[ToolCall]:
-        """Return the calls that `text`, from between the markers, spells; none unless all of it makes sense.
+        """Return the calls in `text` between markers; none unless all of it parses.
 
-        A call keeps the model's id for it, unless that is one of `taken_ids`. Some parsers take quadratic time for a
-        text that repeats the beginning of a call (mlx-lm's for Gemma 4: seconds for 16 KB).
+        A call keeps the model's id unless it is in `taken_ids`. Some parsers take quadratic time for repeated
+        beginnings (mlx-lm's for Gemma 4: seconds for 16 KB).
         """
         try:
             parsed = self.parse(text.decode(errors="replace"), [dict(tool) for tool in tools] or None)
@@ -62,7 +62,7 @@ class CallSyntax:
         return found
 
     def _checked(self, call: Mapping[str, Any], taken_ids: Collection[str]) -> ToolCall:
-        """Raise one of _PARSER_ERRORS, or InvalidArgument."""
+        """Raises one of _PARSER_ERRORS, or InvalidArgument."""
         name, given = call["name"], call.get("id")
         arguments = jsontext.object_or_text(call.get("arguments") or {})
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)

@@ -1,8 +1,7 @@
-"""What each token of a vocabulary stands for, in bytes, and how few tokens a text can have for that.
+"""The bytes of each token, and a lower bound of a text's tokens.
 
-A token's bytes must not depend on its neighbours: a ledger's text is the bytes of its tokens, one after the other. All
-decoders that are known here have that property but for a text's first token, of which some strip a space; a tokenizer
-with any other is refused when its model is loaded.
+A token's bytes must not depend on its neighbours, since a ledger's text is the bytes of its tokens. Known decoders
+fulfil that, except for a space at a text's beginning; other tokenizers are refused when the model is loaded.
 """
 
 import json
@@ -18,22 +17,20 @@ import tokenizers.models
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SAMPLE = 512
-"""Tokens that are decoded one behind the other to see whether their pieces are what the decoder makes of them."""
+"""Tokens decoded together, to compare with their pieces."""
 _WINDOW = 1 << 18
-"""Bytes that are looked at in one go for a lower bound of tokens."""
+"""Bytes processed at once for a lower bound."""
 _TEXT_BYTES = frozenset((*range(0xC0), *range(0xC2, 0xF5)))
-"""Those that UTF-8 has."""
+"""UTF-8's."""
 _LOSSLESS = frozenset(("ByteLevel", "Digits", "Metaspace"))
 _PARTS = ("decoders", "normalizers", "pretokenizers")
 
 
 def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
-    """Return the bytes of each token, by id; b"" for ids without a token.
+    """Return each token's bytes by id; b"" for ids without a token. Raises ValueError if the decoder is unknown.
 
-    Special tokens stand for their spelling. Other added tokens go through the decoder as all tokens do: Gemma has runs
-    of spaces among them, spelled with U+2581. Only a byte-level decoder takes them as they are: it would read "naïve"
-    as stand-ins for bytes, and give a text that is no UTF-8. Raises ValueError where the decoder does not say
-    what a token stands for.
+    Special tokens are spelled out. Other added tokens go through the decoder, such as Gemma's runs of spaces, spelled
+    with U+2581, except a byte-level one, which would read "naïve" as stand-ins for bytes.
     """
     steps = _steps(backend.decoder)
     kinds = [step["type"] for step in steps]
@@ -58,14 +55,14 @@ def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
 
 
 class LeastTokens:
-    """A lower bound on how many tokens a text has, for tokenizers whose tokens spell their text.
+    """A lower bound of tokens, for tokenizers whose tokens spell their text.
 
-    From any place one token leads at most as far as the longest token of the vocabulary that begins with the two bytes
-    there. Leading that far again and again passes the text in no more tokens than any tokenization of it has.
+    One token leads at most as far as the longest that begins with the same two bytes; leading so far repeatedly passes
+    a text in no more tokens than any tokenization has.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, pieces: Sequence[bytes], byte_ids: Iterable[int]) -> None:
-        """`pieces` are what tokens stand for, by id; `byte_ids` the bytes that have a token of their own."""
+        """`pieces` are tokens' bytes by id; `byte_ids` the bytes with a token of their own."""
         steps = _steps(backend.normalizer)
         self._composes = any(step["type"] == "NFC" for step in steps)
         self._known = set(byte_ids) >= _TEXT_BYTES and _spells(backend, steps)
@@ -77,7 +74,7 @@ class LeastTokens:
                     self._longest[pair] = max(self._longest[pair], len(piece))
 
     def exceed(self, text: bytes, limit: int) -> bool:
-        """Return whether all tokenizations of the text have more than `limit` tokens; False where it isn't known."""
+        """Return whether all tokenizations have more than `limit` tokens; False if unknown."""
         if not self._known or len(text) <= limit:
             return False
         if self._composes:
@@ -100,7 +97,7 @@ class LeastTokens:
 
 
 def _steps(component: Any) -> list[Any]:
-    """Return the parts of a decoder, normalizer or pre-tokenizer as JSON objects, in order."""
+    """Return the parts of a decoder, normalizer or pre-tokenizer as JSON objects."""
 
     def flattened(step: Any) -> list[Any]:
         parts = next((step[name] for name in _PARTS if name in step), None)
@@ -112,10 +109,10 @@ def _steps(component: Any) -> list[Any]:
 def _as_decoded(
     backend: tokenizers.Tokenizer, pieces: list[bytes], token_ids: list[int], added: Container[int]
 ) -> bool:
-    """Return whether decoding tokens gives what their pieces give, but for a space at the beginning."""
+    """Return whether decoding gives the tokens' pieces, except for a space at the beginning."""
     sample = [i for i in token_ids[:: max(1, len(token_ids) // _SAMPLE)] if i not in added]
     sample = [i for i in sample if pieces[i].decode(errors="ignore").encode() == pieces[i]]
-    sample = [*[i for i in sample if pieces[i].startswith(b" ")][:1], *sample]  # A text does not begin inside a word.
+    sample = [*[i for i in sample if pieces[i].startswith(b" ")][:1], *sample]  # no text begins inside a word
     expected = b"".join(pieces[i] for i in sample).decode()
     decoded = backend.decode(sample, skip_special_tokens=False)
     return decoded in (expected, expected.removeprefix(" "))
@@ -127,14 +124,14 @@ def _piece_decoder(backend: tokenizers.Tokenizer, steps: list[Any], kinds: list[
     if kinds and (replacements := _sentence_piece(steps)) is not None:
         return partial(_from_sentence_piece, replacements, "ByteFallback" in kinds)
     if kinds == ["WordPiece"]:
-        return lambda token: backend.decoder.decode(["a", token])[1:].encode()  # As it is behind another word.
+        return lambda token: backend.decoder.decode(["a", token])[1:].encode()  # as after another word
     if not kinds and isinstance(backend.model, tokenizers.models.WordLevel):
-        return lambda token: f" {token}".encode()  # Without a decoder, tokens are joined by spaces.
+        return lambda token: f" {token}".encode()  # without a decoder, spaces join tokens
     return None
 
 
 def _sentence_piece(steps: list[Any]) -> list[tuple[str, str]] | None:
-    """Return what is replaced in each token; None where that is not all that the decoder does."""
+    """Return the replacements in each token; None if the decoder does more."""
     replacements, fused = [], False
     for step in steps:
         match step:
@@ -147,14 +144,14 @@ def _sentence_piece(steps: list[Any]) -> list[tuple[str, str]] | None:
             case {"type": "Fuse"}:
                 fused = True
             case {"type": "Strip", "stop": 0} if fused:
-                pass  # Of the text's beginning.
+                pass  # for the text's beginning
             case _:
                 return None
     return replacements
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return the printable stand-ins that byte-level BPE (GPT-2) uses for the 256 bytes."""
+    """Return GPT-2's printable stand-ins for the 256 bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
@@ -167,7 +164,7 @@ def _from_byte_level(token: str) -> bytes:
     try:
         return bytes(_BYTE_LEVEL[char] for char in token)
     except KeyError:
-        return token.encode()  # An added token, which is no stand-in.
+        return token.encode()  # an added token
 
 
 def _from_sentence_piece(replacements: list[tuple[str, str]], byte_fallback: bool, token: str) -> bytes:

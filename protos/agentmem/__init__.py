@@ -1,23 +1,21 @@
-"""The contract of Agentmem, the client of its gateway, and the little that both ends must share.
+"""The contract of Agentmem, its client, and what clients and services share.
 
     from agentmem import Client
 
-`agentmem.client` is the client, and what it exports is here, too; it is imported when it is asked for. `agentmem.v1`
-holds the protos and their stubs. `agentmem.process` is what every service's process has, `agentmem.kv` what worker and
-store share of an agent's memory. Beside them is what clients and services share: `addresses`, `channels`, `tracing` and
-`retries` of calls, `rpcs` with their options; `errors`, `validation` and `limits` of what callers give, `diagnostics`
-of files that people write; `paging`, `conversations` by content, `jsontext` and `jsonsize`, `words`, `sizes` and
-`console` for what is shown; `layout` of a data directory, and `extras` of the package.
+`client` is the client, whose exports are here, too; `v1` the protos and their stubs; `process` what every service
+needs; `kv` what worker and store share. Calls: `addresses`, `channels`, `tracing`, `retries`, `rpcs`. Requests:
+`errors`, `validation`, `limits`, `paging`, `conversations`, `jsontext`, `jsonsize`. People: `diagnostics` of files,
+`words`, `sizes`, `console`. The installation: `layout` of a data directory, `extras` of the package.
 """
 
-TYPE_CHECKING = False  # what type checkers take for true, without an import of typing
+TYPE_CHECKING = False  # type checkers take it for true, without an import of typing
 
 if TYPE_CHECKING:
     from agentmem.client import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> object:
-        """Return what the client exports, all of it classes; modules of this package are asked for here first, too."""
+        """Import the client when one of its names is used; all are classes. Modules are looked up here first, too."""
         if name[:1].isupper():
             from agentmem import client
 

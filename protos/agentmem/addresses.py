@@ -1,4 +1,4 @@
-"""TCP addresses as text. Imports little: the client and small commands take them, too."""
+"""TCP addresses as text. Imports little, because small commands use it."""
 
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -14,12 +14,12 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def offset(self, by: int) -> "Address":
-        """The same host at a later port; port 0 (any) stays 0."""
+        """Return the same host at a later port; port 0 (any) stays 0."""
         return self._replace(port=self.port + by if self.port else 0)
 
 
 def parse_address(text: str) -> Address:
-    """ "host:port" as an Address; port 0 asks for any. Raises ValueError."""
+    """Parse "host:port"; port 0 means any. Raises ValueError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -31,7 +31,7 @@ def parse_address(text: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine only, by its text: names other than localhost are not looked up."""
+    """Return whether `host` is this machine; names other than localhost are not looked up."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,6 @@
-"""Channels between the processes and to a gateway: credentials (keys, TLS), limits, keepalive, tracing.
+"""Channels between processes and to a gateway: credentials (keys, TLS), limits, keepalive, tracing.
 
-Both ends take the same options from here, so that message sizes and keepalive agree. The authority is one that every
-HTTP/2 server accepts.
+Both ends take their options from here, so that message sizes and keepalive agree.
 """
 
 from __future__ import annotations
@@ -20,31 +19,27 @@ from agentmem import tracing
 
 @dataclass(frozen=True)
 class ClientTls:
-    """How a client knows the server, and shows who it is itself. All PEM.
-
-    Without `ca` the authorities are those that gRPC ships with; `cert` and `key` go together.
-    """
+    """TLS of a client: authorities, certificate and key, all PEM. Without `ca` gRPC's own authorities are used."""
 
     ca: bytes | None = None
     cert: bytes | None = None
     key: bytes | None = field(default=None, repr=False)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """As gRPC takes them."""
         return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
 
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Ledgers of a few hundred thousand tokens fit; KV never travels in one message."""
+"""Enough for ledgers of a few hundred thousand tokens; KV is sent in pieces."""
 
 MAX_METADATA_BYTES = 16 * 1024
-"""Of one call, all names and values together; a call with more is refused. grpc's 8 KiB are W3C's baggage alone."""
+"""Limit for one call: W3C baggage alone may take gRPC's default of 8 KiB."""
 
 IDLE_SECONDS = 600.0
-"""How long a channel to a node stays without being asked for: many times what most calls take."""
+"""A node's channel is closed after this time without a call."""
 
 _LAST_CALL_SECONDS = 86_400.0
-"""How long a call may still take on a channel that is closed for that: a workflow run may be followed on it."""
+"""Limit for calls on a channel that is being closed, such as following a workflow run."""
 
 _T = TypeVar("_T")
 
@@ -55,14 +50,14 @@ _COMMON: list[tuple[str, int | str]] = [
     ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),  # between the two, grpc refuses at random
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Without it a ping's answer is waited for a minute, whatever keepalive says (gRPC 1.85): the shorter one counts.
+    # Without it gRPC (1.85) waits a minute for a ping's answer, whatever keepalive says.
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
 SERVER_OPTIONS: list[tuple[str, int | str]] = [
     *_COMMON,
-    # A client that vanished without closing is noticed by our pings; a client that pings as often as ours is welcome.
+    # Our pings notice a client that vanished; a client may ping as often as we do.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.so_reuseport", 0),
@@ -70,32 +65,31 @@ SERVER_OPTIONS: list[tuple[str, int | str]] = [
 
 CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     *_COMMON,
-    # A peer that was restarted is found again at once.
+    # Reconnect at once to a peer that was restarted.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # This is how long an attempt may take, whatever its name says; 100 ms are too few for a busy machine.
+    # The limit for one attempt, whatever its name says; 100 ms are too few for a busy machine.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 
 NODE_OPTIONS: dict[str, int | str] = {
-    # A node that has vanished, or hangs, is noticed within ten seconds, as long as its lease lasts.
+    # A dead node is noticed within ten seconds, the length of its lease.
     "grpc.keepalive_time_ms": 5_000,
     "grpc.keepalive_timeout_ms": 5_000,
     "grpc.http2.ping_timeout_ms": 5_000,
 }
-"""Of channels between the nodes of a cluster."""
 
 DOOR_OPTIONS: dict[str, int | str] = {**NODE_OPTIONS, "grpc.http2.min_ping_interval_without_data_ms": 2_500}
-"""Of a server that such channels connect to."""
+"""For servers that other nodes call."""
 
 
 def connect(
     target: str, *, key: str = "", tls: ClientTls | None = None, options: Mapping[str, int | str] | None = None
 ) -> grpc.aio.Channel:
-    """A channel to `target` ("unix:/path" or "host:port"). It connects, and reconnects, by itself.
+    """Return a channel to `target` ("unix:/path" or "host:port"), which connects and reconnects by itself.
 
-    Its calls carry the request that they are made for (`agentmem.tracing`), and show `key`, if there is one. Without
-    `tls` a key goes in clear text. `options` go before CLIENT_OPTIONS.
+    Its calls carry the current trace and `key`, which without `tls` is in clear text. `options` override
+    CLIENT_OPTIONS.
     """
     given = {**dict(CLIENT_OPTIONS), **(options or {})}
     if target.startswith("unix:"):
@@ -109,7 +103,7 @@ def connect(
 
 @asynccontextmanager
 async def closing_stream(call: grpc.aio.UnaryStreamCall[Any, _T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """Iterate a server stream so that leaving early cancels it; without that the server streams for ever."""
+    """Iterate a server stream, and cancel it on leaving, or it would stream for ever."""
     try:
         yield call.__aiter__()
     finally:
@@ -117,10 +111,7 @@ async def closing_stream(call: grpc.aio.UnaryStreamCall[Any, _T]) -> AsyncIterat
 
 
 class ChannelsByAddress:
-    """Channels to nodes of a cluster, made by `connect` when one is first asked for. Event loop only.
-
-    One that was not asked for in IDLE_SECONDS is closed at the next call of `to`: its node may be gone for good.
-    """
+    """Channels to nodes, made when first used, and closed after IDLE_SECONDS without use. Event loop only."""
 
     def __init__(self, connect: Callable[[str], grpc.aio.Channel]) -> None:
         self._connect = connect
@@ -128,7 +119,6 @@ class ChannelsByAddress:
         self._closing: set[asyncio.Task[None]] = set()
 
     def to(self, address: str) -> grpc.aio.Channel:
-        """Return the channel to an address."""
         now = time.monotonic()
         channel = self._used[address][0] if address in self._used else self._connect(address)
         self._used[address] = channel, now
@@ -139,7 +129,6 @@ class ChannelsByAddress:
         return channel
 
     async def close(self) -> None:
-        """Close all, at once."""
         for closing in self._closing:
             closing.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
@@ -147,11 +136,9 @@ class ChannelsByAddress:
 
 
 class TracedChannel(grpc.aio.Channel):
-    """A channel whose calls carry the request id and span that they are made for; metadata given with a call go first.
+    """A channel whose calls carry the current request id, span and `key`; a call's own metadata take precedence.
 
-    They also carry `key`, where there is one: gRPC's own call credentials refuse channels without TLS. A channel and no
-    interceptor: grpc.aio's intercepted calls are objects of other classes that behave otherwise, and cost time with
-    each message of a stream.
+    gRPC's call credentials refuse channels without TLS, and its interceptors return calls that behave differently.
     """
 
     def __init__(self, channel: grpc.aio.Channel, key: str = "") -> None:

@@ -1,4 +1,4 @@
-"""For commands: text that cannot steer a terminal, tables, JSON, and mistakes of the user."""
+"""Output of commands: safe text, tables, JSON, and mistakes of the user."""
 
 import json
 import sys
@@ -17,16 +17,14 @@ _PIPE_WIDTH: Final = 200
 FOLD: Final[Mapping[str, Any]] = {"overflow": "fold"}
 LINE: Final[Mapping[str, Any]] = {"no_wrap": True}
 RIGHT: Final[Mapping[str, Any]] = {"no_wrap": True, "justify": "right"}
-"""Columns of texts that wrap, of texts that do not, and of figures."""
+"""Columns of texts that wrap, of texts that do not, and of numbers."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 
 
 class Mistake(click.ClickException):
-    """Something on the command line, in a file or on this machine has to be mended first. Exit status 2.
-
-    With `located` each line of the message says where.
-    """
+    """A mistake on the command line, in a file or on this machine. Exit status 2. `located`: each line has its
+    place."""
 
     exit_code = 2
 
@@ -45,13 +43,13 @@ class Mistake(click.ClickException):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return standard output or error; without a terminal so wide that nothing is cut."""
+    """Return standard output or error; without a terminal it is so wide that nothing is cut."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
 
 
 def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str | Text]], **settings: Any) -> Table:
-    """Return a table without borders; control characters in its texts are spelled out."""
+    """Return a table without borders, its texts printable."""
     made = Table(box=None, pad_edge=False, **settings)
     for name, settings_of_column in columns.items():
         made.add_column(name, **settings_of_column)
@@ -61,5 +59,5 @@ def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str 
 
 
 def write_json(data: object) -> None:
-    """Write one line; letters are escaped where the locale may lack them."""
+    """Write one line; letters are escaped if the locale may lack them."""
     click.echo(json.dumps(data, ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))

@@ -1,9 +1,4 @@
-"""Conversations by content: the hash chain of their messages, which finds the agent that has had one.
-
-The worker computes it of what an agent was told and answered, whoever asks FindAgent of what it has at hand; so both
-must say "the same message" of the same things, and here is what they say. A chain finds candidates; what is reused of
-an agent's memory is compared by text.
-"""
+"""Conversations by content: the hash chain of messages by which FindAgent finds candidates, for worker and callers."""
 
 import hashlib
 import json
@@ -22,23 +17,19 @@ _ARGUMENTS_PERSON = b"agentmem.args"
 
 
 def chain_of(messages: types_pb2.Messages) -> list[bytes]:
-    """The hash chain of a chat as the contract has it. Raises InvalidArgument as `template_messages` does."""
+    """Return a chat's hash chain. Raises InvalidArgument."""
     return message_hashes(template_messages(messages), template_tools(messages), template_arguments(messages))
 
 
 def message_hashes(
     messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] = (), arguments: Mapping[str, Any] | None = None
 ) -> list[bytes]:
-    """One hash per message, 16 bytes: of the hash before, the role, the text and what else the message says.
+    """Return one hash per message, 16 bytes: of the hash before, the role, the text and the message's other members.
 
-    The first message's hash before is that of the tools and of the template's further `arguments`: the same words under
-    others are another conversation, because templates put both before the words (a reasoning effort stands in the
-    system message of gpt-oss). Arguments that a template uses at the end alone, or not at all, need no conversation of
-    their own; but one that begins anew there finds its KV by the names of its blocks, while two that share an agent
-    would take turns in replacing its memory. Messages are JSON objects as chat templates take them. A content that
-    is a list of text parts equals their text joined, no content equals an empty one, a member that is null equals one
-    that is not there, no calls equal an empty list of them, and a call's arguments equal the JSON text that spells
-    them. The reasoning before an assistant's message is no part of it: clients send it back with the message or not.
+    The first message's hash before is that of the tools and `arguments`, since templates put both before the messages.
+    Messages are JSON objects as chat templates take them. These are equal: a list of text parts and their joined text,
+    no content and empty content, null and an absent member, no calls and an empty list, a call's arguments as object
+    and as JSON text. Reasoning is left out, because clients may or may not send it back.
     """
     chain: list[bytes] = []
     before = b""
@@ -61,10 +52,7 @@ def message_hashes(
 
 
 def template_messages(chat: types_pb2.Messages, field: str = "messages") -> tuple[Mapping[str, Any], ...]:
-    """The messages as chat templates take them: JSON objects, the arguments of calls among them.
-
-    Raises InvalidArgument that names what is wrong by its place in `field`.
-    """
+    """Return messages as chat templates take them. Raises InvalidArgument."""
     if not chat.messages:
         raise InvalidArgument(field, "must have at least one message")
     calls = (message.tool_calls_json for message in chat.messages)
@@ -73,7 +61,6 @@ def template_messages(chat: types_pb2.Messages, field: str = "messages") -> tupl
 
 
 def template_tools(chat: types_pb2.Messages, field: str = "messages") -> tuple[Mapping[str, Any], ...]:
-    """The definitions of tools, as chat templates take them. Raises InvalidArgument."""
     tools = jsontext.parse(f"{field}.tools_json", chat.tools_json, list) if chat.HasField("tools_json") else []
     if not all(isinstance(tool, dict) for tool in tools):
         raise InvalidArgument(f"{field}.tools_json", "must be an array of objects")
@@ -83,7 +70,6 @@ def template_tools(chat: types_pb2.Messages, field: str = "messages") -> tuple[M
 
 
 def template_arguments(chat: types_pb2.Messages, field: str = "messages") -> Mapping[str, Any]:
-    """The template's further arguments. Raises InvalidArgument."""
     if not chat.HasField("template_arguments_json"):
         return {}
     arguments: Mapping[str, Any] = jsontext.parse(
@@ -93,10 +79,7 @@ def template_arguments(chat: types_pb2.Messages, field: str = "messages") -> Map
 
 
 def with_arguments(calls: Any) -> Any:
-    """Calls in OpenAI's shape, whose arguments are JSON text, with the object that the text spells.
-
-    That is what templates render. Whatever has another shape stays as it is.
-    """
+    """Return OpenAI's calls with arguments as objects; other shapes are unchanged."""
     return [_with_arguments(call) for call in calls] if isinstance(calls, list | tuple) else calls
 
 

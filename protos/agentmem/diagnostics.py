@@ -1,10 +1,8 @@
-"""What is wrong with a file that a person wrote: workflow files, registries of models, keys, credentials, settings.
-
-A `Diagnostic` is one mistake with its place in the file, a `FileError` all mistakes of a file, a line for each:
+"""Mistakes in files that people write. A `FileError` has a line for each `Diagnostic`, such as
 
     models.toml:7:1: models.small.kv_bit: is not supported; did you mean kv_bits?
 
-An RPC has no path: there a diagnostic is a `Violation` whose problem begins with the place, "line 7, column 1: …".
+In an RPC a diagnostic is a `Violation` whose problem begins with its place: "line 7, column 1: …".
 """
 
 import json
@@ -24,9 +22,8 @@ _PLACED: Final = re.compile(r"line (\d+), column (\d+): (.*)", re.DOTALL)
 
 
 class Diagnostic(NamedTuple):
-    """One mistake. `field` is a dotted path in the file, or empty for the whole of it.
-
-    `line` and `column` count from 1, in characters; both are 0 where the mistake has no place in the file.
+    """One mistake. `field` is a dotted path, or empty for the whole file. `line` and `column`, in characters, count
+    from 1, or are 0 without a place.
     """
 
     field: str
@@ -35,28 +32,26 @@ class Diagnostic(NamedTuple):
     column: int = 0
 
     def render(self, path: Path | str) -> str:
-        """Return the line that names the file, the place, the field and the problem."""
         place = f"{path}:{self.line}:{self.column}" if self.line else str(path)
         return ": ".join(part for part in (place, self.field, self.message) if part)
 
     def violation(self) -> Violation:
-        """Return the diagnostic as it travels in the error of an RPC."""
         place = f"line {self.line}, column {self.column}: " if self.line else ""
         return Violation(self.field, place + self.message)
 
     @classmethod
     def of_violation(cls, violation: Violation) -> "Diagnostic":
-        """Return the diagnostic that `violation` was made of."""
+        """Parse what `violation` made."""
         if (found := _PLACED.fullmatch(violation.problem)) is None:
             return cls(violation.field, violation.problem)
         return cls(violation.field, found[3], int(found[1]), int(found[2]))
 
 
 class FileError(ValueError):
-    """The file at `path` cannot be used. `str()` has a line for each of `diagnostics`, one or more."""
+    """`str()` has a line for each of `diagnostics`."""
 
     def __init__(self, path: Path | str, *diagnostics: Diagnostic | str) -> None:
-        """A text in place of a diagnostic is about the whole file."""
+        """Take a text for a diagnostic about the whole file."""
         self.path = path
         self.diagnostics = [Diagnostic("", one) if isinstance(one, str) else one for one in diagnostics]
         super().__init__("\n".join(diagnostic.render(path) for diagnostic in self.diagnostics))
@@ -64,15 +59,13 @@ class FileError(ValueError):
 
 @dataclass(frozen=True)
 class TomlFile:
-    """A TOML file that was read; `data` are its tables."""
-
     path: Path
     text: str
     data: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> "TomlFile":
-        """Read the file at `path`. Raise FileError for what cannot be read, or is not TOML."""
+        """Raises FileError."""
         try:
             text = path.read_text(encoding="utf-8")
             return cls(path, text, tomllib.loads(text))
@@ -86,12 +79,12 @@ class TomlFile:
             raise FileError(path, Diagnostic("", f"is not TOML: {said}", *place)) from error
 
     def diagnostic(self, keys: Sequence[str], message: str) -> Diagnostic:
-        """Return a mistake at the key that `keys` lead to: it, or the innermost table around it that is found."""
+        """Return a mistake at a key, or at the innermost table around it."""
         field = ".".join(key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
         return Diagnostic(field, message, *self._position(keys))
 
     def _position(self, keys: Sequence[str]) -> tuple[int, int]:
-        """Return line and column; zeros where no part of `keys` is found. An underscore is as good as a hyphen."""
+        """Return line and column, or zeros. Underscores equal hyphens."""
         wanted = [re.sub(r"\\-|_", "[-_]", re.escape(key)) for key in keys]
         place, depth = (0, 0), 0
         table: tuple[str, ...] = ()
@@ -107,22 +100,18 @@ class TomlFile:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return a question that ends a message, such as "; did you mean --data?"; empty if nothing is like `given`.
-
-    Leading dashes and slashes, which all names of a kind share, are not compared.
-    """
+    """Return, for the end of a message, "; did you mean --data?" or "". Leading dashes and slashes are ignored."""
     names = {name.lstrip("-/"): name for name in known}
     found = get_close_matches(given.lstrip("-/"), names, n=2)
     return f"; did you mean {' or '.join(names[name] for name in found)}?" if found else ""
 
 
 def unsupported(given: str, known: Collection[str]) -> str:
-    """Return the message about a key that does not exist among `known` ones."""
     return f"is not supported{did_you_mean(given, known) or '; supported are ' + ', '.join(known)}"
 
 
 def _header(line: str) -> tuple[str, ...] | None:
-    """Return the keys of a line such as `[models."a.b"]`."""
+    """Return the keys of a header such as `[models."a.b"]`."""
     if not line.lstrip().startswith("["):
         return None
     try:

@@ -17,8 +17,7 @@
     ├── Cancelled            the caller went away                                   CANCELLED            499
     └── Internal             a bug (an incident id leaves the process), or a disk   INTERNAL             500
 
-Raise them where the fault is found; `agentmem.process.rpc` turns them into rich gRPC status, `from_rpc` turns a peer's
-status back into them, and the HTTP doors read `http_status`.
+`agentmem.process.rpc` turns them into rich gRPC status, `from_rpc` turns a peer's status back into them.
 """
 
 import errno
@@ -35,11 +34,11 @@ from grpc import StatusCode
 from grpc_status import rpc_status
 
 _DOMAIN: Final = "agentmem"
-"""Whose reasons of errors are meant, in google.rpc.ErrorInfo."""
+"""The domain of google.rpc.ErrorInfo."""
 
 
 class AgentmemError(Exception):
-    """Base of all errors that may leave a process. `message` says what to do next and holds no prompt text."""
+    """Base of all errors that may leave a process. `message` says what to do and holds no prompt text."""
 
     code: ClassVar[StatusCode]
     http_status: ClassVar[int]
@@ -54,17 +53,13 @@ class AgentmemError(Exception):
         self.message = message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, vars(self))  # not by `__init__`, whose parameters are each one's own
+        return _restored, (type(self), self.args, vars(self))  # parameters of `__init__` differ by class
 
     def details(self) -> Iterable[Message]:
-        """google.rpc details that go with the status, at least one.
-
-        Not every client can tell a status without details from none (grpc-go): without, it is said by the connection.
-        """
+        """Return google.rpc details, at least one: grpc-go takes a status without details for its own."""
         return (error_details_pb2.ErrorInfo(reason=self.code.name, domain=_DOMAIN),)
 
     def to_status(self) -> status_pb2.Status:
-        """The error as google.rpc.Status."""
         packed = []
         for detail in self.details():
             box = any_pb2.Any()
@@ -74,23 +69,22 @@ class AgentmemError(Exception):
 
 
 def _restored(kind: type[AgentmemError], args: tuple[Any, ...], state: Mapping[str, Any]) -> AgentmemError:
-    """Return an error that another process has raised, of what pickle has kept of it."""
     error = kind.__new__(kind, *args)
     vars(error).update(state)
     return error
 
 
 class Violation(NamedTuple):
-    """A field that is wrong, by its path in the request, such as `messages[2].role`, and what is wrong with it."""
+    """A field that is wrong, by its path in the request, such as `messages[2].role`."""
 
     field: str
     problem: str
 
 
 class InvalidArgument(AgentmemError, code=StatusCode.INVALID_ARGUMENT, http_status=400):
-    """A field is wrong. `field` is its path in the request; `others` are wrong as well, and `violations` has them all.
+    """A field is wrong. `field` is its path in the request; `violations` also has the `others`.
 
-    They travel in a trailer, for which gRPC has 8 KiB or more: who finds many tells the first.
+    They travel in a trailer, which gRPC limits to 8 KiB or more: pass the first of many.
     """
 
     def __init__(self, field: str, problem: str, others: Sequence[Violation] = ()) -> None:
@@ -100,7 +94,7 @@ class InvalidArgument(AgentmemError, code=StatusCode.INVALID_ARGUMENT, http_stat
         super().__init__(self.about(field))
 
     def about(self, name: str) -> str:
-        """Return the message with the caller's own name of the field."""
+        """Return the message with the caller's name for the field."""
         others = len(self.violations) - 1
         return f"{name}: {self.problem}{f' (and {others} more)' if others else ''}"
 
@@ -120,7 +114,7 @@ class PermissionDenied(AgentmemError, code=StatusCode.PERMISSION_DENIED, http_st
 
 
 class NotFound(AgentmemError, code=StatusCode.NOT_FOUND, http_status=404):
-    """There is no such thing. `kind` is "agent", "model", "snapshot"…, `name` is its name."""
+    """There is no such thing. `kind` is "agent", "model", "snapshot", and so on."""
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
         super().__init__(f"{kind} {name!r} does not exist{'; ' + hint if hint else ''}")
@@ -140,13 +134,13 @@ class Aborted(AgentmemError, code=StatusCode.ABORTED, http_status=409):
 
 
 class FailedPrecondition(AgentmemError, code=StatusCode.FAILED_PRECONDITION, http_status=400):
-    """The request is well-formed but cannot work here, however often it is tried."""
+    """The request cannot work here, however often it is tried."""
 
 
 class ContextExceeded(FailedPrecondition):
-    """The prompt has more tokens than the model's context: `tokens` of them, or as many at least, of `limit`.
+    """The prompt has more tokens than the model's context: at least `tokens`, of `limit`.
 
-    Where an answer is wanted one token of the context is left for it, and `limit` is what the prompt may have.
+    If an answer is wanted, `limit` leaves one token of the context for it.
     """
 
     reason: ClassVar[str] = "CONTEXT_EXCEEDED"
@@ -185,7 +179,7 @@ class DeadlineExceeded(AgentmemError, code=StatusCode.DEADLINE_EXCEEDED, http_st
 
 
 class DataLoss(AgentmemError, code=StatusCode.DATA_LOSS, http_status=422):
-    """A file that was handed in, or a ledger that was kept, is damaged."""
+    """A file that was sent, or a stored ledger, is damaged."""
 
 
 class Unimplemented(AgentmemError, code=StatusCode.UNIMPLEMENTED, http_status=501):
@@ -197,7 +191,7 @@ class Cancelled(AgentmemError, code=StatusCode.CANCELLED, http_status=499):
 
 
 class Internal(AgentmemError, code=StatusCode.INTERNAL, http_status=500):
-    """A bug: the message is an incident id, and the cause is in the log. Or a disk that fails: the message says so."""
+    """A bug, whose cause is in the log under the incident id of the message; or a failing disk."""
 
 
 _COUNT: Final = re.compile(r"[0-9]{1,18}")
@@ -219,7 +213,7 @@ _PLAIN: dict[StatusCode, type[AgentmemError]] = {
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
-    """A peer's status as our own error, with field, name, counts or retry delay from its details."""
+    """Return a peer's status as our own error."""
     code, message = error.code(), error.details() or error.code().name.lower()
     details = _details(error)
     match code:
@@ -245,30 +239,27 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether there is no room: on the disk, or in the user's quota of it."""
+    """Return whether the disk, or the user's quota of it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details.
+    """Return whether the transport failed: only our processes' own errors have details.
 
-    UNKNOWN is what a stream ends with that is removed beneath its call; CANCELLED, where a peer that ends resets it
-    (a call that its own caller cancels raises CancelledError).
+    A removed stream ends with UNKNOWN, one that an ending peer resets with CANCELLED. (Calls that their own caller
+    cancels raise CancelledError.)
     """
     failed = (StatusCode.UNAVAILABLE, StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.CANCELLED)
     return error.code() in failed and not _is_rich(error)
 
 
 def is_silence(error: grpc.aio.AioRpcError) -> bool:
-    """Whether a process of ours gave no answer, so that its effect is unknown.
-
-    The transport failed, or our own deadline for it passed.
-    """
+    """Return whether a process of ours gave no answer, so that its effect is unknown."""
     return is_unreachable(error) or (error.code() is StatusCode.DEADLINE_EXCEEDED and not _is_rich(error))
 
 
 def from_peer(error: grpc.aio.AioRpcError, unreachable: str) -> AgentmemError:
-    """The failure of a call to a process of ours: what it says, or Unavailable(`unreachable`) where it `is_silence`."""
+    """Return a peer's error, or Unavailable(`unreachable`) if it `is_silence`."""
     return Unavailable(unreachable) if is_silence(error) else from_rpc(error)
 
 
@@ -277,7 +268,7 @@ def _is_rich(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _details(error: grpc.aio.AioRpcError) -> dict[type[Message], Any]:
-    """What came with a status, by kind; the first of each."""
+    """Return the first detail of each kind."""
     found: dict[type[Message], Any] = {}
     try:
         status = rpc_status.from_call(cast(grpc.Call, error))
@@ -286,5 +277,5 @@ def _details(error: grpc.aio.AioRpcError) -> dict[type[Message], Any]:
                 if box.Unpack(detail := kind()):
                     found.setdefault(kind, detail)
     except (ValueError, DecodeError):
-        return {}  # The peer contradicts itself, or is not ours: the code and its text are all there is.
+        return {}  # malformed details: code and text are all there is
     return found

@@ -1,4 +1,4 @@
-"""The package's extras: what says which one to install where a package is missing."""
+"""The package's extras, and which one to install if a package is missing."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Final
 _OURS: Final = ("agentmem", "benchmarks", "cache_service", "gateway", "inference_service")
 
 BACKEND: Final = "metal" if sys.platform == "darwin" else "cpu"
-"""The extra that a machine takes which runs the services."""
+"""The extra for a machine that runs the services."""
 
 INSTALL: Final = (
     "install MLX for this machine: make setup, or pip install 'agentmem[cpu]' ('agentmem[cuda13]' for an NVIDIA GPU; "
@@ -18,9 +18,9 @@ INSTALL: Final = (
 
 @contextmanager
 def needing_servers(refusal: Callable[[str], BaseException] = SystemExit) -> Iterator[None]:
-    """Raise `refusal`, made of one line for people, where the block imports what only comes with the services' extra.
+    """Raise `refusal`, made from one line, if the block imports what only the services' extra brings.
 
-    SystemExit writes the line to stderr, and is the status of what can't be served (agentmem.process.service).
+    SystemExit writes the line to stderr.
     """
     try:
         yield

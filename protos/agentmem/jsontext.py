@@ -1,4 +1,4 @@
-"""JSON that the contract carries as text: values that every reader of a request can work with, or why not."""
+"""JSON that the contract carries as text, limited to values that every reader can work with."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,14 +8,12 @@ from agentmem import jsonsize
 from agentmem.errors import InvalidArgument
 
 MAX_DEPTH = 64
-"""How many arrays and objects may stand one in another, so that whoever works with a value may recurse."""
+"""Low enough to recurse over values."""
 
 
 def parse(field: str, text: str, kind: type) -> Any:
-    """The value of `kind` (list or dict) that `text` spells. Raises InvalidArgument that names `field`.
-
-    What it returns can be written as UTF-8 and walked without deep recursion: half surrogate pairs and nesting beyond
-    MAX_DEPTH are refused, and so is more than jsonsize.TEXT.
+    """Parse a list or dict (`kind`). Raises InvalidArgument for `field`, also beyond MAX_DEPTH or jsonsize.TEXT, and
+    for lone surrogates.
     """
     jsonsize.check(field, text.encode(errors="surrogatepass"), jsonsize.TEXT)
     try:
@@ -33,7 +31,7 @@ def parse(field: str, text: str, kind: type) -> Any:
 
 
 def write(field: str, value: Any) -> str:
-    """Return `value`, which is finite JSON, as text that `parse` takes. Raises InvalidArgument that names `field`."""
+    """Write text that `parse` takes. Raises InvalidArgument for `field`."""
     if jsonsize.count(value, jsonsize.TEXT.values) > jsonsize.TEXT.values:
         raise InvalidArgument(field, f"must not have more than {jsonsize.TEXT.values} values")
     try:
@@ -47,7 +45,7 @@ def write(field: str, value: Any) -> str:
 
 
 def object_or_text(value: Any) -> Any:
-    """The object that a text spells; the value itself where it is no text, or spells none that `parse` takes."""
+    """Return the object in a text, or what `parse` refuses as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -57,7 +55,6 @@ def object_or_text(value: Any) -> Any:
 
 
 def shallow(value: Any, members: int | None = None) -> bool:
-    """Return whether `value` is nested no deeper than MAX_DEPTH, and its objects have at most `members`."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         if members is not None and any(isinstance(one, dict) and len(one) > members for one in level):
@@ -72,7 +69,7 @@ def shallow(value: Any, members: int | None = None) -> bool:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """All texts in a value, names of members among them."""
+    """Yield all texts in a value, names of members included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Bounds that all doors draw alike: how many elements a request may have, and which numbers choose tokens."""
+"""Limits that all APIs share: elements of a request, and values of sampling parameters."""
 
 import math
 from collections.abc import Mapping
@@ -9,30 +9,22 @@ from google.protobuf.descriptor import FieldDescriptor
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import options_pb2, types_pb2
 
-# Repeated fields of the contract's requests.
+# Repeated fields of requests.
 
 MAX_MESSAGES: Final = 20_000
-"""Messages of a chat."""
 MAX_TOKEN_IDS: Final = 4 * 1024 * 1024
-"""Token ids of a prompt."""
 MAX_TOOLS: Final = 1024
-"""Tools of a turn, and names of them."""
 MAX_LOGIT_BIASES: Final = 1024
 MAX_STOPS: Final = 16
-"""Stop strings of a turn."""
 MAX_HASHES: Final = 10_000
-"""Hashes of a conversation's messages."""
 MAX_HINTS: Final = 1000
-"""Hints in one request."""
 MAX_VARIABLES: Final = 1000
-"""Values that a run brings for the variables of its workflow."""
 
 
 class Repeated(NamedTuple):
-    """How many elements a repeated field or a map has at most; None: as many as a message of its size can hold.
+    """The most elements of a repeated field or a map; None: as many as fit a message. `then` says what checks it later.
 
-    Elements are counted before a message is decoded, because a decoded one may take fifty times its bytes
-    (`agentmem.process.wire.check_counts`). `then` says what checks the field after that.
+    They are counted before decoding, because a decoded message may take fifty times its bytes.
     """
 
     most: int | None
@@ -78,14 +70,13 @@ REPEATED: Final[Mapping[str, Repeated]] = {
         _OWN,
     ),
 }
-"""By message and field: all of every request of the contract."""
 
 
-# Numbers that choose tokens.
+# Sampling parameters.
 
 
 class Bounds(NamedTuple):
-    """The numbers that a parameter takes, from `low` to `high`; without `low` itself where that is `open`."""
+    """The range of a parameter, from `low` (excluded if `open`) to `high`."""
 
     low: float
     high: float
@@ -113,11 +104,11 @@ SAMPLING: Final[Mapping[str, Bounds]] = {
     for field in types_pb2.Sampling.DESCRIPTOR.fields
     if field.type != FieldDescriptor.TYPE_BOOL
 }
-"""By field of `agentmem.v1.Sampling`; of a map, each value. A dialect may take less, and never more."""
+"""By field of `Sampling`, and for each value of a map. A dialect may allow less."""
 
 
 def check_sampling(sampling: types_pb2.Sampling) -> None:
-    """Raise InvalidArgument for a number that is out of its bounds. What is not set is not checked."""
+    """Raise InvalidArgument for a value out of bounds."""
     for field, value in sampling.ListFields():
         if (bounds := SAMPLING.get(field.name)) is None:
             continue
@@ -129,6 +120,6 @@ def check_sampling(sampling: types_pb2.Sampling) -> None:
 
 
 def _check(bounds: Bounds, field: str, value: float) -> None:
-    # The contract's floats have seven digits: what a caller wrote as 0.01 is a little less.
+    # The contract's floats have seven digits: 0.01 arrives a little smaller.
     if (float(f"{value:.7g}") if isinstance(value, float) else value) not in bounds:
         raise InvalidArgument(field, f"must be a number {bounds}, is {value:g}")

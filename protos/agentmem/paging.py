@@ -14,7 +14,7 @@ MAX_PAGE_SIZE = 1000
 
 
 def asked_size(request: Any) -> int:
-    """The page size of a List request, or the default. Raises InvalidArgument outside 1..1000."""
+    """Return a List request's page size. Raises InvalidArgument outside 1..1000."""
     if not request.HasField("page_size"):
         return DEFAULT_PAGE_SIZE
     if not 1 <= request.page_size <= MAX_PAGE_SIZE:
@@ -23,23 +23,23 @@ def asked_size(request: Any) -> int:
 
 
 def cut(found: Sequence[_T], size: int, key: Callable[[_T], tuple[str, ...]]) -> tuple[Sequence[_T], str]:
-    """A page of what was found with one more than its size, and the token of the next one; "" if it is the last."""
+    """Return a page, and the next one's token or "", from up to one more than `size` found."""
     return found[:size], token(key(found[size - 1])) if len(found) > size else ""
 
 
 def token(key: tuple[str, ...]) -> str:
-    """The token of the page after `key`."""
+    """Return the token of the page after `key`."""
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
 
 
 def pair(token: str) -> tuple[str, str] | None:
-    """The two strings that a token stands for; None for the first page. Raises InvalidArgument."""
+    """Return a token's two strings; None for the first page. Raises InvalidArgument."""
     found = _strings(token, 2)
     return (found[0], found[1]) if found else None
 
 
 def number(token: str) -> int | None:
-    """The number that a token stands for; None for the first page. Raises InvalidArgument."""
+    """Return a token's number; None for the first page. Raises InvalidArgument."""
     found = _strings(token, 1)
     if not found:
         return None
@@ -49,7 +49,6 @@ def number(token: str) -> int | None:
 
 
 def _strings(token: str, count: int) -> list[str]:
-    """So many strings; none for the first page."""
     if not token:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Calls that are tried again through an outage. Imports little, because commands start often."""
+"""Retries through outages. Imports little, because commands start often."""
 
 import asyncio
 import math
@@ -19,10 +19,10 @@ Failure = grpc.aio.AioRpcError | errors.AgentmemError
 
 
 class Patience:
-    """How long the outages of one call are waited for: up to `seconds` each. Event loop.
+    """Time to retry one call through outages of up to `seconds` each. Event loop.
 
-    An outage begins with the first failure, which `on_outage` gets. An attempt that went on for longer than
-    `well_after` seconds had found all well, and what ended it is another outage; so it is after `renew`.
+    An outage begins with the first failure, which `on_outage` gets. It is over after `renew`, or an attempt that took
+    longer than `well_after` seconds.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class Patience:
         self._began = clock()
 
     def begin(self) -> None:
-        """Say that an attempt begins."""
+        """Note the start of an attempt."""
         self._began = self._clock()
 
     def renew(self) -> None:
-        """Say that all is well: whatever fails from now on is another outage."""
+        """End the outage: the next failure begins another."""
         self._ends = None
 
     def has(self, failure: Failure, delay: float) -> bool:
-        """Return whether there is another attempt, `delay` seconds after the `failure` of the one that began last."""
+        """Return whether to retry after a `failure` and a `delay` in seconds."""
         now = self._clock()
         if self._ends is None or now > self._began + self._well_after:
             self._ends = now + self._seconds
@@ -64,10 +64,9 @@ async def retry(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
-    """Return the result of `attempt`, tried again through outages of up to `patience` seconds each. Event loop.
+    """Return the result of `attempt`, retried with `Patience`. Event loop.
 
-    `wait` returns in how many seconds to try again after a failure; None: it does not pass. The rest is as in Patience.
-    Raises the last failure, without a wait that is too long.
+    `wait` returns the seconds before a retry, or None for a permanent failure. Raises the last failure.
     """
     outages = Patience(patience, well_after=well_after, on_outage=on_outage, clock=clock)
     while True:
@@ -82,5 +81,5 @@ async def retry(
 
 
 def retry_delay(failure: errors.Unavailable | errors.ResourceExhausted) -> float:
-    """Return a failure's seconds, within bounds: none would be a busy loop, and a minute outlives most outages."""
+    """Return a failure's delay within bounds: none would be a busy loop, and a minute outlives most outages."""
     return min(max(failure.retry_after, _SHORTEST_WAIT), _LONGEST_WAIT)

@@ -1,4 +1,4 @@
-"""The contract's RPCs by the types of their requests: each RPC has a request type of its own."""
+"""The contract's RPCs by request type, which each RPC has of its own."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,7 @@ from agentmem.v1 import agent_pb2, cache_store_pb2, cluster_pb2, inference_pb2, 
 
 
 class Rpc(NamedTuple):
-    """One RPC, as gRPC names it in `path`, with its types and the options that v1/options.proto explains."""
+    """One RPC: gRPC's `path`, its types, and its options (v1/options.proto)."""
 
     method: MethodDescriptor
     path: str
@@ -21,13 +21,11 @@ class Rpc(NamedTuple):
 
 
 def options(method: MethodDescriptor) -> options_pb2.RpcOptions:
-    """Return an RPC's options."""
     found: options_pb2.RpcOptions = method.GetOptions().Extensions[options_pb2.rpc]
     return found
 
 
 def rpcs_of(service: ServiceDescriptor) -> list[Rpc]:
-    """Return a service's RPCs."""
     return [
         Rpc(
             method,
@@ -49,5 +47,4 @@ RPCS: Final[Mapping[type[Message], Rpc]] = {
 
 
 def rpc_of(request: Message) -> Rpc:
-    """Return the RPC of a request."""
     return RPCS[type(request)]

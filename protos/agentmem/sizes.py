@@ -1,8 +1,8 @@
-"""Bytes as people say them: how large something is, and how near a limit."""
+"""Bytes for people."""
 
 
 def byte_size(count: int) -> str:
-    """Bytes with a decimal unit: "9.4 MB"."""
+    """Return bytes with a decimal unit: "9.4 MB"."""
     size, units = float(count), iter(("B", "kB", "MB", "GB"))
     for unit in units:
         if size < 999.5:
@@ -12,7 +12,7 @@ def byte_size(count: int) -> str:
 
 
 def binary_size(count: int) -> str:
-    """Bytes with a binary unit and up to four digits, for what is set beside a limit: "1087 MiB"."""
+    """Return bytes with a binary unit and up to four digits, to compare with a limit: "1087 MiB"."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 10_000:
             return f"{count} {unit}"

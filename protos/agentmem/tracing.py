@@ -1,23 +1,19 @@
-"""The request that the running code serves: its id, W3C trace context and span, from the gateway to the store and back.
+"""The request that running code serves: its id, W3C trace context and span, from the gateway to the store and back.
 
-One context variable holds it: tasks and `asyncio.to_thread` inherit it, so do `Threads`.
-Servers set it from a call's metadata and channels add it to outgoing calls (`agentmem.process.rpc`); every line of the
-log has the id (`agentmem.process.logs`). It is for tracing only: what is not well-formed is dropped, and never refused.
+A context variable holds it, which tasks, `asyncio.to_thread` and `Threads` inherit. Servers set it from metadata,
+channels send it on, and log lines have its id. Malformed values are dropped, not refused.
 
-Spans: what a trace shows of a request, and nothing at all where tracing is off.
+Spans, if `agentmem.process.otlp` turns tracing on:
 
-    GATEWAY  POST /v1/chat/completions, agentmem.v1.InferenceService/Generate, …: one for each request at the gateway
-    WORKER   └ agentmem.v1.InferenceService/Generate, …: one for each RPC
-                ├ queue, match, load, prefill (one for each chunk), decode: see inference_service.turns.timing
+    GATEWAY  POST /v1/chat/completions, agentmem.v1.InferenceService/Generate, …
+    WORKER   └ agentmem.v1.InferenceService/Generate, …
+                ├ queue, match, load, prefill (one for each chunk), decode: inference_service.turns.timing
                 ├ commit
     STORE       │  └ agentmem.v1.CacheStoreService/CommitTurn, …
                 │     └ transaction
                 └ …/StageBlocks, …/PublishBlocks: after the answer
 
-`agentmem.process.otlp` turns them on. The one that is being worked on is `tracing.current().span`, and its traceparent
-is what calls to others carry. A caller that says that it is not sampled gets none, and passes on that it has none.
-
-Times are those of `time.monotonic`. Spans have ids, lengths and durations, and no text of prompts or answers.
+A caller that is not sampled gets no spans. Times are those of `time.monotonic`. Spans hold no prompt or answer text.
 """
 
 from __future__ import annotations
@@ -41,11 +37,10 @@ _TRACESTATE = "tracestate"
 _BAGGAGE = "baggage"
 
 MAX_REQUEST_ID: Final = 128
-"""Printable ASCII characters of a request's id; no spaces."""
+"""Printable ASCII, no spaces."""
 MAX_TRACESTATE: Final = 512
-"""Characters of tracestate, all its lines together: what W3C says must be passed on."""
+"""W3C says that so many must be passed on."""
 MAX_BAGGAGE: Final = 8192
-"""Characters of baggage, likewise."""
 _MAX_TRACEPARENT = 256
 
 _ID = re.compile(rf"[!-~]{{1,{MAX_REQUEST_ID}}}")
@@ -56,19 +51,19 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 SHOWN: Final = re.compile(r"am_([0-9a-f]{12})_([A-Za-z0-9_-]{20,200})")
-"""A key as its owner has it: its id and its secret."""
+"""A key: id and secret."""
 
 
 def without_secrets(text: str) -> str:
-    """Return `text` without the secrets of keys in it; their ids stay."""
+    """Remove keys' secrets from `text`; their ids stay."""
     return SHOWN.sub(r"am_\1_…", text) if "am_" in text else text
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One request. `request_id` is well-formed and never empty; the other texts are well-formed or empty.
+    """One request. `request_id` is never empty; the other texts may be. All are well-formed.
 
-    `span` is the one that is worked on, if this process makes any (`agentmem.tracing`); then `traceparent` is its own.
+    `span` is the current one, if spans are recorded; then `traceparent` is its own.
     """
 
     request_id: str
@@ -78,12 +73,10 @@ class Trace:
     span: Span | None = field(default=None, repr=False)
 
     def within(self, span: Span) -> Trace:
-        """Return the same request within `span`."""
         return replace(self, traceparent=span.traceparent, span=span)
 
     @cached_property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of calls made for the request."""
         pairs = (
             (REQUEST_ID, self.request_id),
             (TRACEPARENT, self.traceparent),
@@ -94,14 +87,14 @@ class Trace:
 
     @cached_property
     def answer(self) -> tuple[tuple[str, str], ...]:
-        """The metadata that the caller gets back: the id, and the traceparent that it sent."""
+        """The metadata that the caller gets back."""
         return self.metadata[: 2 if self.traceparent else 1]
 
 
 def received(pairs: Iterable[tuple[str, str | bytes]]) -> Trace:
-    """The trace of a call with these headers or metadata, names in lower case; with an id of its own if it needs one.
+    """Return the trace in a call's headers or metadata, names in lower case; with a new id if needed.
 
-    Without a valid traceparent there is no tracestate, as W3C wants it.
+    W3C allows no tracestate without a valid traceparent.
     """
     values: dict[str, list[str]] = {REQUEST_ID: [], TRACEPARENT: [], _TRACESTATE: [], _BAGGAGE: []}
     for name, value in pairs:
@@ -122,18 +115,17 @@ _current: ContextVar[Trace | None] = ContextVar("agentmem_trace", default=None)
 
 
 def current() -> Trace | None:
-    """Return the request that this code serves, if any."""
     return _current.get()
 
 
 def enter(trace: Trace | None) -> None:
-    """Set the request that this task serves, to its end or the next `enter`."""
+    """Set the request from now on."""
     _current.set(trace)
 
 
 @contextmanager
 def serving(trace: Trace | None) -> Iterator[None]:
-    """Set the request that this task serves within the block."""
+    """Set the request within the block."""
     token = _current.set(trace)
     try:
         yield
@@ -142,7 +134,7 @@ def serving(trace: Trace | None) -> Iterator[None]:
 
 
 class Threads(ThreadPoolExecutor):
-    """A thread pool whose work runs in the context of its submitter, as that of `asyncio.to_thread` does."""
+    """A thread pool whose work runs in its submitter's context."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         context = copy_context()
@@ -164,7 +156,6 @@ def _list(values: list[str], limit: int) -> str:
 Attribute = str | int | float | bool
 
 LONGEST_ID: Final = 256
-"""Characters of an id from a request, in logs and traces. Those that are taken are shorter."""
 
 AGENT: Final = "agentmem.agent_id"
 MODEL: Final = "agentmem.model_id"
@@ -173,7 +164,7 @@ CANCELLED: Final = "CANCELLED"
 
 
 Recorder = Callable[[str, Trace, Mapping[str, Attribute]], "Span"]
-"""Begins the span of a request that was received: its name, its trace, its attributes."""
+"""Begins a received request's span, from its name, trace and attributes."""
 
 
 class _Tracing:
@@ -181,31 +172,28 @@ class _Tracing:
 
 
 def record_by(recorder: Recorder | None) -> None:
-    """Record this process's spans by `recorder` from now on; None records none."""
     _Tracing.recorder = recorder
 
 
 def on() -> bool:
-    """Whether spans are recorded."""
     return _Tracing.recorder is not None
 
 
 def served(name: str, trace: Trace, attributes: Mapping[str, Attribute]) -> Trace:
-    """Return `trace` within a new server span of that name; unchanged where tracing is off."""
+    """Return `trace` within a new server span, if tracing is on."""
     if (record := _Tracing.recorder) is None:
         return trace
     return trace.within(record(name, trace, {REQUEST: identifier(trace.request_id), **attributes}))
 
 
 def present() -> Span | None:
-    """Return the current span; None where none is recorded."""
+    """Return the current span, if it is recorded."""
     trace = current()
     return None if trace is None or trace.span is None or not trace.span.recording else trace.span
 
 
 @contextmanager
 def within(name: str) -> Iterator[None]:
-    """Run the block within a child span."""
     span = present()
     if span is None:
         yield
@@ -221,14 +209,14 @@ def within(name: str) -> Iterator[None]:
 
 
 def failure_of(error: BaseException) -> str:
-    """Return the name of an error's status, without its text."""
+    """Return the name of an error's status."""
     code = getattr(error, "code", None)
-    code = code() if callable(code) else code  # a call's error has a method, ours have a value
+    code = code() if callable(code) else code  # a method of a call's error, a value of ours
     if isinstance(error, Exception):
         return str(getattr(code, "name", "INTERNAL"))
     return CANCELLED
 
 
 def identifier(text: str) -> str:
-    """Return an id as logs and traces have it: without keys that were given as ids, cut to LONGEST_ID."""
+    """Return an id for logs and traces, without keys' secrets."""
     return without_secrets(text)[:LONGEST_ID]

@@ -1,9 +1,4 @@
-"""Checks of requests that several processes make: agent keys, limits of a turn and of a run's record, expiry times.
-
-An agent id is any UTF-8 of 1 to 256 bytes, hostile or not, because it never becomes a part of a path: files are named
-by chain hashes, and rows by values. The worker and the store enforce the limits that `agentmem.v1` documents; the
-gateway refuses earlier by the same values.
-"""
+"""Checks of requests that several processes make. An agent id may be any UTF-8, because it is never part of a path."""
 
 from typing import Final, NamedTuple
 
@@ -15,14 +10,13 @@ from agentmem.v1 import agent_pb2, types_pb2
 DEFAULT_NAMESPACE = "default"
 MAX_PART_BYTES = 256
 REVISION_BYTES = 16
-"""The random bytes of a version."""
 MAX_REQUEST_ID_BYTES = 128
 AUTOMATIC_SNAPSHOT = "auto-"
-"""What the names of snapshots begin with that the store makes by itself."""
+"""Prefix of the names of automatic snapshots."""
 
 
 class AgentKey(NamedTuple):
-    """(namespace, agent_id, model_id): one agent on two models is two memories."""
+    """(namespace, agent_id, model_id); one agent on two models is two memories."""
 
     namespace: str
     agent_id: str
@@ -30,10 +24,7 @@ class AgentKey(NamedTuple):
 
     @classmethod
     def from_proto(cls, key: types_pb2.AgentKey, *, anonymous: bool = False, any_model: bool = False) -> "AgentKey":
-        """The key, checked. `anonymous` allows an empty agent_id, `any_model` an empty model_id.
-
-        Raises InvalidArgument that names the field.
-        """
+        """Check a key. `anonymous` allows an empty agent_id, `any_model` an empty model_id. Raises InvalidArgument."""
         return cls(
             check_text("key.namespace", key.namespace),
             check_text("key.agent_id", key.agent_id, allow_empty=anonymous),
@@ -41,24 +32,22 @@ class AgentKey(NamedTuple):
         )
 
     def to_proto(self) -> types_pb2.AgentKey:
-        """The key as a message."""
         return types_pb2.AgentKey(namespace=self.namespace, agent_id=self.agent_id, model_id=self.model_id)
 
 
 def automatic_snapshot(version: int) -> str:
-    """The name of the automatic snapshot that keeps this version of an agent."""
     return f"{AUTOMATIC_SNAPSHOT}{version}"
 
 
 def check_revision(field: str, value: bytes) -> bytes:
-    """`value` if it is an agent's revision, or empty; raises InvalidArgument that names `field`."""
+    """Return an agent's revision, or b"". Raises InvalidArgument for `field`."""
     if len(value) not in (0, REVISION_BYTES):
         raise InvalidArgument(field, f"must be {REVISION_BYTES} bytes, is {len(value)}")
     return value
 
 
 def check_text(field: str, value: str, *, max_bytes: int = MAX_PART_BYTES, allow_empty: bool = False) -> str:
-    """`value` if it is UTF-8 of 1 to `max_bytes` bytes; raises InvalidArgument that names `field`."""
+    """Return UTF-8 of 1 to `max_bytes` bytes. Raises InvalidArgument for `field`."""
     if not value:
         if allow_empty:
             return value
@@ -73,46 +62,39 @@ def check_text(field: str, value: str, *, max_bytes: int = MAX_PART_BYTES, allow
 
 
 MAX_STOP_BYTES: Final = 256
-"""UTF-8 bytes of a stop string."""
 
 MAX_TOP_LOGPROBS: Final = 20
-"""Alternatives whose log-probabilities are returned with each token."""
 
 MAX_WORKFLOW_BYTES: Final = 1024 * 1024
-"""A workflow file's, at most."""
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
-"""UTF-8 bytes of a JSON Schema that a turn's text has to fit."""
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
-"""The payload of a run's record."""
+"""The payload and events of one put."""
 
 MAX_SETUP_BYTES: Final = 48 * 1024 * 1024
-"""How a model's KV is packed, as one node of a cluster tells the others."""
 
 MAX_SUMMARY_BYTES: Final = 16 * 1024
-"""What lists of runs tell of it."""
 
 
 _LONGEST: Final = 100 * 365 * 24 * 3600 * 10**9
 
 
 class IdleTimes(NamedTuple):
-    """Idle nanoseconds until an agent's KV expires, and until the agent is deleted; None: never."""
+    """Idle nanoseconds until KV expires, and until the agent is deleted; None: never."""
 
     ttl: int | None = None
     delete_after: int | None = None
 
     @classmethod
     def from_proto(cls, message: types_pb2.Expiry | agent_pb2.SetAgentTtlRequest, field: str = "") -> "IdleTimes":
-        """The times of a message. Raises InvalidArgument that names the one that is wrong, behind `field`."""
+        """Read the times of a message. Raises InvalidArgument; `field` is a prefix."""
         return cls(
             _nanoseconds(f"{field}ttl", message.ttl) if message.HasField("ttl") else None,
             _nanoseconds(f"{field}delete_after", message.delete_after) if message.HasField("delete_after") else None,
         )
 
     def to_proto(self) -> types_pb2.Expiry:
-        """The times as a message."""
         message = types_pb2.Expiry()
         if self.ttl is not None:
             message.ttl.FromNanoseconds(self.ttl)
@@ -122,7 +104,6 @@ class IdleTimes(NamedTuple):
 
 
 NEVER: Final = IdleTimes()
-"""An idle agent loses nothing."""
 
 
 def _nanoseconds(field: str, duration: duration_pb2.Duration) -> int:

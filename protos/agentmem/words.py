@@ -1,7 +1,4 @@
-"""What is said of turns and their memory in the same words by the client, every dialect and the command line.
-
-And text of others as it may be written to a terminal.
-"""
+"""Words about turns and memory for client, dialects and command line, and text for terminals."""
 
 import re
 from functools import cache
@@ -12,19 +9,19 @@ from agentmem.v1 import inference_pb2, types_pb2
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return `text` with control characters spelled out, but for those in `keep`."""
+    """Escape control characters, except those in `keep`."""
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
 @cache
 def short_names(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the short names of an enum's values ("hot"), by number; 0 has none."""
+    """Return the short names of an enum's values ("hot") by number, without 0."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number}
 
 
 def short_name(enum: EnumDescriptor, number: int) -> str:
-    """Return the short name of a value; empty where nothing is said, or what only a newer worker knows."""
+    """Return a value's short name, or "" if it has none."""
     return short_names(enum).get(number, "")
 
 
@@ -32,7 +29,7 @@ _CONVERSATION_ID = re.compile(r"conv-[0-9a-f]{32}")
 
 
 def is_anonymous(agent_id: str) -> bool:
-    """Return whether an agent has an id of the form that agents get which are found by their conversation."""
+    """Return whether the gateway made the id, for an agent found by its conversation."""
     return _CONVERSATION_ID.fullmatch(agent_id) is not None
 
 
@@ -40,19 +37,18 @@ _LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CON
 
 
 def cut_short(reason: types_pb2.FinishReason.ValueType) -> bool:
-    """Return whether the limit of tokens, or the context, ended the turn."""
     return reason in _LENGTH
 
 
 def finish_reason(reason: types_pb2.FinishReason.ValueType) -> str:
-    """Return "length" where max_tokens or the context ended it, "tool_calls" after calls, else "stop"."""
+    """Return OpenAI's reason: "length", "tool_calls" or "stop"."""
     if reason == types_pb2.FINISH_REASON_TOOL_CALLS:
         return "tool_calls"
     return "length" if cut_short(reason) else "stop"
 
 
 def warning(started: inference_pb2.Started) -> str:
-    """Return what the caller may not have meant, as a sentence in ASCII; empty if there is nothing."""
+    """Return a sentence in ASCII about effects that the caller may not expect, or ""."""
     if started.HasField("context_trim"):
         return _trimmed(started.context_trim)
     if not started.dropped_tokens:
@@ -79,5 +75,5 @@ def tier_name(tier: types_pb2.Tier.ValueType) -> str:
 
 
 def cached_tokens(usage: types_pb2.Usage) -> int:
-    """Return the prompt tokens that came from memory, of all tiers."""
+    """Return the prompt tokens reused from all tiers."""
     return sum(part.tokens for part in usage.cached)

@@ -1,8 +1,6 @@
-"""`agentmem up` as a child of a command that needs it: started in the background, and gone when the command is.
+"""`agentmem up` as a child of another command, which it notices the end of by a pipe (`agentmem.process.parent`).
 
-The child notices the command's end by a pipe (`agentmem.process.parent`), as its services notice its own, so that none
-is left however the command went, SIGKILL included. It has a process group of its own: Ctrl-C at the terminal is the
-command's.
+It has a process group of its own, because a terminal's Ctrl-C is for the command.
 """
 
 import asyncio
@@ -37,11 +35,11 @@ _INTERRUPTED: Final = 130
 _INTERVAL: Final = 0.1
 _PROBE_SECONDS: Final = 2.0
 _PULL_SECONDS: Final = 5.0
-"""What a download has to end in. What it has fetched is on the disk already."""
+"""Limit for a download's end; what it has fetched is on disk."""
 
 
 class Stack(NamedTuple):
-    """A stack that serves at a gRPC address. `pid` is its `agentmem up`; `ours` says that this command started it."""
+    """A stack's gRPC address; `pid` is its `agentmem up`, and `ours` whether this command started it."""
 
     address: str
     pid: int
@@ -50,10 +48,9 @@ class Stack(NamedTuple):
 
 @contextmanager
 def stack(model: str, *, keep: bool) -> Iterator[Stack]:
-    """Yield a stack that has `model` registered, as `--model` takes it, or the one that runs on the data directory.
+    """Yield the stack that runs on the data directory, or a new one with `model` registered, which is fetched first.
 
-    Settings are those of `agentmem up`, from AGENTMEM_UP_… and the TOML file. A model of a hub is fetched first. With
-    `keep` a stack that was started goes on, else it is stopped. Raises ClickException where none can be had.
+    A new stack has the settings of `agentmem up`, and is stopped unless `keep`. Raises ClickException.
     """
     settings = up_settings(UpSettings, _arguments(model))
     if (running := _running(settings)) is not None:
@@ -75,7 +72,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     with nullcontext(_detached(words, log)) if keep else _bound(words, patience, log) as up:
         try:
             with console(stderr=True).status("") as waiting:
-                found = _wait(settings, up, _told(waiting.update, log, start))
+                found = _wait(settings, up, _log_tail(waiting.update, log, start))
         except BaseException:
             up.terminate()
             raise
@@ -87,7 +84,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
 
 
 def registered_name(model: str) -> str:
-    """Return the name that requests give a model, as `--model` takes it: NAME of NAME=SOURCE."""
+    """Return the name that requests give a value of `--model`."""
     known = _registered()
     return model if model in known else parse(model)[0]
 
@@ -101,23 +98,20 @@ def _registered() -> list[str]:
 
 
 def _arguments(model: str) -> list[str]:
-    """The arguments of an `agentmem up` that has the model, beside all that settings name."""
+    """Return the arguments that add the model to the settings'."""
     if model in _registered():
         return []
     return [f"--model={each}" for each in (model, *up_settings(UpSettings, ()).model)]
 
 
 def fetch(source: str, settings: UpSettings) -> None:
-    """Fetch a model of a hub, after saying how large it is and whether it fits; silent where all of it is here.
-
-    Raises Exit where that fails, which was told.
-    """
+    """Fetch a model with a line on size and fit; silent if it is here. Raises Exit after a reported failure."""
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
         return
     with _bound(("inference_service.hub", "fetch", source), _PULL_SECONDS, None) as fetching:
         try:
             status = fetching.wait()
-        except KeyboardInterrupt:  # of the terminal's, which the child has, too, and something to say about
+        except KeyboardInterrupt:  # the child has it, too, and reports it
             with suppress(subprocess.TimeoutExpired):
                 fetching.wait(_PULL_SECONDS)
             raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -127,9 +121,9 @@ def fetch(source: str, settings: UpSettings) -> None:
 
 @contextmanager
 def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
-    """A module as a child that ends with this process, or when the block ends, at the latest after `patience` seconds.
+    """Run a module as a child that ends with this process or the block, at the latest after `patience` seconds.
 
-    It writes to the file `log`; None: to standard error, and it gets the terminal's Ctrl-C, too.
+    It writes to the file `log`; without one to standard error, and gets the terminal's Ctrl-C, too.
     """
     lifeline, ours = os.pipe()
     try:
@@ -157,7 +151,7 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
 
 
 def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """A module as a process of a session of its own, which outlives this one."""
+    """Run a module in a session of its own, which outlives this process."""
     with open(log, "ab") as out:
         return subprocess.Popen(
             (sys.executable, "-m", *words),
@@ -169,7 +163,7 @@ def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
 
 
 def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[], str]) -> Stack:
-    """Wait until `up` serves, or another one that was faster. Raises ClickException with what it has written last."""
+    """Wait until `up`, or a faster one, serves. Raises ClickException with its last lines."""
     while True:
         ended = up.poll() is not None
         if (found := _running(settings, up.pid)) is not None:
@@ -182,7 +176,7 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
 
 
 def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
-    """The stack of the data directory that is ready, if there is one; `ours` is the process of our own."""
+    """Return the data directory's stack if it is ready; `ours` is our own process."""
     holder = _holder(settings)
     address, pid = holder.get("grpc", ""), holder.get("pid", 0)
     if not address or not listens(address):
@@ -193,20 +187,20 @@ def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
 
 
 def _holder(settings: UpSettings) -> dict[str, Any]:
-    """What `agentmem up` wrote into its lock: its pid, and its addresses once all services are ready."""
+    """Return the lock's content: pid, and addresses once all services are ready."""
     with suppress(OSError, ValueError, TypeError):
         return dict(json.loads((settings.data_directory / LOCK_FILE).read_text(encoding="utf-8")))
     return {}
 
 
-def _told(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
-    """Return what shows the last line of the log from `start` on, and returns its last lines."""
+def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
+    """Return a function that shows the log's last line from `start` on, and returns its last lines."""
 
-    def told() -> str:
+    def tail() -> str:
         with log.open("rb") as file:
             file.seek(start)
             lines = file.read().decode("utf-8", "replace").splitlines()
         show(Text(f"starting Agentmem: {printable(lines[-1]) if lines else '…'}"))
         return "\n".join(map(printable, lines[-_TAIL_LINES:]))
 
-    return told
+    return tail

@@ -1,4 +1,4 @@
-"""`agentmem up`: the three services, kept running until Ctrl-C."""
+"""`agentmem up`."""
 
 import asyncio
 import signal
@@ -46,20 +46,20 @@ _PROBE_TIMEOUT = 2.0
 def up(arguments: tuple[str, ...]) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.
 
-    At a terminal the default model is fetched first, if it must be, after saying how large it is and whether it fits.
-    One that is too large is refused; where the hub does not answer, the worker tries again.
+    At a terminal the default model is fetched first if needed, after a line with its size and whether it fits.
+    A model that is too large is refused; if the hub does not answer, the worker tries again.
 
-    Ends with 2 where there is something to mend, before anything was started; with 1 where a service cannot be kept up.
+    Exit status 2: a mistake, before anything was started; 1: a service cannot be kept running.
     """
     settings = up_settings(UpSettings, arguments)
     logs.configure("up", settings.log_level, settings.log_format)
     check(settings)
-    # Where there was an up before, it may have the ports, and the lock's message says so.
+    # An earlier up may have the ports, and the lock's message says so.
     if not has_been_taken(settings.data_directory):
         check_ports(settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
         check_ports(settings)
-        if sys.stdout.isatty():  # else nobody would see how far it is, and the worker fetches it; the others serve
+        if sys.stdout.isatty():  # without a terminal the worker fetches it, and the others serve
             first = next(iter(register(settings.model, settings.adapter, settings.models).values()))
             fetch(first.source, settings)
         try:
@@ -73,7 +73,7 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
     manager = ServiceManager.of_this_process()
 
     def stop() -> None:
-        if not stopping.is_set():  # Ctrl-C may be pressed again during the grace
+        if not stopping.is_set():  # Ctrl-C may be pressed again
             stopping.set()
             manager.stopping()
             say(f"stopping; requests that run have {settings.grace:g} s to end…")
@@ -99,7 +99,7 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
 
 
 def services(settings: UpSettings) -> list[Service]:
-    """Return the three services, each after those that it needs."""
+    """Return the services, each after those that it needs."""
     arguments, run, blas = service_arguments(settings), settings.run_directory, preload_here()
     if blas.message:
         say(f"{blas.message}: {blas.advice}" if blas.advice else blas.message)
@@ -115,7 +115,7 @@ def services(settings: UpSettings) -> list[Service]:
 
 
 def about_models(settings: UpSettings) -> Iterator[str]:
-    """Yield a line on the models that requests may name; of the demo model what it can do, and how to get another."""
+    """Yield a line on the models that requests may name, and on the demo model's limits."""
     registered = register(settings.model, settings.adapter, settings.models)
     first, *others = registered.values()
     if first.source != DEMO:

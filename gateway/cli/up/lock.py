@@ -1,4 +1,4 @@
-"""One `agentmem up` per data directory: a lock on `<data>/up.lock`, in which its holder is written down."""
+"""One `agentmem up` per data directory, by a lock on `<data>/up.lock`, which names its holder."""
 
 import fcntl
 import json
@@ -15,16 +15,16 @@ from agentmem.console import Mistake
 LOCK_FILE = "up.lock"
 _INTERVAL = 0.1
 _CLOCKS_DIFFER = 2.0
-"""Seconds; a process's age is known by ticks since the start of the machine."""
+"""Seconds; ages of processes are known by ticks since boot."""
 
 
 def has_been_taken(directory: Path) -> bool:
-    """Return whether there was an `agentmem up` on the directory, which may still run. Writes nothing."""
-    return os.path.exists(directory / LOCK_FILE)  # False, too, where the directory cannot be searched
+    """Return whether the directory ever had an `agentmem up`. Writes nothing."""
+    return os.path.exists(directory / LOCK_FILE)  # False if the directory cannot be searched
 
 
 def may_hold(directory: Path, pid: int) -> bool:
-    """Return whether a process may be the one that wrote the lock, and not one that got its number later."""
+    """Return whether a process may have written the lock, rather than got the same number later."""
     try:
         return psutil.Process(pid).create_time() <= (directory / LOCK_FILE).stat().st_mtime + _CLOCKS_DIFFER
     except (psutil.NoSuchProcess, FileNotFoundError):
@@ -32,11 +32,10 @@ def may_hold(directory: Path, pid: int) -> bool:
 
 
 class UpLock:
-    """The lock, held from `__init__` until this process and all children that got `fileno` are gone.
+    """The lock, held until this process and all children with `fileno` are gone.
 
-    A predecessor that was killed leaves services behind that still write their last blocks: they hold the lock, and
-    are waited for, for at most `patience` seconds. Raises Mistake where another `agentmem up` has the directory, or it
-    cannot be used.
+    Services of a killed predecessor hold it while they write their last blocks, and are waited for, for `patience`
+    seconds. Raises Mistake.
     """
 
     def __init__(self, directory: Path, patience: float, report: Callable[[str], None]) -> None:
@@ -57,18 +56,17 @@ class UpLock:
 
     @property
     def fileno(self) -> int:
-        """Return the descriptor that children are given."""
         return self._file.fileno()
 
     def write(self, **addresses: str) -> None:
-        """Write down who holds the lock, and where it serves, for the message of the next `agentmem up`."""
+        """Name the holder and its addresses, for the message of the next `agentmem up`."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(json.dumps({"pid": os.getpid(), **addresses}))
         self._file.flush()
 
     def close(self) -> None:
-        """Let go. The file stays, so that no process locks a file that another unlinks."""
+        """Keep the file, so that no process locks an unlinked one."""
         self._file.close()
 
     def _take(self, deadline: float, report: Callable[[str], None]) -> None:

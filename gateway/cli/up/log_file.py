@@ -1,7 +1,5 @@
-"""The file that a stack in the background writes: a short one, and the one before it.
-
-Services write to pipes of `agentmem up`, which alone writes to the file, so that it can begin another one and lose no
-line.
+"""The log of a stack in the background, and the one before it. Only `agentmem up` writes it, from pipes, so that
+rotation loses no line.
 """
 
 import asyncio
@@ -12,17 +10,16 @@ from pathlib import Path
 from typing import Final
 
 LOG: Final = Path("logs", "up.log")
-"""In the data directory."""
 
 MOST_BYTES: Final = 16 << 20
-"""Of a stack that runs. What it has written before is in the file beside, which it overwrites."""
+"""Longer logs are moved to up.log.1."""
 
 _MOST_BYTES_AT_START: Final = 1 << 20
 _INTERVAL: Final = 60.0
 
 
 def prepared(data: Path) -> Path:
-    """Return the log of a stack that is to be started, made for its owner alone; one that is long is set aside."""
+    """Return the log of a new stack, for its owner alone; a long one is moved aside."""
     path = data / LOG
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -34,15 +31,15 @@ def prepared(data: Path) -> Path:
 
 
 async def keep_short(data: Path) -> None:
-    """Begin the log anew whenever it is long, if that is what this process writes to."""
+    """Rotate the log whenever it is long, if this process writes to it."""
     while True:
         shorten(data / LOG, MOST_BYTES)
         await asyncio.sleep(_INTERVAL)
 
 
 def shorten(path: Path, most: int) -> None:
-    """Set the log aside if it is longer than `most` bytes, and write to a new one; another's is left as it is."""
-    with suppress(OSError):  # the disk may be full: the old one goes on
+    """Begin a new log if this one is longer than `most` bytes; other files stay."""
+    with suppress(OSError):  # the disk may be full: keep the old one
         log = path.stat()
         ours = [each for each in (1, 2) if os.path.samestat(os.fstat(each), log)]
         if not ours or log.st_size <= most:

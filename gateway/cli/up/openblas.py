@@ -1,10 +1,8 @@
-"""Whether the worker is started with OpenBLAS.
+"""OpenBLAS for the worker, by preloading.
 
-On Linux without a GPU MLX calls the BLAS that its libblas.so.3 resolves to, which is the reference one: 7 GFLOP/s on
-two cores, where OpenBLAS reaches 222. Preloading it into the worker needs no other change.
-
-Its threads wait for the next product in a loop, 2^26 cycles long by default: between products they take other work's
-processor time, and of a short turn 70 %. They wait for 2^16 cycles here, 25 µs, which costs no product any time.
+On Linux without a GPU MLX calls libblas.so.3, by default the reference BLAS: 7 GFLOP/s on two cores, where OpenBLAS
+reaches 222. OpenBLAS's threads spin for 2^26 cycles after a product, which takes 70 % of a short turn; here they spin
+for 2^16, 25 µs.
 """
 
 import ctypes.util
@@ -19,17 +17,17 @@ from typing import NamedTuple
 _DEBIAN = "*/openblas-pthread/libopenblas.so.0"
 _INSTALL = "apt-get install libopenblas0-pthread"
 _PROBE = "import ctypes; print(ctypes.CDLL(None).openblas_get_parallel())"
-"""Prints whether the OpenBLAS in its process computes on one core (0) or on several; fails where there is none."""
+"""Prints whether OpenBLAS computes on one core (0) or several; fails without OpenBLAS."""
 
 TIMEOUT, _TIMEOUT_CYCLES = "OPENBLAS_THREAD_TIMEOUT", "16"
-"""How long a thread without work looks for some before it sleeps: the binary logarithm of cycles. OpenBLAS reads it."""
+"""The binary logarithm of the cycles that a thread spins before it sleeps."""
 
 _PROBE_SECONDS = 30.0
 _SLOWER = "the worker is several times as fast with it"
 
 
 class Preload(NamedTuple):
-    """Additional variables of the worker, a line for the user, and what to do where that is not good; may be empty."""
+    """Variables of the worker, a line for the user, and advice; may be empty."""
 
     environment: dict[str, str]
     message: str
@@ -37,7 +35,7 @@ class Preload(NamedTuple):
 
 
 def preload_here() -> Preload:
-    """Return what to preload on this machine: nothing where the GPU computes."""
+    """Return what to preload on this machine; nothing if it has a GPU."""
     names = [str(found.name).lower().replace("_", "-") for found in metadata.distributions()]
     if sys.platform != "linux" or any(name.startswith("mlx-cuda") for name in names):
         return Preload({}, "")
@@ -46,7 +44,7 @@ def preload_here() -> Preload:
 
 
 def preload(library: str | None, before: str) -> Preload:
-    """Return what to do with an OpenBLAS on Linux, where LD_PRELOAD has `before` already."""
+    """Preload an OpenBLAS on Linux; LD_PRELOAD has `before` already."""
     if "openblas" in before and (found := cores(before)) is not None:
         return _loaded({}, before, found)
     if library is None:
@@ -68,7 +66,7 @@ def _loaded(environment: dict[str, str], library: str, cores: int) -> Preload:
 
 @cache
 def cores(preloaded: str) -> int | None:
-    """Return what the OpenBLAS of a process with this LD_PRELOAD says; None: it has none, or one that does not load."""
+    """Return OpenBLAS's answer with this LD_PRELOAD; None if it does not load."""
     command = [sys.executable, "-I", "-S", "-c", _PROBE]
     environment = {**os.environ, "LD_PRELOAD": preloaded}
     try:

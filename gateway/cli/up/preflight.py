@@ -1,4 +1,4 @@
-"""What `agentmem up` checks before it starts anything, so that a mistake is reported at once and in one line."""
+"""Checks of `agentmem up` before it starts anything, so that mistakes are reported at once."""
 
 import errno
 import socket
@@ -18,7 +18,7 @@ _NO_SUCH_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 def check(settings: UpSettings) -> None:
-    """Raise Mistake for settings and files that the services would refuse. Writes nothing."""
+    """Raise Mistake for settings and files that services would refuse. Writes nothing."""
     try:
         layout.refuse_foreign(settings.data_directory)
     except layout.ForeignDirectory as error:
@@ -34,16 +34,16 @@ def check(settings: UpSettings) -> None:
 
 
 def check_ports(settings: UpSettings) -> None:
-    """Raise Mistake unless every port but 0 can be bound now, and none is wanted twice."""
+    """Raise Mistake unless each port but 0 can be bound, once."""
     for flag, address, problem in doors(settings):
         if problem:
             raise Mistake(f"{flag}: cannot listen on {address}: {problem}; choose another port")
 
 
 def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
-    """Yield the flag of each address that the services listen on, the address, and why it cannot be had, "" if it can.
+    """Yield each address of the services with its flag, and why it cannot be bound, or "".
 
-    Raises Mistake for ports that cannot be had by all that want them, whoever has them now.
+    Raises Mistake for ports that are wanted twice.
     """
     taken: dict[Address, str] = {}
     for flag, address in _wanted(settings):
@@ -68,7 +68,7 @@ def _wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
 
 
 def unbindable(address: Address) -> str:
-    """Return why a listener cannot have `address`; empty if it can. Of a name's address families one is enough."""
+    """Return why `address` cannot be bound, or "". One address family of a name is enough."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which services of a run directory run, and whether they are ready, asked live."""
+"""Which services of a run directory are ready, asked live."""
 
 import asyncio
 import json
@@ -11,14 +11,13 @@ from agentmem.process.sockets import listens
 from gateway import upstream
 
 NAMES = ("store", "worker", "gateway")
-"""The services, each after those that it needs."""
+"""Each after those that it needs."""
 
 
 async def unready(run: Path, name: str, seconds: float) -> str | None:
-    """Return why a service is not ready, empty if it is, and None where nothing listens.
+    """Return why a service is not ready, "" if it is, None if nothing listens.
 
-    A gateway is known by the addresses that it wrote. With TLS it may ask for a client certificate, and have one for
-    another name: that it listens is enough.
+    A gateway with TLS only has to listen: it may ask for a client certificate.
     """
     addresses = gateway_addresses(run)
     sockets = {"store": layout.store_socket(run), "worker": layout.worker_socket(run)}
@@ -33,7 +32,7 @@ async def unready(run: Path, name: str, seconds: float) -> str | None:
 
 
 def gateway_addresses(run: Path) -> dict[str, str]:
-    """Return the addresses that a gateway wrote, by door; none where it has ended well, or something else wrote."""
+    """Return the addresses that a gateway wrote, by door; none after it ended."""
     try:
         addresses: dict[str, str] = json.loads((run / layout.GATEWAY_FILE).read_text(encoding="utf-8"))
         for door in ("http", "grpc"):

@@ -1,4 +1,4 @@
-"""Settings of `agentmem up`, and the arguments of the three services that follow from them."""
+"""Settings of `agentmem up`, and the arguments of services that follow."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,14 +22,14 @@ _Settings = TypeVar("_Settings", bound="UpSettings")
 
 
 class SettingsCommand(click.Command):
-    """A command whose options are those of a class of settings, `settings`, which reads them by itself."""
+    """A command whose options are read by its class of settings."""
 
     def __init__(self, *, settings: Any, **given: Any) -> None:
         super().__init__(**given)
         self._settings = settings
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the flags that begin so."""
+        """Return flags with this beginning."""
         found = super().shell_complete(ctx, incomplete)
         for name, field in self._settings.model_fields.items():
             words = name.replace("_", "-")
@@ -42,8 +42,8 @@ class UpSettings(ModelSettings, ListenSettings):
     """Starts store, worker and gateway, and keeps them running until Ctrl-C.
 
     Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
-    names. All other options of the services can be given there in [worker], [store] and [gateway], or as
-    AGENTMEM_WORKER_…, AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
+    names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,
+    AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
     """
 
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_UP_", cli_prog_name="agentmem up")
@@ -96,22 +96,21 @@ class UpSettings(ModelSettings, ListenSettings):
 
     @property
     def data_directory(self) -> Path:
-        """Return the data directory, absolute."""
         return layout.data_directory(self.data)
 
     @property
     def run_directory(self) -> Path:
-        """Return the directory of the sockets, absolute."""
+        """The directory of the sockets, absolute."""
         return layout.run_directory(self.data, self.run_dir)
 
 
 def gateway_settings(settings: UpSettings) -> GatewaySettings:
-    """Return the settings of the gateway that would be started, which has an environment, too. Raise SettingsError."""
+    """Return the started gateway's settings, which also has an environment. Raises SettingsError."""
     return load(GatewaySettings, service_arguments(settings).gateway)
 
 
 def up_settings(kind: type[_Settings], arguments: Sequence[str]) -> _Settings:
-    """Return the settings that a command's arguments, the environment and the TOML file give. Raise Mistake."""
+    """Return settings from arguments, environment and TOML file. Raises Mistake."""
     if any(map(shows_password, arguments)):
         raise Mistake("--cluster: a password on a command line is seen by all users; set AGENTMEM_UP_CLUSTER instead")
     try:
@@ -121,15 +120,13 @@ def up_settings(kind: type[_Settings], arguments: Sequence[str]) -> _Settings:
 
 
 class ServiceArguments(NamedTuple):
-    """Command-line arguments of the three services."""
-
     store: list[str]
     worker: list[str]
     gateway: list[str]
 
 
 def shows_password(argument: str) -> bool:
-    """Return whether an argument, as `--cluster=URL` or URL, has the password of a PostgreSQL."""
+    """Return whether an argument has a PostgreSQL password."""
     url = argument.removeprefix("--cluster=")
     if not url.startswith(("postgresql://", "postgres://")):
         return False
@@ -138,14 +135,12 @@ def shows_password(argument: str) -> bool:
 
 
 def store_environment(settings: UpSettings) -> dict[str, str]:
-    """Return the variables of the store that are too secret for its command line."""
+    """Return the store's variables that are too secret for a command line."""
     url = settings.cluster.get_secret_value()
     return {"AGENTMEM_STORE_CLUSTER": url} if url else {}
 
 
 def service_arguments(settings: UpSettings) -> ServiceArguments:
-    """Return the arguments of each service."""
-
     def given(*names: str) -> dict[str, Any]:
         return {name: getattr(settings, name) for name in names}
 
@@ -169,7 +164,7 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
 
 
 def _flags(values: Mapping[str, Any]) -> list[str]:
-    """Return a flag for each value, and for each item of a list, in one word: a value may begin with a dash."""
+    """Return a flag for each value or item, in one word, since values may begin with a dash."""
     flags: list[str] = []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"

@@ -1,9 +1,8 @@
-"""Keeps services running: starts all at once, for each waits by itself for those that it needs; restarts those that
-die; stops them in reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up and
-ends all, unless it was ready before and its settings are right.
+"""Keeps services running: starts all at once, restarts those that die, stops them in reverse order.
 
-Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
-end by a pipe (agentmem.process.parent), so that they are gone when it is, even after SIGKILL.
+A status of FINAL_STATUSES ends all, unless that service was ready before and its settings are right. Children have
+process groups of their own, so that only this process gets a terminal's Ctrl-C, and notice its end by a pipe
+(agentmem.process.parent), even after SIGKILL.
 """
 
 import asyncio
@@ -23,23 +22,23 @@ from agentmem.process.service import CANNOT_SERVE, WRONG_SETTING
 log = logging.getLogger(__name__)
 
 FINAL_STATUSES = frozenset({CANNOT_SERVE, WRONG_SETTING})
-"""A wrong setting, model or data directory: the same again would end the same way."""
+"""A restart would end the same way."""
 
 MAX_EARLY_DEATHS = 5
 PROBE_INTERVAL = 0.1
 TAIL_LINES = 5
 _FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
 _CAUSE_SECONDS = 1.0
-"""A service that fails may do so because one before it is about to fail, which says why."""
+"""Time for an earlier service to fail, which says why a later one did."""
 _CHUNK = 65536
 
 
 @dataclass(frozen=True)
 class Service:
-    """A module that runs as a process of its own.
+    """A module that runs as a process.
 
-    `ready` is asked again and again until it returns True, after each start. `environment` is added to ours. `starting`
-    says what it does until it is ready.
+    `ready` is polled until True after each start. `environment` is added to ours. `starting` says what it does until
+    then.
     """
 
     name: str
@@ -51,21 +50,20 @@ class Service:
 
 
 class ServiceFailed(Exception):
-    """A service cannot work: its status says so, or it died again and again and was never ready.
-
-    The message ends with the last lines that it wrote.
+    """A service cannot work: its status says so, or it died repeatedly and was never ready. The message has its last
+    lines.
     """
 
 
 def restart_delay(deaths: int) -> float:
-    """Return the seconds to wait after so many deaths in a row: 0.2, doubling up to 10."""
+    """Return the seconds to wait after deaths in a row: 0.2, doubling up to 10."""
     return min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(deaths - 1, 16))
 
 
 class Supervisor:
-    """Runs `services`. Call `run` once, on one event loop. `report` takes a line for the user, and does not raise.
+    """Runs `services`. Call `run` once, on one event loop. `report` takes a line, and does not raise.
 
-    `grace` is how many seconds a service has from SIGTERM to SIGKILL. The descriptors `held` stay open in the children.
+    `grace` is the seconds between SIGTERM and SIGKILL. Descriptors `held` stay open in the children.
     """
 
     def __init__(
@@ -76,11 +74,9 @@ class Supervisor:
         self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
 
     async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
-        """Start all, call `started` when all are ready, keep them until `stopping` is set; then stop all.
+        """Start all, call `started` when all are ready, and keep them until `stopping` is set or one fails.
 
-        What is reported follows their order: of those that are not ready, the first.
-
-        Raises ServiceFailed where one cannot be started; all are stopped then, too.
+        Reports follow their order. Raises ServiceFailed, after stopping all.
         """
         keeping: list[asyncio.Task[None]] = []
         before = ""
@@ -102,12 +98,12 @@ class Supervisor:
 
 
 async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping: "list[asyncio.Task[None]]") -> bool:
-    """Wait for `wanted` (True) or `stop` (False). Raises what a task that keeps a service raised, if that is first."""
+    """Wait for `wanted` (True) or `stop` (False). Raises the first failure of a kept service."""
     waiting = asyncio.ensure_future(wanted)
     try:
         done, _ = await asyncio.wait({waiting, stop, *keeping}, return_when=asyncio.FIRST_COMPLETED)
         if failed := [task for task in keeping if task in done]:
-            # What stops one may be what stops another, which says it better: the first in their order.
+            # One failure may cause others; the first service in order says it best.
             if earlier := keeping[: keeping.index(failed[0])]:
                 await asyncio.wait(earlier, timeout=_CAUSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             next(task for task in keeping if task.done()).result()
@@ -118,7 +114,7 @@ async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping:
 
 @dataclass
 class _Kept:
-    """One service, which `keep` keeps running until `stop`."""
+    """One service, which `keep` runs until `stop`."""
 
     service: Service
     lifeline: int
@@ -131,7 +127,7 @@ class _Kept:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     async def keep(self) -> None:
-        """Start, and start again. Raises ServiceFailed."""
+        """Raises ServiceFailed."""
         deaths, ever_ready = 0, False
         while True:
             process = await self._spawn()
@@ -148,7 +144,7 @@ class _Kept:
             outcome = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             said = f"{self.service.name} ended with {outcome}"
             self._log("service ended", process.pid, logging.WARNING, outcome=outcome)
-            # What it serves could be served a moment ago, so no single model or request may end the other services.
+            # It could serve a moment ago, so that a single model or request must not end the other services.
             final = status in FINAL_STATUSES and not (was_ready and status == CANNOT_SERVE)
             if final or (not ever_ready and deaths >= MAX_EARLY_DEATHS):
                 again = "" if final else f", the {deaths}th time, and was never ready"
@@ -160,11 +156,11 @@ class _Kept:
             await asyncio.sleep(delay)
 
     async def stop(self, keeping: "asyncio.Task[None]") -> None:
-        """End `keep`; send SIGTERM, and SIGKILL to the whole group after the grace."""
+        """End `keep`; send SIGTERM, and SIGKILL to the group after the grace."""
         keeping.cancel()
         await asyncio.wait({keeping})
         if not keeping.cancelled():
-            keeping.exception()  # Another's was raised first, or this one is raised.
+            keeping.exception()  # another's was raised first, or this one is raised
         process = self.process
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -207,7 +203,7 @@ class _Kept:
         self.ready.set()
 
     async def _copy_output(self, written: asyncio.StreamReader) -> None:
-        """Write what the child writes to standard error, line by line, and remember the last lines."""
+        """Copy the child's lines to standard error, and keep the last ones."""
         rest = b""
         while chunk := await written.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -220,7 +216,7 @@ class _Kept:
         logs.write(sys.stderr, "".join(f"{line}\n" for line in decoded))
 
     async def _relayed(self) -> None:
-        """Wait until all output of an ended child is written; a grandchild may hold the pipe open for longer."""
+        """Wait until an ended child's output is written; a grandchild may hold the pipe."""
         if self.relay is not None:
             await asyncio.wait({self.relay}, timeout=1.0)
             self.relay.cancel()

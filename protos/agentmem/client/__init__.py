@@ -1,11 +1,11 @@
-"""The client of a gateway, in Python: `from agentmem import Client, AsyncClient`.
+"""The client of a gateway: `from agentmem import Client, AsyncClient`.
 
 aio.py, agent.py, models.py, workflows.py   the client: coroutines over grpc.aio
 sync.py, blocking.py                        the same methods, run on one event loop on a thread
-inputs.py                                   what callers say, as requests
-answers.py, records.py                      what they get: frozen values
-stream.py, replay.py                        an answer as it comes, also through outages
-connection.py                               address, credentials, deadlines, retries, failures as errors
+inputs.py                                   arguments as requests
+answers.py, records.py                      results as frozen values
+stream.py, replay.py                        an answer as it comes, through outages
+connection.py                               address, credentials, deadlines, retries, errors
 transfers.py                                an agent as a file
 """
 

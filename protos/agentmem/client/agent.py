@@ -1,4 +1,4 @@
-"""An agent as an object: its turns, what is in its memory, its branches, and where its KV is."""
+"""An agent as an object: turns, memory, branches, and KV."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class AsyncAgent:
-    """An agent, by its name, on a model. Making this object sends no request; the first turn creates the memory.
+    """An agent, by its name, on a model. Making it sends no request; its first turn creates the memory.
 
     The server runs the turns of one agent one after the other. All methods raise AgentmemError.
     """
@@ -56,7 +56,7 @@ class AsyncAgent:
         return agent_pb2_grpc.AgentServiceStub(self._connection.channel)
 
     async def model(self, *, timeout: Timeout = UNSET) -> str:
-        """Return the name of its model: the gateway's default, where none was given."""
+        """Return its model's name; the gateway's default if none was given."""
         return (await self._key(timeout)).model_id
 
     async def _key(self, timeout: Within) -> types_pb2.AgentKey:
@@ -65,7 +65,6 @@ class AsyncAgent:
         return types_pb2.AgentKey(agent_id=self.name, model_id=self._model)
 
     async def _changed(self, rpc: str, timeout: Within, **fields: Any) -> AgentInfo:
-        """Return the agent after an RPC that answers with it."""
         return AgentInfo.of((await self._asked(rpc, timeout, **fields)).agent)
 
     async def _asked(self, rpc: str, timeout: Within, **fields: Any) -> Any:
@@ -81,18 +80,14 @@ class AsyncAgent:
     async def ask(self, said: Said, **options: Unpack[AskOptions]) -> Answer:
         """Run a turn, and return the whole answer.
 
-        A text is a message of the user; messages may have any role that the chat template supports. A turn that fails
-        because of an outage is sent again under the same request_id: the server replays a turn that it has committed,
-        so none is committed twice. After DeadlineExceeded, and after Unavailable at the end of the client's patience,
-        the turn may have been committed: a retry under the same request_id finds out.
+        A text is a message of the user. After an outage the turn is sent again under the same request_id, which never
+        commits it twice. After DeadlineExceeded or Unavailable it may have been committed: a retry under the same
+        request_id finds out.
         """
         return await self.stream(said, **options).finish()
 
     def stream(self, said: Said, **options: Unpack[AskOptions]) -> AsyncStream:
-        """Run a turn, and return its answer as a stream. The turn begins when the stream is iterated.
-
-        After a broken connection the stream goes on where it stopped.
-        """
+        """Run a turn, and return its answer as a stream, which begins when iterated and continues after outages."""
 
         async def prepare(deadline: Deadline) -> inference_pb2.GenerateRequest:
             return inputs.generate(await self._key(deadline), self._beginning, said, options)
@@ -100,7 +95,7 @@ class AsyncAgent:
         return AsyncStream(self._connection, prepare, options.get("timeout", UNSET))
 
     async def tell(self, said: Said, **options: Unpack[TellOptions]) -> Answer:
-        """Add to the agent's memory without an answer; the result has no text. Retries are as in `ask`."""
+        """Add to the memory without an answer; the result has no text. Retries are as in `ask`."""
         deadline = self._connection.deadline(options.get("timeout", UNSET))
         request = inputs.prefill(await self._key(deadline), self._beginning, said, options)
         call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Prefill
@@ -108,12 +103,12 @@ class AsyncAgent:
         return Growing().ended(response.started, response.finished, request.request_id)
 
     async def probe(self, said: Said, *, timeout: Timeout = UNSET) -> Probe:
-        """Return what a turn with this input would reuse, from which tier, and why not more. Nothing is changed."""
+        """Return what a turn with this input would reuse, and why not more, without any change."""
         append = types_pb2.Append(messages=inputs.chat_of(said))
         return Probe.of(await self._asked("ProbeAgent", timeout, append=append))
 
     async def count_tokens(self, said: Said, *, timeout: Timeout = UNSET) -> TokenCount:
-        """Return how many tokens this input would add to the memory."""
+        """Return how many tokens this input would add."""
         deadline = self._connection.deadline(timeout)
         append = types_pb2.Append(messages=inputs.chat_of(said))
         request = inference_pb2.CountTokensRequest(key=await self._key(deadline), append=append)
@@ -124,7 +119,7 @@ class AsyncAgent:
     # What is there
 
     async def info(self, *, timeout: Timeout = UNSET) -> AgentInfo:
-        """Return the agent's state. Raises NotFound before its first turn."""
+        """Raises NotFound before the first turn."""
         return await self._changed("GetAgent", timeout)
 
     async def exists(self, *, timeout: Timeout = UNSET) -> bool:
@@ -138,14 +133,14 @@ class AsyncAgent:
         return True
 
     async def turns(self, *, text: bool = False, timeout: Timeout = UNSET) -> AsyncIterator[Turn]:
-        """Yield the turns of the memory, oldest first, fetched page by page; with `text` also messages and text."""
+        """Yield the memory's turns, oldest first; with `text` also messages and text."""
         request = agent_pb2.ListTurnsRequest(key=await self._key(timeout), include_text=text)
         async with aclosing(pages(self._connection, self._agents.ListTurns, request, "turns", timeout)) as found:
             async for turn in found:
                 yield Turn.of(turn)
 
     async def messages(self, *, timeout: Timeout = UNSET) -> list[Message]:
-        """Return all messages, oldest first. One without a role is text that was not sent as messages."""
+        """Return all messages, oldest first. One without a role was not sent as a message."""
         return [message async for turn in self.turns(text=True, timeout=timeout) for message in turn.messages]
 
     # Branches
@@ -160,10 +155,10 @@ class AsyncAgent:
         delete_after: Seconds | None = None,
         timeout: Timeout = UNSET,
     ) -> AsyncAgent:
-        """Make a second agent with this memory, and return it. Later turns of one do not change the other.
+        """Make a second agent with this memory. Later turns of one do not change the other.
 
-        `at` is a past version that is still kept; with `keep_tokens` the fork has only the first tokens. Raises
-        AlreadyExists, also where this call has made the fork and its answer was lost.
+        `at` is a version that is still kept; `keep_tokens` limits the fork to the first tokens. Raises AlreadyExists,
+        also if the answer to this call was lost.
         """
         fields: dict[str, Any] = {"new_agent_id": name, "keep_tokens": keep_tokens}
         if at is not None:
@@ -175,7 +170,7 @@ class AsyncAgent:
         return AsyncAgent(self._client, made.agent.key.agent_id, made.agent.key.model_id, self._beginning)
 
     async def snapshot(self, name: str, *, timeout: Timeout = UNSET) -> Snapshot:
-        """Keep the present state under a name."""
+        """Name the present state."""
         return Snapshot.of((await self._asked("CreateSnapshot", timeout, name=name)).snapshot)
 
     async def snapshots(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Snapshot]:
@@ -187,7 +182,7 @@ class AsyncAgent:
                 yield Snapshot.of(snapshot)
 
     async def restore(self, name: str, *, timeout: Timeout = UNSET) -> AgentInfo:
-        """Set the agent back to a snapshot. Its present state stays as an automatic snapshot."""
+        """Return to a snapshot. The present state stays as an automatic snapshot."""
         return await self._changed("RestoreSnapshot", timeout, name=name)
 
     async def delete_snapshot(self, name: str, *, timeout: Timeout = UNSET) -> None:
@@ -197,14 +192,14 @@ class AsyncAgent:
         await self._connection.erase(self._agents.DeleteSnapshot, request, deadline)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
-        """Keep the first tokens of the memory, and drop the rest. The state before stays as an automatic snapshot."""
+        """Keep the memory's first tokens. The previous state stays as an automatic snapshot."""
         deadline = self._connection.deadline(timeout)
         state = only_if or (await self._changed("GetAgent", deadline)).version
         fields = {"if_version": state.version, "if_revision": state.revision}
         return await self._changed("TrimAgent", deadline, keep_tokens=keep_tokens, **fields)
 
     async def delete(self, *, all_models: bool = False, missing_ok: bool = False, timeout: Timeout = UNSET) -> Erased:
-        """Erase the agent, on its model or on all models: ledger, KV and snapshots."""
+        """Erase the agent, on its model or on all: ledger, KV and snapshots."""
         deadline = self._connection.deadline(timeout)
         key = types_pb2.AgentKey(agent_id=self.name) if all_models else await self._key(deadline)
         request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
@@ -214,13 +209,13 @@ class AsyncAgent:
     # Where its KV is, and for how long
 
     async def pin(self, pinned: bool = True, *, timeout: Timeout = UNSET) -> AgentInfo:
-        """Keep its KV on disk even where other agents need room; with False end that."""
+        """Protect its KV on disk from eviction; with False end that."""
         return await self._changed("PinAgent", timeout, pinned=pinned)
 
     async def set_ttl(
         self, ttl: Seconds | None = None, *, delete_after: Seconds | None = None, timeout: Timeout = UNSET
     ) -> AgentInfo:
-        """Set the idle times after which its KV expires, and after which it is deleted; None is never."""
+        """Set the idle times until its KV expires and until it is deleted; None: never."""
         times = {"ttl": ttl, "delete_after": delete_after}
         fields = {name: inputs.duration(time) for name, time in times.items() if time is not None}
         return await self._changed("SetAgentTtl", timeout, **fields)
@@ -236,16 +231,16 @@ class AsyncAgent:
         return Prefetched(moved.tokens, moved.bytes)
 
     async def evict(self, tier: Tier = "hot", *, timeout: Timeout = UNSET) -> int:
-        """Drop its KV from a tier and all faster ones; it can be computed again. Return the bytes that were freed."""
+        """Drop its KV, which can be computed again, from a tier and all faster ones. Return the bytes freed."""
         value = inputs.enum_value("tier", types_pb2.Tier, "TIER", tier)
         freed: int = (await self._asked("EvictAgent", timeout, tier=value)).freed_bytes
         return freed
 
     async def export(self, to: Target, *, timeout: Timeout = UNSET) -> int:
-        """Write the agent to a file: its ledger and its KV. Return the number of bytes.
+        """Write the agent's ledger and KV to a file. Return the number of bytes. Raises OSError.
 
-        A path gets the file only when it is complete, readable by its owner alone, and replaces a file of that name. An
-        open file is written from its present position. Raises OSError.
+        A path gets the file, readable by its owner alone, when it is complete. An open file is written from its present
+        position.
         """
         deadline = self._connection.deadline(timeout)
         request = agent_pb2.ExportAgentRequest(key=await self._key(deadline))

@@ -22,17 +22,7 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_
 
 
 class AsyncClient:
-    """A client of one gateway, for one event loop; `async with` closes it. The parameters, and their defaults:
-
-    gateway     "HOST:PORT" of its gRPC server; AGENTMEM_ADDRESS, or 127.0.0.1:50051
-    key         the key to send; AGENTMEM_API_KEY
-    tls         True, False, or a ClientTls; AGENTMEM_TLS, AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY
-    timeout     seconds that a call may take, outages included; no limit
-    patience    seconds for which calls are retried during an outage; not where no gateway has answered yet
-    on_outage   called with the reason of each outage; by default it is logged
-
-    No request is sent before the first call. Raises InvalidArgument for an invalid key, OSError for TLS files.
-    """
+    """A client of one gateway, for one event loop, with the parameters of `Client`; `async with` closes it."""
 
     def __init__(
         self,
@@ -61,7 +51,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection. Calls that are running raise Cancelled."""
+        """Close the connection. Running calls raise Cancelled."""
         await self.connection.close()
 
     def agent(
@@ -74,19 +64,16 @@ class AsyncClient:
         delete_after: Seconds | None = None,
         context_policy: Policy | None = None,
     ) -> AsyncAgent:
-        """Return an agent, whether or not it has a memory yet. Without a `model` it is on the gateway's default.
+        """Return an agent on a `model`, or the gateway's default. With an empty name no turn is kept.
 
-        Turns with an empty name are kept by no agent.
-
-        The first turn of a new agent begins with the `system` message, and sets the idle times after which its KV is
-        dropped (`ttl`) and it is deleted (`delete_after`), and the policy for a full context. An agent that has a
-        memory is not changed by these; if its memory begins with another system message, a turn raises
-        FailedPrecondition.
+        `system`, the idle times after which KV is dropped (`ttl`) and the agent deleted (`delete_after`), and
+        `context_policy` apply to the agent's first turn. A turn raises FailedPrecondition if the memory begins with
+        another system message.
         """
         return AsyncAgent(self, name, model, Beginning(system, ttl, delete_after, context_policy))
 
     async def agents(self, *, name: str = "", model: str = "", timeout: Timeout = UNSET) -> AsyncIterator[AgentInfo]:
-        """Yield the agents by their names, a page at a time: all, of a `model`, or the memories of one `name`."""
+        """Yield all agents, those of a `model`, or the memories of one `name`."""
         request = agent_pb2.ListAgentsRequest(agent_id=name, model_id=model)
         call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ListAgents
         async with aclosing(pages(self.connection, call, request, "agents", timeout)) as found:
@@ -96,11 +83,10 @@ class AsyncClient:
     async def import_agent(
         self, file: Target, *, name: str = "", model: str = "", timeout: Timeout = UNSET
     ) -> Imported:
-        """Make an agent of a file that `AsyncAgent.export` wrote; name and model are the file's unless they are given.
+        """Make an agent from a file that `AsyncAgent.export` wrote; name and model default to the file's.
 
-        A file without seek is sent only once: an outage then raises Unavailable. Raises AlreadyExists, also where this
-        call has made the agent and its answer was lost; DataLoss for a damaged file; FailedPrecondition for a file of
-        another model; and OSError.
+        Raises AlreadyExists, also if the answer to this call was lost; DataLoss for a damaged file; FailedPrecondition
+        for another model's file; OSError; Unavailable after an outage if the file cannot be read again.
         """
         key = types_pb2.AgentKey(agent_id=name, model_id=model)
         call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ImportAgent
@@ -113,7 +99,7 @@ class AsyncClient:
                 try:
                     async for piece in pieces(source, key, start):
                         yield piece
-                except Exception as error:  # gRPC would cancel the call, and say nothing of this
+                except Exception as error:  # gRPC would cancel the call without this error
                     failed.append(error)
                     raise
 
@@ -141,7 +127,7 @@ class AsyncClient:
         template_arguments: Mapping[str, Any] | None = None,
         timeout: Timeout = UNSET,
     ) -> TokenCount:
-        """Return how many tokens a whole chat has, with what makes the model answer."""
+        """Return how many tokens a whole chat has, generation prompt included."""
         deadline = self.connection.deadline(timeout)
         request = inference_pb2.CountTokensRequest(
             key=types_pb2.AgentKey(model_id=model or await self.default_model(deadline)),
@@ -152,9 +138,9 @@ class AsyncClient:
         return TokenCount(counted.tokens, counted.context_length)
 
     async def hint(self, steps: Mapping[str, int | None], *, model: str = "", timeout: Timeout = UNSET) -> None:
-        """Say in how many steps agents speak next, by their names; None: not again. It guides what stays in memory.
+        """Say in how many steps agents speak next, None for not again, to guide eviction.
 
-        Steps do not count down: say it again, of the whole cast, after each turn.
+        Steps do not count down: send all agents' hints after each turn.
         """
         deadline = self.connection.deadline(timeout)
         model_id = model or await self.default_model(deadline)
@@ -166,14 +152,13 @@ class AsyncClient:
         await self.connection.call(call, agent_pb2.SetTurnHintsRequest(hints=hints), deadline)
 
     async def abort(self, request_id: str, *, timeout: Timeout = UNSET) -> bool:
-        """End the turn with this request_id, as if its caller had left. Return whether there was one."""
+        """End the turn with this request_id. Return whether there was one."""
         call = inference_pb2_grpc.InferenceServiceStub(self.connection.channel).Abort
         answer = await self.connection.call(call, inference_pb2.AbortRequest(request_id=request_id), timeout)
         aborted: bool = answer.aborted
         return aborted
 
     async def default_model(self, timeout: Within = UNSET) -> str:
-        """Return the name of the gateway's default model, asked for once."""
         if not self._default_model:
             self._default_model = (await self.models.get(timeout=timeout)).name
         return self._default_model

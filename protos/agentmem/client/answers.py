@@ -1,4 +1,4 @@
-"""Answers of turns, as frozen values. `raw` has the protobuf messages from which they were made."""
+"""Answers of turns, as frozen values; `raw` has their protobuf messages."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FinishReason: TypeAlias = Literal["stop", "stop_string", "length", "context", "prefilled", "tool_calls", ""]
-"""Why the answer ended: the model ended it, a stop string, max_tokens, a full context, a turn without an answer, calls
-of tools; "" for a reason of a newer server that this client does not know."""
+"""Why the answer ended; "" for a reason that this client does not know."""
 
 Match: TypeAlias = Literal["new", "exact", "extend", "partial", "diverge", ""]
 """How the input relates to the memory: there was none; it is the same, continues it, shares a beginning, or shares too
-little; "" for one that this client does not know."""
+little; "" if this client does not know it."""
 
 
 _T = TypeVar("_T", bound="DataclassInstance")
 
 
 def value_of(kind: type[_T], raw: Any, **others: Any) -> _T:
-    """Return a value of a message's fields by their names, but for `others`.
+    """Return a value with a message's fields of the same names, and `others`.
 
-    An enum is its short name, a Duration a timedelta, and a field that is not set None.
+    Enums become short names, Durations timedelta, unset fields None.
     """
     values = {field.name: _field_of(raw, field) for field in _shared(kind, raw.DESCRIPTOR)}
     if "raw" in kind.__dataclass_fields__:
@@ -56,7 +55,7 @@ def _field_of(raw: Any, field: FieldDescriptor) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model made. `arguments_json` spells a JSON object."""
+    """A call that the model made; `arguments_json` is a JSON object."""
 
     id: str
     name: str
@@ -64,13 +63,12 @@ class ToolCall:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, parsed."""
         return cast("dict[str, Any]", json.loads(self.arguments_json))
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One state of one agent; two are the same only where all three are equal."""
+    """A state of an agent; two are the same only if all three are equal."""
 
     uid: str
     version: int
@@ -78,13 +76,12 @@ class Version:
 
     @classmethod
     def of(cls, raw: types_pb2.AgentVersion) -> Version:
-        """Return it, of the contract's message."""
         return value_of(cls, raw)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one turn. Those of the reasoning are among those of the completion."""
+    """Tokens of one turn; completion includes reasoning."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -94,7 +91,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds of one turn, as the worker measured them; `first_token` counts from the arrival, 0: there is none."""
+    """Seconds of one turn on the worker; `first_token` counts from arrival, 0: there is none."""
 
     queue: float
     load: float
@@ -105,7 +102,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class ContextTrim:
-    """What the memory lost because it outgrew the context. The `snapshot` keeps it; `summary` stands in its place."""
+    """Memory that was dropped to fit the context. `snapshot` keeps it; `summary` replaces it."""
 
     policy: str
     dropped_tokens: int
@@ -116,17 +113,15 @@ class ContextTrim:
 
     @classmethod
     def of(cls, raw: types_pb2.ContextTrim) -> ContextTrim:
-        """Return it, of the contract's message."""
         return value_of(cls, raw)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a turn reused: `reused` of `prompt_tokens`, by tier in `tiers`, and why not more.
+    """Memory that a turn reused: `reused` of `prompt_tokens`, by tier in `tiers`, and why not more.
 
-    `miss_reason` is "" where all was reused. `snapshot_version` is that of the snapshot which the prompt continues,
-    None for the agent's present state. `dropped_tokens` were dropped, because the input does not continue them; the
-    snapshot `dropped_snapshot` keeps them.
+    `miss_reason` is "" if all was reused. `snapshot_version` is the snapshot that the prompt continues, None for the
+    present state. `dropped_tokens` were not continued by the input; `dropped_snapshot` keeps them.
     """
 
     match: Match
@@ -144,13 +139,11 @@ class Memory:
 
     @classmethod
     def of(cls, started: inference_pb2.Started) -> Memory:
-        """Return it, of what a turn begins with."""
         trim = ContextTrim.of(started.context_trim) if started.HasField("context_trim") else None
         return value_of(cls, started, **_reported(started.cache), trim=trim)
 
     @classmethod
     def of_report(cls, report: types_pb2.CacheReport, trim: ContextTrim | None = None) -> Memory:
-        """Return it, of a report alone."""
         return cls(**_reported(report), trim=trim)
 
 
@@ -169,7 +162,7 @@ def _reported(report: types_pb2.CacheReport) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A generated token and the natural logarithm of its probability; `top` are the likeliest ones, by their bytes."""
+    """A generated token and its natural log-probability; `top` are the likeliest, by bytes."""
 
     token_id: int
     logprob: float
@@ -180,10 +173,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a turn; `str()` is its text. `version` is the agent's new state, None where nothing is kept.
+    """The answer to a turn; `str()` is its text. `version` is the agent's new state, None if nothing is kept.
 
-    `durable`: the turn is on disk, with its exact tokens. `replayed`: it had been committed before, and was not
-    computed again. `warning` notes where the request may not do what was meant, else "".
+    `durable`: the turn is on disk. `replayed`: it was committed earlier. `warning` names effects that may not be meant,
+    else "".
     """
 
     text: str
@@ -207,20 +200,20 @@ class Answer:
         return self.text
 
     def json(self) -> Any:
-        """Return the text, parsed as JSON, of a turn with a `json_schema`. Raises ValueError where the text was cut."""
+        """Parse the text of a turn with a `json_schema`. Raises ValueError if it was cut."""
         return json.loads(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The turn began, and reuses this."""
+    """The turn began and reuses this."""
 
     memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers."""
+    """More reasoning."""
 
     text: str
 
@@ -234,14 +227,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call that is complete."""
+    """A complete call."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The stream broke, and the answer was different when it was computed again: discard all before this event."""
+    """The stream broke, and the turn's new answer differs: discard all earlier events."""
 
 
 Event: TypeAlias = Recalled | Reasoning | Text | Called | Restarted
@@ -249,7 +242,7 @@ Event: TypeAlias = Recalled | Reasoning | Text | Called | Restarted
 
 @dataclass(eq=False)
 class Growing:
-    """An answer as it grows, by one attempt."""
+    """One attempt's answer so far."""
 
     reasoning: str = ""
     text: str = ""
@@ -258,7 +251,6 @@ class Growing:
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def add(self, delta: inference_pb2.Delta) -> None:
-        """Take in what is new."""
         self.reasoning += delta.reasoning
         self.text += delta.text
         self.calls += [ToolCall(call.id, call.name, call.arguments_json) for call in delta.tool_calls]
@@ -266,7 +258,7 @@ class Growing:
         self.logprobs += map(_logprob, delta.logprobs)
 
     def begins(self, other: Growing) -> bool:
-        """Return whether this is a beginning of `other`: reasoning comes before text, and both before calls."""
+        """Return whether this is a beginning of `other`: reasoning, then text, then calls."""
         begun = self.text or self.calls
         thought = self.reasoning == other.reasoning if begun else other.reasoning.startswith(self.reasoning)
         return thought and other.text.startswith(self.text) and other.calls[: len(self.calls)] == self.calls
@@ -275,7 +267,7 @@ class Growing:
         return isinstance(other, Growing) and self.begins(other) and other.begins(self)
 
     def since(self, other: Growing) -> Iterable[Event]:
-        """Yield what is new against `other`, which begins this."""
+        """Yield what `other`, a beginning of this, lacks."""
         if thought := self.reasoning[len(other.reasoning) :]:
             yield Reasoning(thought)
         if said := self.text[len(other.text) :]:
@@ -283,7 +275,6 @@ class Growing:
         yield from map(Called, self.calls[len(other.calls) :])
 
     def ended(self, started: inference_pb2.Started, finished: inference_pb2.Finished, request_id: str) -> Answer:
-        """Return the whole answer."""
         return Answer(
             text=self.text,
             reasoning=self.reasoning,
@@ -310,17 +301,14 @@ def _logprob(token: inference_pb2.TokenLogprob) -> TokenLogprob:
 
 
 def usage_of(raw: types_pb2.Usage) -> Usage:
-    """Return it, of the contract's message."""
     cached = sum(part.tokens for part in raw.cached)
     return Usage(raw.prompt_tokens, cached, raw.completion_tokens, raw.reasoning_tokens)
 
 
 def timings_of(raw: types_pb2.Timings) -> Timings:
-    """Return it, of the contract's message."""
     parts = (raw.queue, raw.load, raw.prefill, raw.decode, raw.time_to_first_token)
     return Timings(*map(seconds_of, parts))
 
 
 def seconds_of(duration: Duration) -> float:
-    """Return a duration in seconds."""
     return duration.ToTimedelta().total_seconds()

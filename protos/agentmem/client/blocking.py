@@ -1,4 +1,4 @@
-"""From coroutines to calls that block: one event loop on a thread for each client, and wrappers that keep the types."""
+"""Blocking calls from coroutines: one event loop on a thread for each client, and wrappers that keep the types."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _B = TypeVar("_B", bound="Blocking[Any]")
 
 
 class Closed(RuntimeError):
-    """The client was closed before."""
+    """The client was closed."""
 
     def __init__(self) -> None:
         super().__init__("the client is closed")
 
 
 class _Call(Generic[_T]):
-    """A coroutine for a loop, and its future for another thread, which Ctrl-C may meet while it hands this over.
+    """A coroutine for a loop, and its future for another thread, which Ctrl-C may interrupt while it hands this over.
 
-    All methods are for the loop's thread, once it has been handed over.
+    Methods are for the loop's thread, after that.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
@@ -62,27 +62,25 @@ class _Call(Generic[_T]):
 
 
 class LoopThread:
-    """An event loop on a daemon thread. Any number of threads may run coroutines on it at once."""
+    """An event loop on a daemon thread, for any number of threads."""
 
     def __init__(self) -> None:
         self._closed = False
         self._lock = threading.RLock()
-        """Held while a coroutine is handed over: it runs before `close` stops the loop, or not at all. The garbage
-        collector may finish an iterator, and so hand over another one, meanwhile."""
+        """Held while a coroutine is handed over: it runs before `close` stops the loop, or not at all. Reentrant,
+        because the garbage collector may finish an iterator meanwhile."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agentmem-client", daemon=True)
         self._thread.start()
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
         return self._closed
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return the result of a coroutine. What interrupts the caller, such as Ctrl-C, cancels it.
+        """Return a coroutine's result. Whatever interrupts the caller, such as Ctrl-C, cancels it.
 
-        Raises Cancelled where `close` cuts it off; Closed after `close`; RuntimeError on the loop's own thread, which
-        would wait for itself.
+        Raises Cancelled if `close` ends it; Closed after `close`; RuntimeError on the loop's own thread.
         """
         if self._is_here() and not self._closed:
             coroutine.close()
@@ -95,14 +93,12 @@ class LoopThread:
             raise Cancelled(_CUT_OFF) from None
         except BaseException:
             if not call.future.done():
-                with self._lock, suppress(RuntimeError):  # The loop may have ended by itself.
+                with self._lock, suppress(RuntimeError):  # the loop may have ended
                     self._loop.call_soon_threadsafe(call.interrupt)
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run what tidies up, without waiting for it on the loop's own thread, where the garbage collector may ask for
-        it. After `close` nothing is left to tidy up.
-        """
+        """Run a cleanup, without waiting for it on the loop's own thread, where the garbage collector may call this."""
         with suppress(Closed, Cancelled):
             if self._is_here():
                 self._begin(_Call(coroutine))
@@ -143,7 +139,7 @@ class LoopThread:
 
 
 class Blocking(Generic[_A]):
-    """Something asynchronous, and the loop that it belongs to."""
+    """An asynchronous object and its loop."""
 
     def __init__(self, wrapped: _A, loop: LoopThread) -> None:
         self._wrapped = wrapped
@@ -154,7 +150,7 @@ class Blocking(Generic[_A]):
 
 
 def blocking(method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
-    """Return a method of a Blocking that awaits `method` of what it wraps."""
+    """Make a blocking method of a coroutine method."""
 
     @wraps(method)
     def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -164,7 +160,7 @@ def blocking(method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]]) -> 
 
 
 def iterating(method: Callable[Concatenate[_A, _P], AsyncIterator[_T]]) -> Callable[Concatenate[Any, _P], Iterator[_T]]:
-    """Return a method of a Blocking that iterates over what `method` of what it wraps yields."""
+    """Make an iterating method of an asynchronous one."""
 
     @wraps(method)
     def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
@@ -176,7 +172,7 @@ def iterating(method: Callable[Concatenate[_A, _P], AsyncIterator[_T]]) -> Calla
 def wrapping(
     method: Callable[Concatenate[_A, _P], Any], kind: Callable[[Any, LoopThread], _B]
 ) -> Callable[Concatenate[Any, _P], _B]:
-    """Return a method of a Blocking that wraps what `method` of what it wraps returns, awaited or at once."""
+    """Make a method that wraps its result, awaited or immediate, in a `kind` of Blocking."""
 
     @wraps(method)
     def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _B:
@@ -198,7 +194,7 @@ def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
             return None
 
     async def closing() -> None:
-        if running is not None and not running.done():  # it was cancelled, and has to end first
+        if running is not None and not running.done():  # cancelled, and has to end first
             await asyncio.wait({running})
         if (close := getattr(items, "aclose", None)) is not None:
             await close()
@@ -207,7 +203,7 @@ def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
         while (item := loop.run(following())) is not None:
             yield item[0]
     except Closed:
-        if running is None:  # It has never begun.
+        if running is None:  # never begun
             raise
         raise Cancelled(_CUT_OFF) from None
     finally:

@@ -1,4 +1,4 @@
-"""Calls to one gateway: address, credentials, deadlines, retries during outages, failures as errors."""
+"""Calls to one gateway: address, credentials, deadlines, retries, errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentmem.retries import Failure, Patience, retry_delay
 log = logging.getLogger("agentmem.client")
 
 PATIENCE: Final = 60.0
-"""Seconds for which calls are retried during an outage."""
+"""Default for retries during an outage."""
 
 ADDRESS: Final = "AGENTMEM_ADDRESS"
 KEY: Final = "AGENTMEM_API_KEY"
@@ -37,21 +37,21 @@ _T = TypeVar("_T")
 
 
 class Deadline(NamedTuple):
-    """When all of a call has to be done, its outages and what it asks first included."""
+    """The time limit of a call, including outages and preparatory calls."""
 
     seconds: float | None
-    """What the caller gave; None: any time."""
+    """As given; None: no limit."""
     ends: float
     """By time.monotonic()."""
 
 
 Within: TypeAlias = Timeout | Deadline
 OnOutage = Callable[[str], None]
-"""Gets the reason of an outage, in words, when its first wait begins. On the event loop."""
+"""Called with an outage's reason when its first wait begins. On the event loop."""
 
 
 class GatewayUnreachable(errors.Unavailable):
-    """No gateway answers, or the connection to it was lost. The server may have done what was requested."""
+    """No gateway answers, or the connection was lost. The request may have been carried out."""
 
     def __init__(self, gateway: str, *, tls: bool = False) -> None:
         hint = "; if it does, TLS failed: `ca` names who signed its certificate" if tls else ""
@@ -63,7 +63,7 @@ class GatewayUnreachable(errors.Unavailable):
 
 
 def credentials(tls: bool | ClientTls | None) -> ClientTls | None:
-    """Return a client's TLS: for None by the environment, for False none. Raises OSError for its files."""
+    """Return TLS settings, from the environment if None. Raises OSError."""
     if isinstance(tls, ClientTls):
         return tls
     if tls is False:
@@ -76,7 +76,7 @@ def credentials(tls: bool | ClientTls | None) -> ClientTls | None:
 
 
 class Connection:
-    """A channel to one gateway, made at the first call; it connects again by itself. Event loop."""
+    """A channel to one gateway, which reconnects by itself. Event loop."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class Connection:
         self._channel: grpc.aio.Channel | None = None
         self.closed = False
         self.waits: set[asyncio.Event] = set()
-        """What `close` ends: the waits of calls through outages."""
+        """Waits of calls through outages, which `close` ends."""
         self.answered = False
-        """A gateway has answered: a later failure to connect is an outage and not a wrong address."""
+        """A gateway has answered, so a later failure to connect is an outage and not a wrong address."""
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """The channel. Raises RuntimeError after `close`."""
+        """Raises RuntimeError after `close`."""
         if self.closed:
             raise RuntimeError("the client is closed")
         if self._channel is None:
@@ -121,20 +121,20 @@ class Connection:
             await self._channel.close(None)
 
     def deadline(self, timeout: Within) -> Deadline:
-        """Return when a call that begins now has to be done; a deadline as it is."""
+        """Return the deadline of a call that begins now; a Deadline is unchanged."""
         if isinstance(timeout, Deadline):
             return timeout
         seconds = self.timeout if isinstance(timeout, Unset) else timeout
         return Deadline(seconds, math.inf if seconds is None else time.monotonic() + seconds)
 
     async def call(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T:
-        """Return the response of an RPC, a stub's `method`. Raises AgentmemError."""
+        """Return the response of an RPC. Raises AgentmemError."""
         return await self.run(lambda seconds: method(request, timeout=seconds), timeout)
 
     async def erase(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T | None:
-        """Return the response of an RPC that erases something; None where an attempt whose answer was lost did it.
+        """Return the response of an RPC that erases, or None if an attempt whose answer was lost did it.
 
-        Raises AgentmemError; NotFound only where there was nothing at first.
+        Raises AgentmemError; NotFound only if there was nothing at first.
         """
         unknown = False
 
@@ -152,7 +152,7 @@ class Connection:
         return await self.run(attempt, timeout)
 
     async def run(self, attempt: Callable[[float | None], Awaitable[_T]], timeout: Within) -> _T:
-        """Return the result of `attempt`, which gets the seconds that are left. Raises AgentmemError."""
+        """Return the result of `attempt`, which gets the seconds left. Raises AgentmemError."""
         attempts = Attempts(self, timeout)
         while True:
             try:
@@ -164,7 +164,6 @@ class Connection:
                 return result
 
     def failure(self, error: grpc.aio.AioRpcError) -> errors.AgentmemError:
-        """Return why a call failed, as one of our errors."""
         if errors.is_silence(error):
             return GatewayUnreachable(self.gateway, tls=self._tls is not None)
         self.answered = True
@@ -181,23 +180,22 @@ def _is_here(gateway: str) -> bool:
 
 
 class Attempts:
-    """The attempts of one call: the seconds that each may take, and whether there is another. Event loop."""
+    """The attempts of one call. Event loop."""
 
     def __init__(self, connection: Connection, timeout: Within) -> None:
         self._connection = connection
         self._deadline = connection.deadline(timeout)
         self._last: errors.AgentmemError | None = None
-        """The failure of the attempt before."""
+        """The previous attempt's."""
         self._closed = False
         self._awake = asyncio.Event()
-        """Ends a wait."""
         patience = connection.patience
         self._patience = Patience(patience, well_after=patience, on_outage=self._tell)
         self.renew = self._patience.renew
 
     def begin(self) -> float | None:
-        """Return the seconds that the attempt which begins now may take. Raises DeadlineExceeded; Cancelled after
-        `close`, and where the client was closed while an outage was waited for.
+        """Return the seconds that the next attempt may take. Raises DeadlineExceeded; Cancelled after `close` of this
+        or the client.
         """
         if self._closed or (self._last is not None and self._connection.closed):
             raise self._ended() from self._last
@@ -210,14 +208,14 @@ class Attempts:
         return left
 
     def close(self) -> None:
-        """Make no more attempts. One that is running is its maker's to cancel."""
+        """Make no more attempts; a running one is the caller's to cancel."""
         self._closed = True
         self._awake.set()
 
     async def stream(
         self, call: Callable[..., Any], request: Any, is_last: Callable[[Any], bool]
     ) -> AsyncGenerator[Any, None]:
-        """Yield the responses of a streaming RPC up to the last; None where another attempt follows. Raises as `delay`.
+        """Yield the responses of a streaming RPC up to the last; None before another attempt. Raises as `delay`.
 
         `request` may be changed between attempts.
         """
@@ -238,7 +236,7 @@ class Attempts:
                     await self.wait(delay)
 
     async def wait(self, delay: float) -> None:
-        """Wait so many seconds, or until there is no next attempt."""
+        """Wait some seconds, or until `close`."""
         self._connection.waits.add(self._awake)
         try:
             with suppress(TimeoutError):
@@ -248,9 +246,8 @@ class Attempts:
             self._connection.waits.discard(self._awake)
 
     def delay(self, error: BaseException) -> float:
-        """Return the seconds until the next attempt. Raises the failure if there is none, and CancelledError as it is.
-
-        A call that was cancelled by nobody here was cut off by `close`, of this or of the Connection.
+        """Return the seconds until the next attempt. Raises the failure if there is none, and CancelledError unchanged;
+        a call that no one here cancelled was cut off by `close`.
         """
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
@@ -275,7 +272,7 @@ class Attempts:
         return delay
 
     def _passes(self, failure: errors.AgentmemError) -> float | None:
-        """Return the seconds after which to try again; None for a failure that is not temporary."""
+        """Return the seconds before a retry; None if the failure is permanent."""
         lost = isinstance(failure, GatewayUnreachable)
         if not isinstance(failure, errors.Unavailable) or (lost and not self._connection.answered):
             return None
@@ -296,7 +293,7 @@ class Attempts:
 async def pages(
     connection: Connection, call: Callable[..., Awaitable[Any]], request: Any, field: str, timeout: Timeout
 ) -> AsyncGenerator[Any, None]:
-    """Yield the items in `field` of all pages of a list RPC; a page is asked for when the one before is read."""
+    """Yield the items in `field` of all pages of a list RPC, read as needed."""
     while True:
         page = await connection.call(call, request, timeout)
         items: Sequence[Any] = getattr(page, field)
@@ -310,7 +307,7 @@ async def pages(
 async def messages(
     connection: Connection, call: Callable[..., Any], request: Any, seconds: float | None
 ) -> AsyncGenerator[Any, None]:
-    """Yield the responses of one attempt at a streaming RPC. Closing it, or a failure, cancels the call."""
+    """Yield the responses of one attempt. Closing it, or a failure, cancels the call."""
     async with closing_stream(call(request, timeout=seconds)) as responses:
         async for response in responses:
             connection.answered = True

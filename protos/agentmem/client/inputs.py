@@ -1,7 +1,4 @@
-"""Inputs of callers as protobuf messages: chat messages, options of a turn, requests.
-
-A value of another type than the signatures have is protobuf's TypeError or ValueError.
-"""
+"""Callers' arguments as protobuf messages. Values of wrong types are protobuf's TypeError or ValueError."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 
 
 class Unset(Enum):
-    """A parameter that was not given, where None is a value."""
+    """A parameter that was not given, if None is a value."""
 
     UNSET = "the client's"
 
@@ -30,19 +27,19 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 Timeout: TypeAlias = float | Unset | None
-"""Seconds that a call may take, outages included; None: any time. Not given, it is the client's."""
+"""Limit in seconds for a call, outages included; None: none. Default: the client's."""
 
 Seconds: TypeAlias = float | timedelta
 
 Policy: TypeAlias = Literal["trim", "refuse", "summarize"]
-"""What an agent does when its memory outgrows the model's context."""
+"""For a memory that outgrows the model's context."""
 
 Tier: TypeAlias = Literal["hot", "warm", "remote"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a chat. `tool_calls` are those that an assistant made, `tool_call_id` is the one that it answers."""
+    """A message. `tool_calls` are an assistant's; `tool_call_id` is the call that a tool answers."""
 
     role: str
     content: str = ""
@@ -53,7 +50,6 @@ class Message:
 
     @classmethod
     def of(cls, raw: types_pb2.ChatMessage) -> Message:
-        """Return it, of the contract's message."""
         return cls(
             raw.role,
             raw.content,
@@ -72,12 +68,12 @@ def _call(raw: Mapping[str, Any]) -> ToolCall:
 
 
 Said: TypeAlias = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
-"""The input of a turn: a text of the user, or messages; mappings have the members of OpenAI's messages."""
+"""The input of a turn: a user's text, or messages; mappings are OpenAI's messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Which calls are allowed: at least one (`required`), only `names`, at most one (`single`), `strict` arguments."""
+    """Allowed calls: at least one (`required`), only `names`, at most one (`single`), `strict` arguments."""
 
     required: bool = False
     names: tuple[str, ...] = ()
@@ -89,46 +85,45 @@ class TellOptions(TypedDict, total=False):
     """Options of a turn with or without an answer."""
 
     tools: Sequence[Mapping[str, Any]]
-    """Definitions in OpenAI's shape. A new agent's first turn brings them; a later one may only repeat them."""
+    """In OpenAI's shape. They come with a new agent's first turn; later turns may only repeat them."""
     template_arguments: Mapping[str, Any]
     """Further arguments of the chat template, such as {"enable_thinking": False}."""
     template_time: str
-    """The moment that the template sees as the present, ISO 8601."""
+    """The template's present time, ISO 8601."""
     memory_mode: Literal["auto", "append", "replace", "refuse"]
-    """How the input relates to the memory. Not given: the input is new."""
+    """How the input relates to the memory. Default: it is new."""
     only_if: Version
     """Raise Aborted unless the agent is in this state."""
     parse_special: bool
     """Parse special tokens in the texts too."""
     label: str
-    """A label by which FindAgent can narrow its search."""
+    """To narrow FindAgent by."""
     request_id: str
-    """Names the turn: a retry under the same id, also from another process, gets the committed turn. Default: new."""
+    """Names the turn: a retry under the same id gets the committed turn. Default: a new id."""
     timeout: Timeout
-    """Seconds; None: any time. Not given: the client's."""
+    """Limit in seconds; None: none. Default: the client's."""
 
 
 class AskOptions(TellOptions, total=False):
     """Options of a turn with an answer. Sampling is greedy by default."""
 
     max_tokens: int
-    """The longest answer. Not given: the worker's default."""
+    """Default: the worker's."""
     stop: Sequence[str]
     """Strings that end the answer; not returned."""
     json_schema: Mapping[str, Any]
-    """A JSON Schema that the text must fit: `Answer.json()` parses it."""
+    """The text will fit it: `Answer.json()` parses it."""
     tool_choice: ToolChoice
-    """Which calls of tools are required or allowed."""
     cache_policy: Literal["keep", "read_only", "recompute"]
     """"read_only" leaves the agent as it was; "recompute" reuses nothing."""
     top_logprobs: int
-    """Log-probabilities of the tokens, and of this many alternatives."""
+    """Log-probabilities of the tokens and this many alternatives."""
     temperature: float
     top_p: float
     top_k: int
     min_p: float
     seed: int
-    """Not given, it follows from the request_id: a turn that is sent again comes out alike."""
+    """Default: from the request_id, so that a repeated turn gives the same."""
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
@@ -141,7 +136,7 @@ _SAMPLING: Final = frozenset(field.name for field in types_pb2.Sampling.DESCRIPT
 
 @dataclass(frozen=True)
 class Beginning:
-    """What an agent gets if a turn creates it."""
+    """Settings of an agent that a turn creates."""
 
     system: str = ""
     ttl: Seconds | None = None
@@ -150,7 +145,7 @@ class Beginning:
 
 
 def chat_message(said: Message | Mapping[str, Any], field: str = "message") -> types_pb2.ChatMessage:
-    """Return a message as the contract has it. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     if isinstance(said, Mapping):
         return _of_mapping(said, field)
     texts = {
@@ -185,7 +180,7 @@ def _of_mapping(said: Mapping[str, Any], field: str) -> types_pb2.ChatMessage:
 
 
 def messages_of(said: Said) -> list[types_pb2.ChatMessage]:
-    """Return what is said as messages; a text is the user's. Raises InvalidArgument."""
+    """Return messages; a text is the user's. Raises InvalidArgument."""
     if isinstance(said, str):
         return [chat_message({"role": "user", "content": said})]
     if isinstance(said, Message | Mapping):
@@ -200,7 +195,7 @@ def chat_of(
     tools: Sequence[Mapping[str, Any]] = (),
     template_arguments: Mapping[str, Any] | None = None,
 ) -> types_pb2.Messages:
-    """Return what is said as a chat. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     first = [chat_message({"role": "system", "content": system}, "system")] if system else []
     chat = types_pb2.Messages(messages=[*first, *messages_of(said)])
     if tools:
@@ -220,7 +215,7 @@ def _json(field: str, value: Any) -> str:
 def prefill(
     key: types_pb2.AgentKey, beginning: Beginning, said: Said, options: TellOptions
 ) -> inference_pb2.PrefillRequest:
-    """Return a turn that is not answered. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     request = inference_pb2.PrefillRequest()
     _fill(request, key, beginning, said, options)
     return request
@@ -229,11 +224,10 @@ def prefill(
 def generate(
     key: types_pb2.AgentKey, beginning: Beginning, said: Said, options: AskOptions
 ) -> inference_pb2.GenerateRequest:
-    """Return a turn that is answered. Raises InvalidArgument.
+    """Return a turn with an answer. Raises InvalidArgument.
 
-    What is said is sent as messages that are new, whether or not the agent has a memory: nobody has to know that, and a
-    retry from another process is the same request. A system message goes with each turn; the worker leaves it out
-    where the memory begins with it, and refuses the turn where it begins with another.
+    The input is always sent as new, so that callers need not know the agent's memory, and a retry from another process
+    is the same request. The worker leaves the system message out if the memory begins with it.
     """
     request = inference_pb2.GenerateRequest()
     _fill(request, key, beginning, said, options)
@@ -260,7 +254,7 @@ def generate(
 
 
 def _seed_of(request_id: str) -> int:
-    """Return a seed that each attempt at a turn has, also one from another process."""
+    """Return the same seed for each attempt at a turn."""
     return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest()) >> 1
 
 
@@ -312,7 +306,6 @@ def enum_value(name: str, enum: Any, prefix: str, value: str) -> Any:
 
 
 def duration(time: Seconds) -> Duration:
-    """Return a time as the contract has it."""
     made = Duration()
     made.FromTimedelta(time if isinstance(time, timedelta) else timedelta(seconds=time))
     return made

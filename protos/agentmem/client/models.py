@@ -1,4 +1,4 @@
-"""Which models there are, and loading them ahead of their turns."""
+"""The worker's models, and loading them ahead of their turns."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class AsyncModels:
                 yield Model.of(model)
 
     async def get(self, name: str = "", *, timeout: Within = UNSET) -> Model:
-        """Return a model, loaded or not; without a name the default."""
+        """Return a model, loaded or not; by default the gateway's default."""
         request = model_pb2.GetModelRequest(model_id=name)
         return Model.of((await self._connection.call(self._stub.GetModel, request, timeout)).model)
 
     async def loading(self, name: str, *, timeout: Timeout = UNSET) -> AsyncIterator[LoadStep]:
-        """Load a model while its steps are iterated; the last one has the model. Others may have to make room first.
+        """Load a model, which may unload others, while its steps are iterated; the last has the model.
 
-        A caller that leaves takes its wish back: when nobody else wants the model, nothing is loaded.
+        If the caller leaves and no one else wants the model, it is not loaded.
         """
         attempts, request = Attempts(self._connection, timeout), model_pb2.LoadModelRequest(model_id=name)
         stream = attempts.stream(self._stub.LoadModel, request, lambda step: step.HasField("model"))
@@ -48,11 +48,11 @@ class AsyncModels:
                     yield LoadStep(step.stage, step.progress, model)
 
     async def load(self, name: str, *, timeout: Timeout = UNSET) -> Model:
-        """Load a model. Not needed: a turn loads its model, too."""
+        """Load a model ahead of its turns."""
         return [step async for step in self.loading(name, timeout=timeout)][-1].model or await self.get(name)
 
     async def unload(self, name: str, *, timeout: Timeout = UNSET) -> int:
-        """Unload a model when its running turns have ended. The next turn loads it again. Return the bytes freed."""
+        """Unload a model after its running turns. The next turn loads it again. Return the bytes freed."""
         request = model_pb2.UnloadModelRequest(model_id=name)
         freed: int = (await self._connection.call(self._stub.UnloadModel, request, timeout)).freed_bytes
         return freed

@@ -14,16 +14,16 @@ from agentmem.v1 import agent_pb2, model_pb2
 
 
 def time_of(raw: Timestamp) -> datetime | None:
-    """Return a time in UTC; None for the zero timestamp."""
+    """Return a time in UTC; None for zero."""
     return raw.ToDatetime(UTC) if raw.seconds else None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """One memory: an agent on a model. `tier` is the hottest one that has KV of it: "hot", "warm", "remote" or "none".
+    """A memory: an agent on a model. `tier` is the hottest with KV of it: "hot", "warm", "remote" or "none".
 
-    `context_remaining` is None where the model is not loaded. `ttl` is the idle time after which its KV expires, and
-    `delete_after` that after which it is deleted; None is never.
+    `context_remaining` is None if the model is not loaded. `ttl` and `delete_after` are idle times until KV expires and
+    the agent is deleted; None: never.
     """
 
     name: str
@@ -49,7 +49,6 @@ class AgentInfo:
 
     @classmethod
     def of(cls, raw: agent_pb2.Agent) -> AgentInfo:
-        """Return it, of the contract's message."""
         key, created, updated = raw.key, time_of(raw.create_time), time_of(raw.update_time)
         named = {"name": key.agent_id, "model": key.model_id, "namespace": key.namespace}
         return value_of(cls, raw, **named, version=Version.of(raw.version), created=created, updated=updated)
@@ -57,7 +56,7 @@ class AgentInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A named state of an agent; `automatic` ones are made where a turn, a trim or a restoration drops tokens."""
+    """A named state; `automatic` ones are made when a turn, a trim or a restoration drops tokens."""
 
     name: str
     version: Version
@@ -68,13 +67,12 @@ class Snapshot:
 
     @classmethod
     def of(cls, raw: agent_pb2.Snapshot) -> Snapshot:
-        """Return it, of the contract's message."""
         return value_of(cls, raw, version=Version.of(raw.version), created=time_of(raw.create_time))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One commit of a memory. `messages` and `text` are empty where they were not asked for."""
+    """One commit. `messages` and `text` are empty unless asked for."""
 
     version: int
     first_token: int
@@ -89,13 +87,12 @@ class Turn:
 
     @classmethod
     def of(cls, raw: agent_pb2.Turn) -> Turn:
-        """Return it, of the contract's message."""
         return value_of(cls, raw, created=time_of(raw.create_time), messages=tuple(map(Message.of, raw.messages)))
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a turn would reuse of the state `version`. Probing changes nothing."""
+    """The memory that a turn would reuse of the state `version`."""
 
     memory: Memory
     version: Version | None
@@ -103,7 +100,6 @@ class Probe:
 
     @classmethod
     def of(cls, raw: agent_pb2.ProbeAgentResponse) -> Probe:
-        """Return it, of the contract's message."""
         trim = ContextTrim.of(raw.context_trim) if raw.HasField("context_trim") else None
         version = Version.of(raw.version) if raw.HasField("version") else None
         return cls(Memory.of_report(raw.cache, trim), version, raw)
@@ -111,7 +107,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """How many memories were deleted, and the bytes of KV that this freed on disk; 0 where the answer was lost."""
+    """The number of memories deleted, and the bytes freed on disk; 0 if the answer was lost."""
 
     memories: int
     freed_bytes: int
@@ -119,7 +115,7 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """The tokens that are in the tier now, and the bytes that were read for it."""
+    """Tokens in the tier now, and bytes read."""
 
     tokens: int
     bytes: int
@@ -127,7 +123,7 @@ class Prefetched:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """An agent that came from a file. `kv_misfit`: why its KV is computed again; "" where it was taken."""
+    """An imported agent. `kv_misfit`: why its KV is computed again, or ""."""
 
     info: AgentInfo
     kv_misfit: str
@@ -135,7 +131,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Tokens of an input, and those that the model's context holds."""
+    """Tokens of an input, and of the model's context."""
 
     tokens: int
     context_length: int
@@ -143,7 +139,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that the worker serves. `memory` has the bytes of its parts by the contract's names, once it is known."""
+    """A model. `memory` has the bytes of its parts by the contract's names, once known."""
 
     name: str
     state: str
@@ -161,7 +157,6 @@ class Model:
 
     @classmethod
     def of(cls, raw: model_pb2.Model) -> Model:
-        """Return it, of the contract's message."""
         parts = model_pb2.ModelMemory.DESCRIPTOR.fields if raw.HasField("memory") else ()
         return value_of(
             cls, raw, name=raw.model_id, memory={part.name: getattr(raw.memory, part.name) for part in parts}
@@ -170,9 +165,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """How far a load is: a stage ("wait", "fetch", "read", "self-test", "pool", "ready"), and the share of it.
-
-    The last step has the model.
+    """A stage of loading ("wait", "fetch", "read", "self-test", "pool", "ready"), and progress in it from 0 to 1. The
+    last step has the model.
     """
 
     stage: str

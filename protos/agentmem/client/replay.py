@@ -1,4 +1,4 @@
-"""What a stream that broke and began again still has to yield: nothing is yielded twice. Pure."""
+"""Continues a stream that broke and began again, and yields nothing twice. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,15 +6,15 @@ from agentmem.client.answers import Event, Growing, Restarted
 
 
 class Replay:
-    """Yields an answer as it grows, over any number of attempts."""
+    """An answer over any number of attempts."""
 
     def __init__(self) -> None:
         self._given = Growing()
 
     def grown(self, answer: Growing, *, complete: bool = False) -> Iterator[Event]:
-        """Yield what is new in the answer so far. While a new attempt has less than was yielded, yield nothing.
+        """Yield what is new in the answer so far; nothing while a new attempt has less than was yielded.
 
-        If the new attempt's answer differs, or is `complete` and shorter, yield Restarted and then all of it.
+        If the new answer differs, or is `complete` and shorter, yield Restarted and then all of it.
         """
         if answer == self._given or (answer.begins(self._given) and not complete):
             return

@@ -1,4 +1,4 @@
-"""An answer as it comes, over as many attempts as its outages take."""
+"""An answer as it comes, over several attempts if there are outages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Prepare = Callable[[Deadline], Awaitable[inference_pb2.GenerateRequest]]
 
 
 class AnswerChanged(Aborted):
-    """The stream broke, and the answer was different when it was computed again.
+    """The stream broke, and the answer was different when computed again.
 
-    The turn was committed once: `answer` is the whole answer that the agent remembers.
+    The turn was committed once: `answer` is what the agent remembers.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -29,10 +29,10 @@ class AnswerChanged(Aborted):
 
 
 class AsyncStream:
-    """An answer as it comes: iterate over its text, or over `events()`; after that `answer` is the whole.
+    """An answer as it comes: iterate over its text, or over `events()`; then `answer` is the whole.
 
-    The turn begins when the stream is iterated. If iteration stops early, the turn goes on at the server until the
-    stream is closed, as `async with` does; the agent then remembers nothing of the turn.
+    The turn begins when the stream is iterated. If iteration stops early, the turn continues at the server until
+    `close`, as `async with` calls it; the agent then remembers nothing of it.
     """
 
     def __init__(self, connection: Connection, prepare: Prepare, timeout: Timeout) -> None:
@@ -40,25 +40,25 @@ class AsyncStream:
         self._source = self._run()
         self._attempts: Attempts | None = None
         self._call: Any = None
-        """Of the present attempt."""
+        """The present attempt's."""
         self._answer: Answer | None = None
         self._memory: Memory | None = None
         self._closed = False
 
     @property
     def answer(self) -> Answer:
-        """The whole answer, when the stream has ended. Raises RuntimeError before."""
+        """The whole answer. Raises RuntimeError before the stream has ended."""
         if self._answer is None:
             raise RuntimeError("the answer is not complete: iterate to the end, or call finish()")
         return self._answer
 
     @property
     def memory(self) -> Memory | None:
-        """What the turn reuses, as soon as it is known; None before."""
+        """The reused memory; None before it is known."""
         return self._memory
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Yield the text, piece by piece; none of it twice. Raises AnswerChanged, and AgentmemError."""
+        """Yield the text, none of it twice. Raises AnswerChanged, and AgentmemError."""
         async for event in self._source:
             if isinstance(event, Restarted):
                 raise AnswerChanged(await self.finish())
@@ -67,7 +67,7 @@ class AsyncStream:
         self._check_open()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield all events: what was reused, reasoning, text, tool calls, and whether the answer began again."""
+        """Yield all events: reuse, reasoning, text, tool calls, restarts."""
         async for event in self._source:
             yield event
         self._check_open()
@@ -80,12 +80,12 @@ class AsyncStream:
         return self.answer
 
     def _check_open(self) -> None:
-        """Raise Cancelled for a reader that met the end of a stream which another has closed."""
+        """Raise Cancelled if another task closed the stream."""
         if self._closed and self._answer is None:
             raise Cancelled("the stream was closed")
 
     async def close(self) -> None:
-        """Cancel the turn, unless it has ended: the agent then remembers nothing of it. Its reader gets Cancelled."""
+        """Cancel the turn, unless it has ended: the agent remembers nothing of it. Readers get Cancelled."""
         self._closed = True
         if not cast(Any, self._source).ag_running:  # the stubs have none
             await self._source.aclose()

@@ -19,24 +19,24 @@ from agentmem.errors import Cancelled
 
 
 class Stream(Blocking[AsyncStream]):
-    """An answer as it comes: iterate over its text, or over `events()`; then `answer` is all of it.
+    """An answer as it comes: iterate over its text, or over `events()`; then `answer` is the whole.
 
-    It begins when it is iterated. A stream that is left early goes on at the server until it is closed: `with` does
-    that, and then the agent remembers nothing of the turn.
+    The turn begins when the stream is iterated. If iteration stops early, the turn continues at the server until
+    `close`, as `with` calls it; the agent then remembers nothing of it.
     """
 
     @property
     def answer(self) -> Answer:
-        """The whole answer, when the stream has ended. Raises RuntimeError before."""
+        """The whole answer. Raises RuntimeError before the stream has ended."""
         return self._wrapped.answer
 
     @property
     def memory(self) -> Memory | None:
-        """What memory gives to this turn, as soon as it is known."""
+        """The reused memory; None before it is known."""
         return self._wrapped.memory
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the text, piece by piece; none of it twice. Raises AnswerChanged, and AgentmemError."""
+        """Yield the text, none of it twice. Raises AnswerChanged, and AgentmemError."""
         return self._pieces()
 
     _pieces = iterating(AsyncStream.__aiter__)
@@ -44,7 +44,7 @@ class Stream(Blocking[AsyncStream]):
     finish = blocking(AsyncStream.finish)
 
     def close(self) -> None:
-        """End the turn, if it is not at its end: the agent remembers nothing of it. Who iterates gets Cancelled."""
+        """Cancel the turn, unless it has ended: the agent remembers nothing of it. Readers get Cancelled."""
         with suppress(Closed):  # with the client its turns have ended
             self._loop.run(self._wrapped.close())
 
@@ -58,14 +58,13 @@ class Stream(Blocking[AsyncStream]):
 
 
 class Agent(Blocking[AsyncAgent]):
-    """An agent, by its name, on a model. Making one asks nothing of the server: a first turn creates the memory.
+    """An agent, by its name, on a model. Making it sends no request; its first turn creates the memory.
 
-    Of one agent's turns each waits for the one before, whoever sends them. All methods raise AgentmemError.
+    The server runs the turns of one agent one after the other. All methods raise AgentmemError.
     """
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self._wrapped.name
 
     model = blocking(AsyncAgent.model)
@@ -108,7 +107,7 @@ class Models(Blocking[AsyncModels]):
 
 
 class Workflows(Blocking[AsyncWorkflows]):
-    """The runs of workflows. A run goes on at the gateway when its caller leaves. Raises AgentmemError."""
+    """Runs of workflows, which continue at the gateway without their caller. Raises AgentmemError."""
 
     run = blocking(AsyncWorkflows.run)
     stream = iterating(AsyncWorkflows.stream)
@@ -162,7 +161,7 @@ class Client(Blocking[AsyncClient]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Calls of other threads that are running raise Cancelled."""
+        """Close the connection. Other threads' running calls raise Cancelled."""
         with suppress(Closed, Cancelled):  # another thread closes it, too
             self._loop.run(self._wrapped.close())
         self._loop.close()

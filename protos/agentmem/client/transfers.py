@@ -1,4 +1,4 @@
-"""An agent as a file. A file is put in place when it is complete, readable by its owner alone."""
+"""An agent as a file, put in place when complete, readable by its owner alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
 
 @asynccontextmanager
 async def written(target: Target) -> AsyncIterator[IO[bytes]]:
-    """Yield a file to write, which replaces the target if the block succeeds. Raises OSError."""
+    """Yield a file that replaces the target if the block succeeds. Raises OSError."""
     if not isinstance(target, str | os.PathLike):
         yield target
         return
@@ -52,7 +52,7 @@ def opened(source: Target) -> Iterator[IO[bytes]]:
 
 
 async def pieces(file: IO[bytes], key: types_pb2.AgentKey, start: int) -> AsyncIterator[agent_pb2.ImportAgentRequest]:
-    """Yield the requests of an import; of a file that can be read again, from its byte `start` on."""
+    """Yield the requests of an import; a file that can seek is read from its byte `start` on."""
     if file.seekable():
         file.seek(start)
     yield agent_pb2.ImportAgentRequest(key=key)

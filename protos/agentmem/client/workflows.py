@@ -1,4 +1,4 @@
-"""Runs of workflows: started, followed through outages, looked at, ended."""
+"""Runs of workflows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from agentmem.errors import Unavailable
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 
 _UNLOGGED: Final = ("agent_speaking", "agent_delta", "finished")
-"""What has the number of the event before it: growing text, and the end of a run that failed."""
+"""Events with the number of the one before: growing text, and a failed run's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An agent of a run: what the definition calls it, and whose memory that is."""
+    """An agent of a run: its name in the definition, and its memory."""
 
     name: str
     agent: str
@@ -47,7 +47,6 @@ class Workflow:
 
     @classmethod
     def of(cls, raw: workflow_pb2.Workflow) -> Workflow:
-        """Return it, of the contract's message."""
         members = tuple(Member(each.name, each.key.agent_id, each.key.model_id, each.persists) for each in raw.agents)
         created, updated = time_of(raw.create_time), time_of(raw.update_time)
         return value_of(cls, raw, id=raw.workflow_id, created=created, updated=updated, members=members)
@@ -55,7 +54,7 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The connection was lost and is made again: some of the growing text may be missing. AgentSpoke has all of it."""
+    """The connection was lost and restored; growing text may be missing, which AgentSpoke has."""
 
 
 RunEvent: TypeAlias = (
@@ -74,7 +73,7 @@ RunEvent: TypeAlias = (
 
 
 class AsyncWorkflows:
-    """The runs of workflows. A run goes on at the gateway when its caller leaves. Raises AgentmemError."""
+    """Runs of workflows, which continue at the gateway without their caller. Raises AgentmemError."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -91,9 +90,9 @@ class AsyncWorkflows:
         request_id: str = "",
         timeout: Timeout = UNSET,
     ) -> Workflow:
-        """Run a workflow file's text to its end, and return the run, whether or not it succeeded.
+        """Run a workflow file's text to its end, successful or not.
 
-        The same request_id again joins the run that there is. InvalidArgument names each mistake in the file.
+        The same request_id joins the existing run. InvalidArgument names each mistake in the file.
         """
         stream = self.stream(definition, variables=variables, request_id=request_id, timeout=timeout)
         return await _ended(stream)
@@ -106,14 +105,14 @@ class AsyncWorkflows:
         request_id: str = "",
         timeout: Timeout = UNSET,
     ) -> AsyncIterator[RunEvent]:
-        """Run a workflow file's text, and yield all that happens, each event once; the last is WorkflowFinished."""
+        """Run a workflow file's text, and yield each event once; the last is WorkflowFinished."""
         request = workflow_pb2.RunWorkflowRequest(
             definition_yaml=definition, variables=variables or {}, request_id=request_id or f"run-{uuid.uuid4().hex}"
         )
         return self._events(request, timeout)
 
     def follow(self, workflow_id: str, *, timeout: Timeout = UNSET) -> AsyncIterator[RunEvent]:
-        """Join a run, from its first event on; one that broke off goes on at its last finished turn."""
+        """Join a run from its first event on; an interrupted one resumes after its last finished turn."""
         return self._events(workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id), timeout)
 
     async def _events(
@@ -129,10 +128,9 @@ class AsyncWorkflows:
     async def raw_events(
         self, request: workflow_pb2.RunWorkflowRequest, timeout: Timeout = UNSET
     ) -> AsyncGenerator[workflow_pb2.RunWorkflowResponse | None, None]:
-        """Yield the contract's events of a run, each once and in order, until it has ended; None where one was lost.
+        """Yield a run's events, each once and in order, until it has ended; None after a lost connection.
 
-        A connection that is lost is made again, for as long as the client's patience from the last new event on; the
-        same request_id joins the run that goes on meanwhile, after the events that are known.
+        It reconnects for as long as the client's patience since the last new event, with the same request_id.
         """
         attempts = Attempts(self._connection, timeout)
         stream = attempts.stream(self._stub.RunWorkflow, request, lambda event: event.HasField("finished"))
@@ -149,7 +147,7 @@ class AsyncWorkflows:
                     yield event
 
     async def get(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
-        """Return a run's progress, and its agents."""
+        """Return a run with its agents."""
         request = workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)
         return Workflow.of((await self._connection.call(self._stub.GetWorkflow, request, timeout)).workflow)
 
@@ -167,13 +165,13 @@ class AsyncWorkflows:
         return Workflow.of((await self._connection.call(self._stub.CancelWorkflow, request, timeout)).workflow)
 
     async def delete(self, workflow_id: str, *, timeout: Timeout = UNSET) -> None:
-        """Delete a run's record, with its texts. Its agents stay."""
+        """Delete a run's record and texts. Its agents stay."""
         request = workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id)
         await self._connection.erase(self._stub.DeleteWorkflow, request, timeout)
 
 
 async def _ended(events: AsyncIterator[RunEvent]) -> Workflow:
-    """Return the run when all of its events are read, which ends the call."""
+    """Return the run after all of its events."""
     finished: Workflow | None = None
     async for event in events:
         if isinstance(event, workflow_pb2.WorkflowFinished):

@@ -1,5 +1,5 @@
-"""What worker and store share of an agent's memory, which the client does not know of.
+"""An agent's memory as worker and store share it.
 
-`ledger` is the memory itself, `blockfile` the format and names of files with its KV, `bits` how finely it is quantized,
-`tiers` where it is, `hints` what of it stays longest, `object_location` the object store.
+`ledger` is the memory, `blockfile` the format and names of KV files, `bits` their quantization, `tiers` their place,
+`hints` the order of eviction, `object_location` the object store.
 """

@@ -1,16 +1,16 @@
-"""Bits of K and V as users write them: "4" for both, "5/4" for 5 of K and 4 of V, "4w6" for 6 in sliding windows."""
+"""Bits of K and V as users write them: "4" for both, "5/4" for K and V, "4w6" for 6 in sliding windows."""
 
 from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import BeforeValidator
 
 BITS: Final = (3, 4, 5, 6, 8)
-"""Bits per element that K and V can have: those that MLX has kernels for."""
+"""MLX has kernels for these."""
 _WINDOWS: Final = "w"
 
 
 class SideBits(NamedTuple):
-    """Bits per element of K and of V in layers of one kind. As text "4", or "5/4" where they differ."""
+    """Bits of one kind of layer: "4", or "5/4" if K and V differ."""
 
     k: int
     v: int
@@ -20,9 +20,9 @@ class SideBits(NamedTuple):
 
 
 class KVBits(NamedTuple):
-    """Bits per element of K and of V; those of layers with a sliding window by themselves, if there are any.
+    """Bits per element of K and V: "4", "5/4", "4w6" or "5/4w8/6".
 
-    As text "4", "5/4", "4w6" or "5/4w8/6". Windows do not grow with the context, so that bits are cheapest there.
+    Windows do not grow with the context, so bits are cheapest there.
     """
 
     k: int
@@ -31,7 +31,7 @@ class KVBits(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Bits of "4", "5/4" or "4w6". Raises ValueError, which says what to give."""
+        """Raises ValueError that says what to write."""
         full, *windows = text.split(_WINDOWS)
         if len(windows) > 1:
             raise ValueError(_WANTED)
@@ -40,7 +40,6 @@ class KVBits(NamedTuple):
 
     @property
     def of_windows(self) -> SideBits:
-        """Bits in layers with a sliding window."""
         return self.windows or SideBits(self.k, self.v)
 
     def __str__(self) -> str:
@@ -62,14 +61,13 @@ def _sides(text: str) -> SideBits:
 
 
 AUTO: Final = "auto"
-"""As a setting: the fewest bits that are good for the model, as its first load finds."""
+"""As a setting: the fewest bits that are good for the model, found at its first load."""
 
 DEFAULT: Final = KVBits(4, 4)
-"""What is taken where nothing else is asked for."""
 
 
 def _written(given: object) -> str:
-    """In the one way that each is written. A number is taken for both: registry files have `kv_bits = 8`."""
+    """Return the canonical text. Registry files have numbers, too: `kv_bits = 8`."""
     if given == AUTO:
         return AUTO
     whole_number = isinstance(given, int) and not isinstance(given, bool)
@@ -77,4 +75,4 @@ def _written(given: object) -> str:
 
 
 KVBitsText = Annotated[str, BeforeValidator(_written)]
-"""A setting or a key of a file: `KVBits` as text, or "auto"."""
+"""A setting: `KVBits` as text, or "auto"."""

@@ -1,8 +1,7 @@
-"""Files of KV: their names, their headers, and the digest that every load checks.
+"""KV files: names, headers, and the digest that every load checks. Needs no tensor library.
 
-A file is safetensors. Its name is a chain hash: it names the inputs (fingerprint, namespace, the tokens before, its
-tokens), not the bytes. Here is only what the worker, which writes and loads the tensors, and the store, which verifies
-and keeps the files, must agree on; no tensor library is needed.
+A file is safetensors. Its name, a chain hash, names the inputs (fingerprint, namespace, previous and own tokens), not
+the bytes.
 """
 
 import hashlib
@@ -25,10 +24,10 @@ FORMAT_VERSION = 1
 BLOCK_TOKENS = 256
 TENSORS = ("k.weights", "k.scales", "k.biases", "v.weights", "v.scales", "v.biases")
 STATE = "state."
-"""What the names of tensors of recurrent layers' states begin with; a window's file can have them."""
+"""Prefix of the names of recurrent states, in files of windows."""
 NO_PARENT = b""
 CHUNK_BYTES = 256 * 1024
-"""The most that one message of a stream carries: larger ones stall the event loop of either end."""
+"""One message of a stream: larger ones stall the event loop."""
 
 MAX_HEADER_BYTES = 64 * 1024
 
@@ -36,7 +35,7 @@ _DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
 
 
 class BlockFileError(Exception):
-    """The file is not what it should be. `reason` is "truncated", "header" or "digest"."""
+    """`reason` is "truncated", "header" or "digest"."""
 
     def __init__(self, reason: str, problem: str) -> None:
         super().__init__(f"{reason}: {problem}")
@@ -45,10 +44,10 @@ class BlockFileError(Exception):
 
 @dataclass(frozen=True)
 class BlockHeader:
-    """What a file says of itself, in its safetensors metadata. Hashes are bytes here and hex in the file.
+    """A file's safetensors metadata; hashes are hex in the file.
 
-    A window is named like the block that ends where it does, and the shapes of both may be the same; so `window` says
-    which it is. Its tokens are the last ones before its position, which is first_token + token_count.
+    A window has the name, and may have the shapes, of the block that ends where it does, hence `window`. Its tokens are
+    the last before position first_token + token_count.
     """
 
     fingerprint: str
@@ -60,7 +59,6 @@ class BlockHeader:
     window: bool = False
 
     def to_metadata(self) -> dict[str, str]:
-        """The metadata as safetensors wants it: strings by string. Of a window one more than of a block."""
         return {
             "format": str(FORMAT_VERSION),
             "fingerprint": self.fingerprint,
@@ -74,50 +72,45 @@ class BlockHeader:
 
 
 class FileKind(IntEnum):
-    """What a file of KV holds; the numbers are those of agentmem.v1.FileKind."""
+    """The numbers are those of agentmem.v1.FileKind."""
 
     BLOCK = 1
     WINDOW = 2
 
     def to_proto(self) -> cache_store_pb2.FileKind.ValueType:
-        """Return it as the contract has it."""
         return cache_store_pb2.FileKind.ValueType(self)
 
 
 class FileName(NamedTuple):
-    """A file's name. A window at a block's end has the block's chain hash, so the kind is a part of it."""
+    """A window at a block's end has the block's chain hash, so the kind is part of the name."""
 
     kind: FileKind
     chain_hash: bytes
 
     @classmethod
     def of(cls, header: BlockHeader) -> Self:
-        """Return the name of the file that has this header."""
         return cls.window(header.chain_hash) if header.window else cls.block(header.chain_hash)
 
     @classmethod
     def block(cls, chain_hash: bytes) -> Self:
-        """Return the name of a block."""
         return cls(FileKind.BLOCK, chain_hash)
 
     @classmethod
     def window(cls, chain_hash: bytes) -> Self:
-        """Return the name of a window."""
         return cls(FileKind.WINDOW, chain_hash)
 
     @classmethod
     def from_proto(cls, name: cache_store_pb2.FileName | cache_store_pb2.StoredFile) -> Self:
-        """Return the name in a message. Raises ValueError for an unknown kind."""
+        """Read a message. Raises ValueError for an unknown kind."""
         return cls(FileKind(name.kind), bytes(name.chain_hash))
 
     def to_proto(self) -> cache_store_pb2.FileName:
-        """Return it as a message."""
         return cache_store_pb2.FileName(kind=self.kind.to_proto(), chain_hash=self.chain_hash)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor's place in a file: safetensors dtype name, shape, and byte range from the start of the file."""
+    """A tensor's safetensors dtype, shape, and byte range in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -126,9 +119,9 @@ class TensorSpec:
 
 
 def chain_hash(fingerprint: str, namespace: str, parent: bytes, token_ids: "Sequence[int] | Uint32") -> bytes:
-    """Return the name of the block that holds `token_ids` after `parent` (NO_PARENT for the first), 32 bytes.
+    """Return the name, 32 bytes, of the block that holds `token_ids` after `parent` (NO_PARENT for the first).
 
-    SHA-256 over length-prefixed parts: 256 tokens cost about a microsecond, and collisions cannot be crafted.
+    SHA-256 over length-prefixed parts takes about a microsecond for 256 tokens, and collisions cannot be crafted.
     """
     digest = hashlib.sha256()
     for part in (fingerprint.encode(), namespace.encode(), parent, _packed(token_ids)):
@@ -138,14 +131,13 @@ def chain_hash(fingerprint: str, namespace: str, parent: bytes, token_ids: "Sequ
 
 
 def _packed(token_ids: "Sequence[int] | Uint32") -> bytes:
-    """Return token ids as little-endian uint32."""
     if isinstance(token_ids, Sequence):
         return struct.pack(f"<{len(token_ids)}I", *token_ids)
     return token_ids.astype("<u4", copy=False).tobytes()
 
 
 def chain_hashes(fingerprint: str, namespace: str, token_ids: "Sequence[int] | Uint32") -> Iterator[bytes]:
-    """Names of all blocks of a sequence, first to last; the last one is a tail if it is not full."""
+    """Yield the names of a sequence's blocks; the last may be a tail."""
     parent = NO_PARENT
     for first in range(0, len(token_ids), BLOCK_TOKENS):
         parent = chain_hash(fingerprint, namespace, parent, token_ids[first : first + BLOCK_TOKENS])
@@ -153,16 +145,16 @@ def chain_hashes(fingerprint: str, namespace: str, token_ids: "Sequence[int] | U
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """xxh3_128 of a whole file, 16 bytes. It finds faults of disks and software, not forgers: those have the disk."""
+    """Return the xxh3_128 of a file, 16 bytes, which finds faults of disks and software, not forgers."""
     return xxhash.xxh3_128_digest(data)
 
 
 RunningDigest = xxhash.xxh3_128
-"""`digest` of a file that comes in pieces: `update` with each, then `digest`."""
+"""`digest` in pieces: `update` with each, then `digest`."""
 
 
 def header_bytes(prefix: bytes | memoryview) -> int:
-    """How many bytes at the start of a file are its header, from its first 8 bytes."""
+    """Return the header's size from a file's first 8 bytes."""
     if len(prefix) < 8:
         raise BlockFileError("truncated", f"{len(prefix)} bytes")
     size = int(struct.unpack("<Q", prefix[:8])[0])
@@ -172,11 +164,7 @@ def header_bytes(prefix: bytes | memoryview) -> int:
 
 
 def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict[str, TensorSpec]]:
-    """Header and tensors of a file of `file_size` bytes whose beginning is `prefix` (at least the header).
-
-    Everything is checked against everything: names, dtypes, ranges against shapes, ranges against each other and
-    against the size, shapes against the token count. Raises BlockFileError.
-    """
+    """Parse header and tensors from a file's beginning, all checked against each other. Raises BlockFileError."""
     end_of_header = header_bytes(prefix)
     if end_of_header > min(len(prefix), file_size):
         raise BlockFileError("truncated", "the header is cut off")
@@ -203,13 +191,13 @@ def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict
 
 
 def _prefix(name: str) -> str:
-    """Return what stands before a tensor's own name: "" or, of a further group of layers, a number and a dot."""
+    """Return what precedes a tensor's own name: "", or a group's number and a dot."""
     number, dot, rest = name.partition(".")
     return number + dot if number.isdecimal() and rest in TENSORS else ""
 
 
 def verify(found: BlockHeader, wanted: BlockHeader) -> None:
-    """Raise BlockFileError unless a file's header is exactly the wanted one; a file in another's place is refused."""
+    """Raise BlockFileError unless the header is the wanted one."""
     for name, value in wanted.__dict__.items():
         if getattr(found, name) != value:
             raise BlockFileError("header", f"{name} differs")

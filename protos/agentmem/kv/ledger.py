@@ -1,4 +1,4 @@
-"""An agent's memory as worker and store both speak of it: its version, its turns, its ledger."""
+"""An agent's memory as worker and store know it: its version, turns and ledger."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +11,13 @@ from agentmem.v1 import cache_store_pb2, types_pb2
 
 Uint32: TypeAlias = npt.NDArray[np.uint32]
 TokenIds: TypeAlias = Sequence[int] | Uint32
-"""Token ids as arguments. Results are arrays."""
+"""Token ids as arguments; results are arrays."""
 
 
 class Version(NamedTuple):
-    """(uid, number, revision) of a ledger state. ("", 0, b"") is the agent that does not exist.
+    """(uid, number, revision) of a ledger state. ("", 0, b"") is an agent that does not exist.
 
-    The revision is 16 random bytes that the store draws for each state that it makes. A number can come
-    back with other content (a restored backup), so states are the same only where all three are equal.
+    The store draws 16 random bytes as the revision of each state, since a restored backup can reuse a number.
     """
 
     uid: str = ""
@@ -27,11 +26,9 @@ class Version(NamedTuple):
 
     @classmethod
     def from_proto(cls, version: types_pb2.AgentVersion) -> Self:
-        """Return the version of a message."""
         return cls(version.uid, version.version, version.revision)
 
     def to_proto(self) -> types_pb2.AgentVersion:
-        """Return it as a message."""
         return types_pb2.AgentVersion(uid=self.uid, version=self.number, revision=self.revision)
 
 
@@ -39,7 +36,7 @@ NO_VERSION = Version()
 
 
 def other_revision(number: int) -> str:
-    """What ABORTED says where the agent's present version, of this number, has another revision than was named."""
+    """Return the message of ABORTED for another revision of this number."""
     return (
         f"the agent is at version {number}, which is not the one that is meant: it has gone on, or a backup was"
         " restored; read it again"
@@ -47,11 +44,10 @@ def other_revision(number: int) -> str:
 
 
 class TurnPlace(NamedTuple):
-    """A turn that is wholly in a ledger: how many tokens there were at its end, and how many of them it generated.
+    """A turn that is wholly in a ledger: the tokens at its end, and how many of them it generated.
 
-    `messages` is how many messages the conversation had then, the answer included, and `message_hash` the last of their
-    hash chain; 0 where the turn was not of a whole chat, or it is not known. `version` is the one that the turn made; 0
-    where it is not known.
+    `messages` and `message_hash` are the length and last hash of the conversation's hash chain at its end, answer
+    included; 0 if not known as a chat. `version` is the one that the turn made; 0 if not known.
     """
 
     end_token: int
@@ -62,15 +58,13 @@ class TurnPlace(NamedTuple):
 
     @classmethod
     def from_proto(cls, turn: cache_store_pb2.LedgerTurn) -> Self:
-        """Return the turn of a message."""
         return cls(turn.end_token, turn.generated_tokens, turn.messages, turn.message_hash, turn.version)
 
     def to_proto(self) -> cache_store_pb2.LedgerTurn:
-        """Return it as a message."""
         return cache_store_pb2.LedgerTurn(**self._asdict())
 
     def ending_at(self, token: int) -> "TurnPlace":
-        """Return the turn without what follows `token`."""
+        """Return the turn cut at `token`."""
         return TurnPlace(token, max(0, self.generated_tokens - (self.end_token - token)))
 
 
@@ -80,14 +74,11 @@ def _no_tokens() -> Uint32:
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """What an agent's memory is: token ids [tokens], the bytes they stand for, each one's end in them [tokens], turns.
+    """An agent's memory: token ids [tokens], their text as bytes, each token's end in it [tokens], and turns.
 
-    Invariants: as many offsets as tokens, never decreasing, the last one is len(text); no turn ends behind the tokens,
-    and turns are oldest first. Other sequences of integers are taken for arrays.
-
-    `opening_bytes` of the text are the system prompt and whatever else stands before the first user's message: they
-    stay when older turns are dropped. It may be more than there is, where no user has spoken yet; 0 is not known.
-    `template_time` is the moment that chat templates see as the present, in ISO 8601; "" is not known.
+    Offsets never decrease, and the last is len(text). Turns are oldest first. Sequences of integers become arrays.
+    `opening_bytes` is the length of what precedes the first user's words and stays when older turns are dropped; it may
+    exceed the text; 0: not known. `template_time` is the chat template's present, in ISO 8601; "": not known.
     """
 
     token_ids: Uint32 = field(default_factory=_no_tokens)
@@ -104,7 +95,7 @@ class Ledger:
 
     @classmethod
     def from_proto(cls, ledger: cache_store_pb2.Ledger) -> Self:
-        """Return the ledger of a message, which is not checked. 128,000 tokens take 0.1 ms."""
+        """Read a message, without checks. 128,000 tokens take 0.1 ms."""
         return cls(
             token_ids=np.array(ledger.token_ids, np.uint32),
             text=ledger.text,
@@ -116,7 +107,7 @@ class Ledger:
         )
 
     def to_proto(self) -> cache_store_pb2.Ledger:
-        """Return it as a message. 128,000 tokens take 8 ms."""
+        """Return a message. 128,000 tokens take 8 ms."""
         return cache_store_pb2.Ledger(
             token_ids=self.token_ids.tolist(),
             text=self.text,
@@ -143,19 +134,18 @@ class Ledger:
 
     @property
     def ends_with_an_answer(self) -> bool:
-        """Whether the last tokens were generated."""
         return bool(self.turns) and self.turns[-1].end_token == len(self) and self.turns[-1].generated_tokens > 0
 
     def text_end(self, tokens: int) -> int:
-        """Return how many bytes of the text the first `tokens` tokens stand for."""
+        """Return the bytes of the first tokens' text."""
         return int(self.offsets[tokens - 1]) if tokens else 0
 
     def tokens_within(self, size: int) -> int:
-        """Return how many tokens are wholly within the first `size` bytes of the text."""
+        """Return the number of tokens wholly within the text's first `size` bytes."""
         return int(np.searchsorted(self.offsets, size, side="right"))
 
     def kept(self, tokens: int) -> "Ledger":
-        """Return the first `tokens` tokens, and the turns that are wholly in them."""
+        """Return the first tokens, and the turns wholly in them."""
         if tokens == len(self):
             return self
         end = self.text_end(tokens)
@@ -177,11 +167,10 @@ class Ledger:
         carried_turns: Sequence[TurnPlace] = (),
         message_hashes: Sequence[bytes] = (),
     ) -> "Ledger":
-        """Return the ledger with more tokens, each standing for one of `pieces`.
+        """Return the ledger with more tokens, whose texts are `pieces`.
 
-        They are a turn that ends with so many generated tokens, or none where `generated_tokens` is None. Before it
-        there may be `carried_turns` among them, whose places are the new ledger's. `message_hashes` are the hash chain
-        of the conversation at the turn's end, where it is known.
+        They are a turn that ends with `generated_tokens`, or no turn if that is None. `carried_turns` are earlier turns
+        among them, placed in the new ledger. `message_hashes` are the conversation's hash chain, if known.
         """
         end = len(self) + len(token_ids)
         known = (len(message_hashes), message_hashes[-1]) if message_hashes else (0, b"")
@@ -198,24 +187,22 @@ class Ledger:
 
 
 def common_length(a: bytes | TokenIds, b: bytes | TokenIds) -> int:
-    """Return the length of the common beginning of two texts, or of two sequences of tokens."""
     size = min(len(a), len(b))
     differs = _array(a)[:size] != _array(b)[:size]
     return int(differs.argmax()) if differs.any() else size
 
 
 def ordered(token_ids: TokenIds) -> bytes:
-    """Return tokens as big-endian uint32: such bytes are in the order of the tokens that they stand for."""
+    """Return tokens as big-endian uint32: such bytes sort like the tokens."""
     return _array(token_ids).astype(">u4").tobytes()
 
 
 def unordered(data: bytes) -> Uint32:
-    """Return the tokens of `ordered`."""
     return np.frombuffer(data, ">u4").astype(np.uint32)
 
 
 def shared_tokens(a: bytes, b: bytes) -> int:
-    """Return how many tokens two that are `ordered` begin with in common."""
+    """Return the common beginning's tokens of two results of `ordered`."""
     return common_length(a, b) // 4
 
 

@@ -1,4 +1,4 @@
-"""Where an object store keeps copies of files of KV, as settings say it: s3://BUCKET/PREFIX."""
+"""The setting of the object store that keeps copies of KV files: s3://BUCKET/PREFIX."""
 
 import re
 from typing import Annotated, Final, NamedTuple, Self
@@ -6,19 +6,18 @@ from typing import Annotated, Final, NamedTuple, Self
 from pydantic import AfterValidator
 
 NONE: Final = "none"
-"""No object store."""
 _S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?P<prefix>(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)/?")
 
 
 class Location(NamedTuple):
-    """A bucket, and a prefix in it without slashes at its ends; the prefix may be empty."""
+    """A bucket, and a prefix, which may be empty, without slashes at its ends."""
 
     bucket: str
     prefix: str
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The location in `none` (None) or `s3://BUCKET/PREFIX`. Raises ValueError."""
+        """Parse `none` (None) or `s3://BUCKET/PREFIX`. Raises ValueError."""
         if text == NONE:
             return None
         match = _S3.fullmatch(text)
@@ -36,4 +35,3 @@ def _check(text: str) -> str:
 
 
 LocationText = Annotated[str, AfterValidator(_check)]
-"""A setting that `Location.parse` takes."""

@@ -1,4 +1,4 @@
-"""Where a ledger's KV is, block by block: what the store and the worker tell of it together. Pure."""
+"""The tiers of a ledger's KV, block by block. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ Tier: TypeAlias = types_pb2.Tier.ValueType
 
 
 class Part(NamedTuple):
-    """Tokens of one block, from `start` up to `end` in the ledger, and the hottest tier with their KV."""
+    """Tokens of one block, from `start` to `end` in the ledger, and the hottest tier that has their KV."""
 
     start: int
     end: int
@@ -19,9 +19,9 @@ class Part(NamedTuple):
 
 
 def parts(tokens: int, stored: Iterable[tuple[Tier, Mapping[int, int]]]) -> Iterator[Part]:
-    """Yield all tokens of a ledger, in order; a block is several parts where not all of it is in one tier.
+    """Yield all tokens of a ledger in order, with several parts for a block in several tiers.
 
-    `stored` says of each tier, the hottest first, up to where its blocks go, by their first tokens.
+    `stored` has for each tier, the hottest first, the ends of its blocks by their first tokens.
     """
     tiers = list(stored)
     for start in range(0, tokens, BLOCK_TOKENS):
@@ -36,7 +36,7 @@ def parts(tokens: int, stored: Iterable[tuple[Tier, Mapping[int, int]]]) -> Iter
 
 
 def messages(found: Iterable[Part], ends: Sequence[int]) -> list[agent_pb2.KVBlock]:
-    """Return parts as messages; `ends` are where the text of each token ends, in bytes."""
+    """Return parts as messages; `ends` are the tokens' ends in the text, in bytes."""
     offsets = [0, *ends]
     return [
         agent_pb2.KVBlock(
@@ -51,7 +51,7 @@ def messages(found: Iterable[Part], ends: Sequence[int]) -> list[agent_pb2.KVBlo
 
 
 def with_hot(listed: agent_pb2.ListBlocksResponse, tokens: int, ends: Sequence[int]) -> None:
-    """Say that the first `tokens` tokens are in the pool, in place; `ends` are as for `messages`."""
+    """Mark the first `tokens` tokens as hot, in place."""
     if not tokens:
         return
     found = []
@@ -64,7 +64,7 @@ def with_hot(listed: agent_pb2.ListBlocksResponse, tokens: int, ends: Sequence[i
 
 
 def _joined(found: Iterable[Part]) -> Iterator[Part]:
-    """Yield parts, those of one block and tier in one."""
+    """Join parts of the same block and tier."""
     held: Part | None = None
     for part in found:
         if held is not None and held.tier == part.tier and held.start // BLOCK_TOKENS == part.start // BLOCK_TOKENS:

@@ -1,7 +1,6 @@
-"""What every service's process has, and the commands that start one.
+"""The parts of every service's process.
 
-Beginning and end: `service` (exit status, the service manager), `parent`, `settings`, `models`, `model_registry` and
-`model_sources` (which models are registered), `cluster_tls`. Serving: `server` and `rpc` around every handler,
-`sockets`, `wire`, `health` and `health_changes`, `shielding`. What it shows: `logs`, `exposition` and `grpc_metrics`,
-`otlp` and `otlp_export`, and `checkup` for `agentmem doctor`.
+Start and end: `service`, `parent`, `settings`, `models`, `model_registry`, `model_sources`, `cluster_tls`. Serving:
+`server`, `rpc`, `sockets`, `wire`, `health`, `health_changes`, `shielding`. Diagnosis: `logs`, `exposition`,
+`grpc_metrics`, `otlp`, `otlp_export`, `checkup`.
 """

@@ -1,6 +1,6 @@
 """Findings of `agentmem doctor`: `python -m agentmem.process.checkup SERVICE MODULE [FLAGS]` writes lines of JSON.
 
-The module has SETTINGS, their class, and `checks`. The name of a check is written as it begins: one may hang or crash.
+A check's name is written before it runs, because it may hang or crash.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from agentmem.process.settings import SettingsError, load
 
 
 class State(StrEnum):
-    """How bad a finding is. A warning costs speed, room or comfort; a problem prevents or endangers operation."""
+    """A warning costs speed, room or comfort; a problem prevents or endangers operation."""
 
     OK = "ok"
     WARNING = "warning"
@@ -33,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check; unless OK, what to do; measured values by name and unit. `main` sets `check`."""
+    """A check's result; unless OK, what to do; measured values by name and unit."""
 
     state: State
     found: str
@@ -50,7 +50,7 @@ _LINE: TypeAdapter[str | Finding] = TypeAdapter(str | Finding)
 
 
 def main(service: str, module: str, *arguments: str) -> None:
-    """Print the findings of a module's checks with the settings that flags, environment and TOML give."""
+    """Print the findings of a module's `checks` with its SETTINGS."""
 
     def settings() -> Findings:
         checked = importlib.import_module(module)
@@ -65,10 +65,10 @@ def main(service: str, module: str, *arguments: str) -> None:
 
 
 def findings(check: Callable[[], Findings]) -> Findings:
-    """Yield what a check finds, and the error that it raises as a finding."""
+    """Yield a check's findings, or its error as one."""
     try:
         yield from check()
-    except ImportError as error:  # MLX is not there, or its build misses a GPU's libraries
+    except ImportError as error:  # no MLX, or a build without a GPU's libraries
         yield problem(f"a library cannot be imported: {error}", INSTALL)
     except OSError as error:
         yield problem(str(error), "look at that file or device, and at its permissions")
@@ -80,14 +80,14 @@ def findings(check: Callable[[], Findings]) -> Findings:
 
 
 def refused(error: Exception) -> Finding:
-    """Return the problem of an error whose message says what is wrong and, as a rule, after a semicolon what to do."""
+    """Return an error as a problem; what to do follows a semicolon."""
     text = str(error)
-    found, _, advice = (text, "", "") if "\n" in text else text.partition("; ")  # a line for each of several mistakes
+    found, _, advice = (text, "", "") if "\n" in text else text.partition("; ")  # several mistakes have a line each
     return problem(found, advice or "mend what it names")
 
 
 def parse(lines: bytes) -> tuple[str, list[Finding]]:
-    """Return the last check that began, and all findings, of what `main` wrote; other lines are a library's."""
+    """Return the last check that began, and all findings; other lines are a library's."""
     began, found = "", list[Finding]()
     for line in lines.splitlines():
         with suppress(ValueError):
@@ -100,6 +100,6 @@ def parse(lines: bytes) -> tuple[str, list[Finding]]:
 
 
 if __name__ == "__main__":
-    # The module that the checks import; this one is a copy.
+    # The module that checks import; this one is a copy.
     importlib.import_module("agentmem.process.checkup").main(*sys.argv[1:])
     os._exit(0)  # threads that wait for a device end with the process

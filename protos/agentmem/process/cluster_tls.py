@@ -1,10 +1,10 @@
-"""The certificates by which nodes of a cluster know each other: mTLS with a certificate authority of the cluster's own.
+"""The certificates of a cluster's nodes, which know each other by mTLS with an authority of their own.
 
-DIR/ca.pem         the authority's certificate: whoever has one that it signed is a node
-DIR/node.pem       this node's certificate, for the host at which it is reached; it is shown as server and as client
+DIR/ca.pem         the authority's certificate
+DIR/node.pem       this node's certificate for its host, as server and client
 DIR/node-key.pem   its private key, without a passphrase
 
-`agentmem cluster certificates` makes them. They are read when a process starts.
+`agentmem cluster certificates` makes them.
 """
 
 import ssl
@@ -26,32 +26,26 @@ KEY: Final = "node-key.pem"
 _SETTING: Final = "cluster_tls"
 _MADE_BY: Final = "`agentmem cluster certificates` makes these files"
 _ROUND_TRIPS: Final = 8
-"""More than a handshake takes."""
 
 
 @dataclass(frozen=True)
 class ClusterTls:
-    """What a node shows to others, and by what it knows them. All PEM."""
+    """A node's certificates and key, PEM."""
 
     ca: bytes
     cert: bytes
     key: bytes = field(repr=False)
 
     def client(self) -> ClientTls:
-        """How a channel to another node is made (`agentmem.channels.connect`)."""
         return ClientTls(self.ca, self.cert, self.key)
 
     def server(self) -> grpc.ServerCredentials:
-        """What a server has to be given that only nodes may call."""
+        """Return credentials of a server that only nodes may call."""
         return grpc.ssl_server_credentials([(self.key, self.cert)], self.ca, require_client_auth=True)
 
 
 def read_cluster_tls(directory: Path, host: str) -> ClusterTls:
-    """Return the certificates of a directory, tried in a handshake of this node with itself as `host`.
-
-    Raises SettingsError for files that are not there, do not belong together or are encrypted, and for a certificate of
-    another authority, for another host, or out of date.
-    """
+    """Return the certificates, tried in a handshake of this node with itself as `host`. Raises SettingsError."""
     ca, cert, key = (directory / name for name in (CA, CERT, KEY))
     found = ClusterTls(*(_bytes(path) for path in (ca, cert, key)))
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -59,7 +53,7 @@ def read_cluster_tls(directory: Path, host: str) -> ClusterTls:
     try:
         for context in (server, client):
             context.load_verify_locations(ca)
-            context.load_cert_chain(cert, key, password="")  # without one OpenSSL would ask the terminal
+            context.load_cert_chain(cert, key, password="")  # or OpenSSL would ask on the terminal
     except ssl.SSLError as error:
         wanted = f"needs {CA}, {CERT} and its {KEY}, in PEM form and not encrypted"
         raise _error(directory, f"{wanted} ({error.reason or error}); {_MADE_BY}") from None
@@ -74,7 +68,7 @@ def read_cluster_tls(directory: Path, host: str) -> ClusterTls:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
-    """Do a handshake in memory. Raises ssl.SSLError, as one of both ends sees it."""
+    """Do a handshake in memory. Raises ssl.SSLError."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (client.wrap_bio(down, up, server_hostname=host), server.wrap_bio(up, down, server_side=True))
     for _ in range(_ROUND_TRIPS):

@@ -1,7 +1,6 @@
-"""The `/metrics` page of a process, on a port and a thread of its own, so that a busy event loop still answers.
+"""The `/metrics` page of a process, on a thread of its own, so that a busy event loop still answers.
 
-Callers are not authenticated, so it answers to the names of this machine only: a browser reaches its loopback address
-for any web page whose own name was made to lead there (DNS rebinding), and the Host header gives that name away.
+Callers are not authenticated, so it answers to names of this machine only, against DNS rebinding.
 """
 
 import socket
@@ -21,21 +20,20 @@ LATENCY_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 300.0),
 )
-"""Seconds, for all histograms of all processes, so that they can be summed and compared."""
+"""Seconds, the same for all processes, so that histograms can be summed."""
 
 _PRIVATE: Final = ".internal"
-"""The end of names that cannot be registered, such as host.docker.internal, by which containers know their host."""
+"""A suffix of private names such as host.docker.internal, which containers use for their host."""
 
 
 _END_SECONDS: Final = 1.0
-"""How long the end may take. A thread that could not be woken, for want of a file descriptor, ends with the process."""
+"""A thread that could not be woken, for want of a file descriptor, ends with the process."""
 
 
 class MetricsServer:
-    """Serves one registry over HTTP. `address` is "host:port"; an empty address serves nothing, port 0 takes any.
+    """Serves one registry over HTTP at "host:port"; an empty address serves nothing, port 0 takes any.
 
-    Afterwards the attribute `address` is the one that it really has. Raises AddressError where it cannot be had, and
-    ValueError where it is none.
+    The attribute `address` is the actual one. Raises AddressError and ValueError.
     """
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
@@ -56,7 +54,7 @@ class MetricsServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening. May be called twice."""
+        """May be called twice."""
         if self._server is not None:
             self._server.end()
             self._thread.join(_END_SECONDS)
@@ -65,7 +63,7 @@ class MetricsServer:
 
 
 class _Server(ThreadingWSGIServer):
-    """Sleeps until a client connects; `serve_forever` wakes up twice a second to see whether it is to end."""
+    """Sleeps until a client connects; `serve_forever` would wake up twice a second."""
 
     def __init__(
         self, family: socket.AddressFamily, address: tuple[str, int], handler: type[WSGIRequestHandler]
@@ -75,12 +73,11 @@ class _Server(ThreadingWSGIServer):
         super().__init__(address, handler)
 
     def serve(self) -> None:
-        """Answer until `end`."""
         while not self._ended:
             self.handle_request()
 
     def end(self) -> None:
-        """Let `serve` return, by a connection if nothing else comes."""
+        """Wake `serve` by a connection, and let it return."""
         self._ended = True
         with suppress(OSError), socket.create_connection(self.socket.getsockname()[:2], timeout=_END_SECONDS):
             pass
@@ -88,13 +85,13 @@ class _Server(ThreadingWSGIServer):
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Scrapes are not logged."""
+        """Log no scrapes."""
 
 
 def _for_this_machine(page: WSGIApplication) -> WSGIApplication:
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         header = environ.get("HTTP_HOST")
-        name = "localhost" if header is None else asked_host(header)  # without one it is no browser's
+        name = "localhost" if header is None else asked_host(header)  # browsers always send one
         if is_loopback(name) or name.endswith(_PRIVATE):
             return page(environ, start_response)
         start_response("421 Misdirected Request", [("Content-Type", "text/plain")])

@@ -1,7 +1,7 @@
-"""Metrics that every process has: `grpc_server_*` of its RPCs, whether it and its peers serve, and what runs.
+"""Metrics of every process: `grpc_server_*` of its RPCs, and whether it and its peers serve.
 
-Names and labels of the RPCs' metrics are those of gRPC's middleware in other languages, so that dashboards made for it
-work. Health checking and reflection are not counted, and neither are methods that are not served: labels stay bounded.
+Names and labels are those of gRPC's middleware in other languages. Unserved methods are not counted: labels stay
+bounded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from prometheus_client import (
 from agentmem.process.exposition import LATENCY_BUCKETS
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
-# Else a third of every page would be the times at which series were made, as metrics of their own.
+# Otherwise a third of every page would be times of creation.
 
 _LABELS: Final = ("grpc_type", "grpc_service", "grpc_method")
 _TYPES: Final = {
@@ -49,7 +49,7 @@ class _Ignored:
 
 @dataclass(frozen=True)
 class MethodCounts:
-    """What is counted of one method. Any thread."""
+    """Any thread."""
 
     started: _Incremented
     received: _Incremented
@@ -58,7 +58,6 @@ class MethodCounts:
     seconds: Histogram | None
 
     def ended(self, code: grpc.StatusCode, seconds: float) -> None:
-        """Count a call that ended with this status after so many seconds."""
         if self.seconds is not None:
             self.seconds.observe(seconds)
             self.handled[code].inc()
@@ -68,7 +67,7 @@ UNCOUNTED: Final = MethodCounts(_Ignored(), _Ignored(), _Ignored(), {}, None)
 
 
 class RpcMetrics:
-    """Counts the RPCs of the services that `serve` names; `methods` are by path, "/package.Service/Method"."""
+    """Counts RPCs; `methods` are by path, "/package.Service/Method"."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -88,7 +87,7 @@ class RpcMetrics:
         self.methods: dict[str, MethodCounts] = {}
 
     def serve(self, services: Iterable[str]) -> None:
-        """Count the RPCs of these services, by their full names, each from 0. Raises KeyError for an unknown one."""
+        """Count the RPCs of these services, from 0. Raises KeyError for an unknown one."""
         for name in services:
             service: ServiceDescriptor = descriptor_pool.Default().FindServiceByName(name)
             for method in service.methods:
@@ -103,17 +102,14 @@ class RpcMetrics:
 
 
 class _Process(ProcessCollector):
-    """Memory, processor time and start of the process, which can be asked for by name: `/metrics?name[]=…`."""
+    """Memory, processor time and start of the process, also by name: `/metrics?name[]=…`."""
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
 
 
 class ProcessMetrics:
-    """One process: `service` is gateway, worker or store, `peers` are the services that it calls.
-
-    `rpcs` are those of its gRPC server. Any thread.
-    """
+    """One process: `service` is gateway, worker or store, `peers` are services that it calls. Any thread."""
 
     def __init__(self, registry: CollectorRegistry, service: str, peers: Iterable[str] = ()) -> None:
         build = Gauge("agentmem_build_info", "1, with what runs.", ["service", "version"], registry=registry)
@@ -132,9 +128,8 @@ class ProcessMetrics:
         self.rpcs = RpcMetrics(registry)
 
     def serving(self, ready: bool) -> None:
-        """Set whether the process itself serves."""
         self._ready.set(ready)
 
     def answered(self, peer: str, up: bool) -> None:
-        """Set whether a peer said that it serves."""
+        """Set whether a peer serves."""
         self._peers[peer].set(up)

@@ -1,9 +1,7 @@
-"""gRPC health with a reason, and `python -m agentmem.process.health TARGET` for supervisors that run a command.
+"""gRPC health with a reason, and `python -m agentmem.process.health TARGET` for supervisors.
 
-A service that is NOT_SERVING may give its reason in the trailing metadata of the health check's answer.
-
-TARGET is a gRPC target (unix:PATH or HOST:PORT), whose health is checked, or an HTTP address that answers 200, such as
-http://127.0.0.1:8080/readyz. The exit status is 0 if it serves, else 1 with the reason on standard error.
+TARGET is unix:PATH, HOST:PORT, or an HTTP address that answers 200, such as http://127.0.0.1:8080/readyz. The exit
+status is 0 if it serves, else 1 with the reason on standard error. Reasons travel in trailing metadata.
 """
 
 import asyncio
@@ -21,33 +19,31 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agentmem.channels import connect
 
 WRITES: Final = "agentmem.store.writes"
-"""The name under which a store says whether it can write ledgers. It serves also where it cannot: reads go on."""
+"""The name for whether a store can write ledgers; a store that only reads still serves."""
 
 _REASON: Final = "agentmem-reason"
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
-    """The standard service, with reasons, and with streams that end with the server. Event loop only.
+    """The standard service with reasons. Event loop only.
 
-    grpcio's own servicer leaves Watch streams open, so that a server that stops waits for their clients; and its `set`
-    waits for a client that does not read.
+    grpcio's own leaves Watch streams open, so that a stopping server waits for their clients.
     """
 
     def __init__(self, asked: Callable[[], object] = lambda: None) -> None:
-        """`asked` is called at each Check."""
         self._asked = asked
         self._said: dict[str, tuple[bool, str]] = {}
-        self._changed = asyncio.Event()  # of the next change: each change sets it, and makes a new one
+        self._changed = asyncio.Event()  # of the next change, which makes a new one
         self._ended = False
 
     def say(self, name: str, serving: bool, reason: str = "") -> None:
-        """Set the status of `name`, and the reason why it does not serve, in ASCII. After `end` nothing changes."""
+        """Set the status of `name`, and why it does not serve, in ASCII."""
         if not self._ended:
             self._said[name] = (serving, reason)
             self._tell()
 
     def end(self) -> None:
-        """Set all to NOT_SERVING, which streams send before they end."""
+        """Set all to NOT_SERVING, which streams send last."""
         self._said = {name: (False, "") for name in self._said}
         self._ended = True
         self._tell()
@@ -84,7 +80,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
 
 
 async def reason(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> str:
-    """What the answer to a Check had as the reason; empty where it had none."""
+    """Return the reason in a Check's answer, or ""."""
     return next((str(value) for key, value in await call.trailing_metadata() or () if key == _REASON), "")
 
 
@@ -92,7 +88,7 @@ _SECONDS: Final = 2.0
 
 
 def problem(target: str, seconds: float = _SECONDS) -> str:
-    """Why `target` does not serve, asked live; empty if it does. Blocks for `seconds` at most."""
+    """Return why `target` does not serve, or "". Blocks for `seconds` at most."""
     if target.startswith(("http:", "https:")):
         return _http_problem(target, seconds)
     return asyncio.run(_grpc_problem(target, seconds))
@@ -100,7 +96,7 @@ def problem(target: str, seconds: float = _SECONDS) -> str:
 
 def _http_problem(url: str, seconds: float) -> str:
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its certificate names it as others know it
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its certificate has its public name
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(url, timeout=seconds):
@@ -127,7 +123,6 @@ async def _grpc_problem(target: str, seconds: float) -> str:
 
 
 def main() -> None:
-    """Ask what the command line names."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m agentmem.process.health unix:PATH | HOST:PORT | http://HOST:PORT/readyz")
     if found := problem(sys.argv[1]):

@@ -1,4 +1,4 @@
-"""When to ask other processes for their health again: when their Watch streams, of gRPC's health service, say so."""
+"""When to check other processes' health again, by their Watch streams."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 QUIET_SECONDS: Final = 10.0
-"""Between two looks at the health without news and without callers who ask: a process that hangs ends no stream."""
+"""Between checks without news: a process that hangs ends no stream."""
 
 SOON_SECONDS: Final = 0.25
-"""The same while something does not serve or cannot be followed, and while callers ask."""
+"""The same while something does not serve or callers ask."""
 
 
 class HealthChanges:
-    """Follows services of other processes. Event loop only: `wait` again and again, `close` once, before the channels.
+    """Follows services of other processes. Event loop only: `wait` repeatedly, then `close` before the channels.
 
-    A message or the end of a stream is news, and no more than that: the caller then asks by Check, which has a deadline
-    and gives a reason.
+    A message or the end of a stream is only news: Check has a deadline and gives a reason.
     """
 
     def __init__(self, *services: tuple[grpc.aio.Channel, str]) -> None:
-        """Follow these, each the channel to a process and the full name of one of its services, from now on."""
+        """Follow services, each a channel and the full name."""
         self._news = asyncio.Event()
         self._waited = 0.0
         self._open: set[int] = set()
@@ -35,15 +34,11 @@ class HealthChanges:
 
     @property
     def followed(self) -> bool:
-        """All streams are open."""
+        """Return whether all streams are open."""
         return len(self._open) == len(self._streams)
 
     async def wait(self, *, soon: bool) -> None:
-        """Return when the health should be asked for: at news, or after a while without. What came since the last
-        call counts as news, even if the caller has asked since then.
-
-        `soon`: something does not serve, or did not answer.
-        """
+        """Return at news since the last call, or after a while; `soon`: something does not serve."""
         seconds = SOON_SECONDS if soon or not self.followed else QUIET_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -52,16 +47,14 @@ class HealthChanges:
         self._waited = time.monotonic()
 
     def asked(self) -> None:
-        """Let `wait` return for a caller who wants to know the health, unless it did so less than SOON_SECONDS ago."""
+        """Let `wait` return for a caller, at most once in SOON_SECONDS."""
         if time.monotonic() > self._waited + SOON_SECONDS:
             self._news.set()
 
     def wake(self) -> None:
-        """Let `wait` return."""
         self._news.set()
 
     async def close(self) -> None:
-        """Follow nothing any more."""
         for stream in self._streams:
             stream.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
@@ -74,7 +67,7 @@ class HealthChanges:
                 async for _ in call:
                     self._open.add(number)
                     self._news.set()
-            except grpc.aio.AioRpcError:  # it cannot be reached, or has ended
+            except grpc.aio.AioRpcError:  # it is unreachable or has ended
                 pass
             finally:
                 call.cancel()

@@ -1,12 +1,8 @@
-"""Structured logs to standard error: one event per line, as text or JSON. No prompt, output or key ever goes in.
+"""Structured logs to standard error: one event per line, as text or JSON, without prompts, outputs or keys.
 
-Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`. What is written
-while a request is served has the field `request_id` besides, from `agentmem.tracing`, and where traces go out fields
-`trace_id` and `span_id`. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are removed from all, and
-characters that a terminal or a reader of lines would obey are written as JSON's escapes.
-
-A process goes on when nothing takes what it writes: a pipe whose reader has ended (`agentmem up | tee log`, where
-Ctrl-C ends tee too), a terminal that was closed, a full disk behind a redirection.
+`event(log, "turn finished", agent="…")` logs fields; lines of a request also have its `request_id`, and `trace_id` and
+`span_id` if it is traced. Control characters become JSON's escapes. A process survives the loss of its standard error,
+such as `agentmem up | tee log` after Ctrl-C.
 """
 
 import errno
@@ -21,11 +17,11 @@ from agentmem import tracing
 from agentmem.tracing import without_secrets
 
 _NO_READER = frozenset({errno.EPIPE, errno.EIO})
-"""The errors of a pipe and of a terminal that are gone for good."""
+"""The errors of a pipe and a terminal that are gone for good."""
 
 
 def write(stream: TextIO, text: str) -> None:
-    """Write and flush. Never raises OSError: what cannot be written is lost."""
+    """Write and flush; never raises OSError."""
     try:
         stream.write(text)
         stream.flush()
@@ -34,9 +30,9 @@ def write(stream: TextIO, text: str) -> None:
 
 
 def failed(stream: TextIO, error: OSError) -> None:
-    """Let a standard stream without a reader lead nowhere from now on.
+    """Redirect a standard stream without a reader to nowhere.
 
-    Otherwise what is buffered fails again with each further write, and at exit, where Python makes 120 of the status.
+    Otherwise its buffer fails again with each write, and at exit, where Python makes the status 120.
     """
     if error.errno in _NO_READER:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -45,13 +41,13 @@ def failed(stream: TextIO, error: OSError) -> None:
 
 
 class StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Logs to standard error as long as it can be written; the standard library's would write tracebacks there."""
+    """Logs to standard error while it can be written; the standard library would write tracebacks there."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class names it
-        """Drop a record that cannot be written; what is wrong with the record itself is a bug and is shown."""
+        """Drop a record that cannot be written; show a malformed one, which is a bug."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
             failed(self.stream, error)
@@ -60,21 +56,19 @@ class StandardErrorHandler(logging.StreamHandler[TextIO]):
 
 
 def configure(service: str, level: str = "info", style: str = "text") -> None:
-    """Send this process's logs to standard error. `level` and `style` are as in ServiceSettings."""
+    """Send this process's logs to standard error."""
     handler = StandardErrorHandler()
     handler.setFormatter(formatter(service, style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("grpc").setLevel(max(logging.INFO, logging.getLogger().level))  # at debug it never ends
+    logging.getLogger("grpc").setLevel(max(logging.INFO, logging.getLogger().level))  # its debug lines never end
 
 
 def formatter(service: str, style: str) -> logging.Formatter:
-    """Return what makes a service's lines; `style` is "json" or "text"."""
     return _JsonFormatter(service) if style == "json" else _TextFormatter(service)
 
 
 def event(log: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log `message` with fields."""
     log.log(level, message, extra={"fields": fields})
 
 
@@ -122,7 +116,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _harmless(line: str) -> str:
-    """Return `line` without control characters: C0 and C1, line separators, marks of direction, lone surrogates."""
+    """Escape control characters: C0, C1, line separators, direction marks, lone surrogates."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() or c in "\n\t" else json.dumps(c)[1:-1] for c in line)

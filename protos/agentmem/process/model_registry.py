@@ -12,8 +12,6 @@
     adapters = { support = "adapters/support" }
 
 An adapter is a model of its own, `llama+support`.
-
-Which models there are: those of `--model`, of the registry file, adapters of both, and the bundled one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +30,7 @@ from agentmem.process.settings import in_words
 
 
 class _Strict(BaseModel):
-    """TOML has types, so nothing is converted. Keys may have hyphens, as they do in the files of settings."""
+    """Converts nothing, since TOML has types. Keys may have hyphens."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -57,19 +55,19 @@ class _Document(_Strict):
 
 
 class ModelFile(NamedTuple):
-    """A registry file that was read. Each of `models` is followed by its adapters; paths are absolute."""
+    """A registry file. Each of `models` is followed by its adapters; paths are absolute."""
 
     file: TomlFile
     default: str | None
     models: tuple[RegisteredModel, ...]
 
     def error(self, keys: Sequence[str], message: str) -> FileError:
-        """Return the error that names file, place and key; `keys` lead to it in the file."""
+        """Return an error at the key that `keys` lead to."""
         return FileError(self.file.path, self.file.diagnostic(keys, message))
 
 
 def read(path: Path) -> ModelFile:
-    """Return the registry file at `path`. Raise FileError, also for paths that lead nowhere."""
+    """Raises FileError, also for paths that lead nowhere."""
     file = TomlFile.read(expanded(str(path)).absolute())
     try:
         document = _Document.model_validate(file.data)
@@ -81,7 +79,7 @@ def read(path: Path) -> ModelFile:
 
 
 def _models(file: ModelFile, name: str, table: _Table) -> list[RegisteredModel]:
-    """The model of a table, and its adapters."""
+    """Return a table's model and its adapters."""
     directory = file.file.path.parent
     if problem := problem_of_source(table.source, directory):
         raise file.error(("models", name, "source"), problem)
@@ -116,10 +114,10 @@ def _diagnostic(file: TomlFile, details: ErrorDetails) -> Diagnostic:
 def register(
     names: Iterable[str], adapters: Iterable[str] = (), file: Path | None = None
 ) -> dict[str, RegisteredModel]:
-    """Registered models by id, the default first: the file's `default`, or else the first of `names`, then of the file.
+    """Return models by id, the default first: the file's `default`, or else the first of `names`, then of the file.
 
-    `names` are what `--model` takes, `adapters` what `--adapter` takes (BASE+NAME=DIRECTORY), `file` is the registry
-    file. The bundled demo model is always there, with DEMO for its source. Raises ValueError.
+    `names` are values of `--model`, `adapters` of `--adapter` (BASE+NAME=DIRECTORY). The demo model is always there.
+    Raises ValueError.
     """
     registered = {name: RegisteredModel(name, source) for name, source in parse_all(names).items()}
     file_models = read(file) if file is not None else None
@@ -141,7 +139,7 @@ def register(
 
 
 def _adapter(given: str, registered: dict[str, RegisteredModel]) -> RegisteredModel:
-    """The model that an `--adapter` makes of a registered one. A base may have + and = in its name."""
+    """Return an adapter's model. Its base may have + and = in its name."""
     bases = [name for name, model in registered.items() if model.adapter is None and given.startswith(f"{name}+")]
     base = max(bases, key=len, default="")
     name, separator, directory = given[len(base) + 1 :].partition("=")

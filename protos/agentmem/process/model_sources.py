@@ -1,17 +1,17 @@
-"""What `--model` is given: a directory, a hub id, or a name for one of them. Imports nothing of the services' extra."""
+"""Values of `--model`. Imports nothing of the services' extra."""
 
 import os
 from pathlib import Path
 from typing import Final
 
 DEMO: Final = "demo"
-"""The source, and the usual name, of the bundled model."""
+"""The bundled model's source and default name."""
 
 
 def parse(given: str) -> tuple[str, str]:
-    """Name and source of `NAME=SOURCE`, or of a source alone: then a path's last part or the whole hub id is the name.
+    """Return name and source of `NAME=SOURCE`, or of a source, named by a path's last part or the whole hub id.
 
-    What begins like a path is one, whatever it holds: `/models/a=b` is a directory. Raises ValueError.
+    A path may hold "=": `/models/a=b`. Raises ValueError.
     """
     name, separator, source = given.partition("=")
     if not separator or is_path(name):
@@ -25,10 +25,10 @@ def parse(given: str) -> tuple[str, str]:
 
 
 def is_path(source: str) -> bool:
-    """Whether `source` is written as a path; what is not may still be a directory in the working directory."""
+    """Return whether `source` is written as a path; other sources may be directories, too."""
     return source.startswith(("/", ".", "~")) or source.endswith("/")
 
 
 def expanded(path: str) -> Path:
-    """`path` with the home directory for `~`; as it is where there is no such user, so that it is no directory."""
+    """Expand `~`, unless there is no such user."""
     return Path(os.path.expanduser(path))  # Path.expanduser raises

@@ -1,4 +1,4 @@
-"""Registered models as flags give them, by `model_sources`, and what can be wrong with them; the setting `offline`."""
+"""Registered models as flags give them, their mistakes, and the setting `offline`."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.process.settings import ServiceSettings
 
 ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
-"""What mlx-lm reads in an adapter's directory."""
+"""Files that mlx-lm reads."""
 
 _HUB_ID = re.compile(r"(?=.{1,96}$)\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _ADAPTER_NAME = re.compile(r"[^+=\s]+")
@@ -21,10 +21,10 @@ _ADAPTER_NAME = re.compile(r"[^+=\s]+")
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model that requests can name. `source` is a directory or a hub id, `adapter` a directory of LoRA weights.
+    """A model to request. `source` is a directory or a hub id, `adapter` a directory of LoRA weights.
 
-    What is None is as the worker's settings say. `kv_bits` is `kv_bits.KVBits` as text. `ttl` is seconds without a
-    request after which the model is unloaded; one that is `pinned` is never unloaded to make room for another.
+    None means the worker's setting. `kv_bits` is `KVBits` as text. `ttl` is idle seconds until it is unloaded; `pinned`
+    models make no room for others.
     """
 
     model_id: str
@@ -38,7 +38,7 @@ class RegisteredModel:
 
 
 def parse_all(given: Iterable[str]) -> dict[str, str]:
-    """Sources by name, in order. Raises ValueError, also for a name that is given twice and a source that is none."""
+    """Return sources by name, in order. Raises ValueError."""
     sources: dict[str, str] = {}
     for one in given:
         name, source = parse(one)
@@ -51,7 +51,7 @@ def parse_all(given: Iterable[str]) -> dict[str, str]:
 
 
 def problem_of_source(source: str, directory: Path) -> str:
-    """Why `source`, relative to `directory` where it is a relative path, cannot be a model; empty if it can."""
+    """Return why `source`, relative to `directory`, cannot be a model, or ""."""
     if source == DEMO:
         return ""
     path = directory / expanded(source)
@@ -65,7 +65,7 @@ def problem_of_source(source: str, directory: Path) -> str:
 
 
 def problem_of_adapter(name: str, directory: Path) -> str:
-    """Why there can be no adapter of that name in that directory; empty if there can."""
+    """Return why there can be no such adapter, or ""."""
     if not _ADAPTER_NAME.fullmatch(name):
         return f"{name!r} cannot name an adapter; give a name without spaces, + and ="
     if not directory.is_dir():
@@ -77,7 +77,7 @@ def problem_of_adapter(name: str, directory: Path) -> str:
 
 
 VARIABLE: Final = "AGENTMEM_OFFLINE"
-"""The environment variable that forbids every process of Agentmem the network for models, whatever its settings say."""
+"""Forbids all processes the network for models, whatever their settings say."""
 
 _WORDS: Final = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
@@ -86,7 +86,7 @@ _WORDS: Final = {
 
 
 def _strictest(offline: bool) -> bool:
-    """Whether the setting or the variable forbids it. Raises ValueError for a word that is neither yes nor no."""
+    """Return the setting or the variable. Raises ValueError."""
     word = os.environ.get(VARIABLE, "")
     try:
         return _WORDS[word.strip().lower()] or offline
@@ -95,11 +95,11 @@ def _strictest(offline: bool) -> bool:
 
 
 Offline = Annotated[bool, AfterValidator(_strictest)]
-"""A setting that the variable can only make true. Its field needs `validate_default=True`."""
+"""A setting that the variable can only make true; its field needs `validate_default=True`."""
 
 
 class ModelSettings(ServiceSettings):
-    """The registry's settings; see `agentmem.process.model_registry`."""
+    """See `agentmem.process.model_registry`."""
 
     model: list[str] = Field(
         default_factory=list,

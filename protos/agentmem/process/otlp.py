@@ -1,8 +1,6 @@
-"""Traces on or off, and where to: the setting, OpenTelemetry's own variables, and the end of it all.
+"""Traces on or off, by `--otlp` or OpenTelemetry's variables, all of which hold.
 
-Off unless `--otlp` names a collector, or OTEL_EXPORTER_OTLP_ENDPOINT does (or …_TRACES_ENDPOINT). OpenTelemetry's other
-variables hold too: headers, certificate, compression, sampler, resource attributes, batches. OTEL_SDK_DISABLED=true and
-OTEL_TRACES_EXPORTER=none turn all of it off. OpenTelemetry is imported where traces are on, and nowhere else.
+OpenTelemetry is imported only if traces are on.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from agentmem.process.otlp_export import Export
 
 FLUSH_SECONDS: Final = 1.0
-"""The time that the last spans of a process have to leave it."""
+"""Limit for a process's last spans."""
 _CLOSE_SECONDS: Final = 0.5
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -33,7 +31,7 @@ _FILES: Final = tuple(
 
 
 class Traces:
-    """The traces of one process, until `stop`. Raises SettingsError, before there are any, where they cannot be."""
+    """The traces of one process, until `stop`. Raises SettingsError."""
 
     def __init__(self, service: str, endpoint: str) -> None:
         self._export: Export | None = None
@@ -48,7 +46,7 @@ class Traces:
             raise SettingsError(f"OpenTelemetry's settings (OTEL_…) cannot be used: {error}") from error
 
     def stop(self) -> None:
-        """Send what there is, for FLUSH_SECONDS at most. May be called twice."""
+        """Send remaining spans, for FLUSH_SECONDS at most. May be called twice."""
         export, self._export = self._export, None
         if export is None:
             return
@@ -62,10 +60,7 @@ class Traces:
 
 
 def check(endpoint: str) -> str:
-    """Where traces go, as http://HOST:PORT or https://HOST:PORT; empty if they are off.
-
-    `endpoint` is the setting. Raises SettingsError for a place that is none, what we do not speak, and a missing extra.
-    """
+    """Return where traces go, as http(s)://HOST:PORT, or "" if off. Raises SettingsError, also for a missing extra."""
     place, name = endpoint, "otlp"
     if not place:
         name = next((name for name in _ENDPOINTS if os.environ.get(name)), "")

@@ -1,7 +1,6 @@
-"""Spans by OpenTelemetry's SDK, sent to a collector by OTLP over gRPC. The only module that imports OpenTelemetry.
+"""Spans by OpenTelemetry's SDK, sent by OTLP over gRPC. The only module that imports OpenTelemetry.
 
-Spans are made on the event loop (some 50 microseconds each), but for the database's own, and wait in a bounded queue;
-a thread sends them in batches. What does not fit, and what a collector does not take, is dropped; no request waits.
+Making a span takes about 50 microseconds. A thread sends them from a bounded queue, which drops what does not fit.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from agentmem.tracing import Trace
 log = logging.getLogger(__name__)
 
 WrongVariable = otlp_exporter.InvalidCompressionValueException
-"""What the exporter raises besides errors of Python."""
+"""Raised by the exporter besides Python's errors."""
 
 _NS: Final = 1_000_000_000
 
 
 def start(service: str, target: str) -> Export:
-    """Record this process's spans from now on, and send them to `target`, http://HOST:PORT or https://HOST:PORT.
+    """Send this process's spans to `target`, http(s)://HOST:PORT.
 
-    Raises ValueError, RuntimeError, OSError and WrongVariable for variables of OpenTelemetry that cannot be used.
+    Raises ValueError, RuntimeError, OSError and WrongVariable for OpenTelemetry's variables.
     """
-    if logging.getLogger().level > logging.DEBUG:  # else it logs each retry, and a traceback where the end cuts it off
+    if logging.getLogger().level > logging.DEBUG:  # or it logs each retry, and a traceback at the end
         logging.getLogger(otlp_exporter.__name__).setLevel(logging.ERROR)
         logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.CRITICAL)
     resource = Resource.create({"service.name": f"agentmem-{service}", "service.version": version("agentmem")})
@@ -64,14 +63,12 @@ def start(service: str, target: str) -> Export:
 
 
 class Export(NamedTuple):
-    """The thread that sends, and what it sends by."""
-
     processor: BatchSpanProcessor
     exporter: OTLPSpanExporter
 
 
 def served(tracer: Tracer, name: str, trace: Trace, attributes: Mapping[str, tracing.Attribute]) -> Span:
-    """Begin the span of a request that was received with `trace`. Any thread."""
+    """Begin a received request's span. Any thread."""
     since = time.time_ns() - time.monotonic_ns()
     now = since + round(time.monotonic() * _NS)
     span = tracer.start_span(name, _parent(trace), SpanKind.SERVER, attributes, start_time=now)
@@ -79,9 +76,8 @@ def served(tracer: Tracer, name: str, trace: Trace, attributes: Mapping[str, tra
 
 
 class Span:
-    """A span. `since` is what added to the monotonic clock gives the time of day, in nanoseconds.
-
-    Those of one process within one request have the same, so that they nest whatever happens to the time of day.
+    """A span. `since` plus the monotonic clock is the time of day, in ns: one value for a request's spans in a process,
+    so that they nest even if the clock is set.
     """
 
     def __init__(self, tracer: Tracer, span: OpenTelemetrySpan, since: int) -> None:
@@ -95,34 +91,32 @@ class Span:
 
     @property
     def recording(self) -> bool:
-        """Whether it is sampled and has not ended."""
+        """Return whether it is sampled and has not ended."""
         return self._span.is_recording()
 
     def child(
         self, name: str, at: float | None = None, attributes: Mapping[str, tracing.Attribute] | None = None
     ) -> Span:
-        """Begin a span within this one, which may have ended, now or at a moment before."""
+        """Begin a span within this one, which may have ended; `at` may be past."""
         within = set_span_in_context(self._span, Context())
         span = self._tracer.start_span(name, within, attributes=attributes, start_time=self._time(at))
         return Span(self._tracer, span, self._since)
 
     def set(self, attributes: Mapping[str, tracing.Attribute]) -> None:
-        """Add attributes; no effect when it has ended."""
         if self._span.is_recording():
             self._span.set_attributes(attributes)
 
     def rename(self, name: str) -> None:
-        """Give it another name; no effect when it has ended."""
         if self._span.is_recording():
             self._span.update_name(name)
 
     def note(self, name: str, at: float) -> None:
-        """Something happened within it; no effect when it has ended."""
+        """Note an event, unless it has ended."""
         if self._span.is_recording():
             self._span.add_event(name, timestamp=self._time(at))
 
     def end(self, failure: str = "", at: float | None = None) -> None:
-        """End it, now or at a moment before, by a status's name if it failed; no effect when it has ended."""
+        """End it once, with a status's name if it failed; `at` may be past."""
         if not self._span.is_recording():
             return
         if failure:
@@ -134,7 +128,6 @@ class Span:
 
 
 def _parent(trace: Trace) -> Context:
-    """The caller's span, or none."""
     if not trace.traceparent:
         return Context()
     _, trace_id, span_id, flags = trace.traceparent.split("-")[:4]

@@ -2,9 +2,8 @@
 
     python -m agentmem.process.parent FD GRACE MODULE ARGS…
 
-FD is the reading end of a pipe whose writing end only the parent holds, so its end of file means that the parent is
-gone, however it went. The service is then asked to end by SIGTERM, and after GRACE seconds it is ended. Nothing is
-asked of the service: the module runs in this process as `python -m MODULE ARGS…` would run it.
+FD is the reading end of a pipe whose other end only the parent holds. At its end of file the service gets SIGTERM, and
+after GRACE seconds SIGKILL.
 """
 
 import os
@@ -16,7 +15,7 @@ import time
 
 
 def end_with_parent(fd: int, grace: float) -> None:
-    """Watch `fd` from a thread of its own, and end this process when its other end is closed."""
+    """Watch `fd` from a thread."""
     os.set_inheritable(fd, False)
     threading.Thread(target=_watch, args=(fd, grace), name="parent-watch", daemon=True).start()
 
@@ -30,7 +29,6 @@ def _watch(fd: int, grace: float) -> None:
 
 
 def main() -> None:
-    """Run the module that the command line names."""
     fd, grace, module, *arguments = sys.argv[1:]
     end_with_parent(int(fd), float(grace))
     sys.argv = [module, *arguments]

@@ -1,9 +1,7 @@
 """The interceptor around every handler of a server: metrics, tracing, authentication and errors.
 
-In this order, from the outside: the RPC is counted and timed by the status that its caller gets; the request's id and
-span are set, and a line is logged when it was answered; the caller is authenticated; what the handler raises becomes a
-gRPC status. An AgentmemError becomes its status with details, a peer's failed call becomes the same failure here, and
-anything else becomes INTERNAL with an incident id: its text goes to the log and never to the caller.
+An AgentmemError becomes its status with details, a peer's failure the same failure here, anything else INTERNAL with an
+incident id, whose text only the log gets.
 """
 
 from __future__ import annotations
@@ -39,36 +37,35 @@ else:
 log = logging.getLogger(__name__)
 
 PROBES: Final = ("/grpc.health.", "/grpc.reflection.")
-"""Prefixes of the methods that probes and tools call: public, without spans, logged at DEBUG. All versions: a client
-that asks for one that is not served tries the next only where it gets UNIMPLEMENTED."""
+"""Methods that probes and tools call: public, without spans, logged at DEBUG. All versions, since clients try the next
+one only after UNIMPLEMENTED."""
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Authenticate = Callable[[str, Metadata], AbstractAsyncContextManager[None]]
-"""Method and metadata of a call to the context that its handler runs in, which may raise AgentmemErrors itself. Raises
-Unauthenticated or PermissionDenied; called in the call's own task."""
+"""From a call's method and metadata, the context that its handler runs in. Raises AgentmemErrors in the call's own
+task."""
 
 _ID_FIELDS: Final = {tracing.AGENT: "agent", tracing.MODEL: "model"}
 _DEADLINE_SLACK: Final = 0.01
-"""The share of its time that a caller may have left when it gives up: deadlines travel rounded up to three digits."""
+"""A share of the caller's time: deadlines travel rounded to three digits."""
 _DEADLINE_SLACK_SECONDS: Final = 0.002
 
 
 def arity(request_streaming: bool, response_streaming: bool) -> str:
-    """Return grpc's word for it, such as "unary_stream": attributes of channels and handlers are named by it."""
+    """Return grpc's word, such as "unary_stream"."""
     return "_".join("stream" if streaming else "unary" for streaming in (request_streaming, response_streaming))
 
 
 def maker(arity: str) -> Any:
-    """Return grpc's constructor of handlers of an arity."""
+    """Return grpc's constructor of handlers."""
     return getattr(grpc, f"{arity}_rpc_method_handler")
 
 
 class RpcInterceptor(_ServerInterceptor):
     """Wraps each handler of a server.
 
-    An `edge` server's callers are not our processes: it sends the request's id back in the initial metadata, and its
-    lines are INFO; those of other servers are DEBUG. (Sending costs a unary call 0.15 ms, and between our processes
-    it is not read.) Without `authenticate` everyone is let in.
+    An `edge` server serves others than our processes: it returns request ids in the initial metadata, which takes a
+    unary call 0.15 ms, and logs at INFO, not DEBUG. Without `authenticate` everyone may call.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class RpcInterceptor(_ServerInterceptor):
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
     ) -> _Handler:
         metadata = details.invocation_metadata or ()
-        tracing.enter(tracing.received(metadata))  # a call has a task of its own, in which its handler runs, too
+        tracing.enter(tracing.received(metadata))  # each call has a task of its own, with its handler
         handler = await continuation(details)
         if handler is None:
             return handler
@@ -102,7 +99,7 @@ class RpcInterceptor(_ServerInterceptor):
                 admitted or nullcontext(),
                 handler.request_streaming,
             ),
-            # A refused caller's bytes stay bytes.
+            # A refused caller's bytes are not parsed.
             None if refusal is not None else _checked(handler.request_deserializer),
             handler.response_serializer,
         )
@@ -145,21 +142,21 @@ def _stream(inner: Any, begin: Callable[[Any, _Context], _Call], admitted: Any, 
 
 @asynccontextmanager
 async def _mapped(admitted: Any, request: Any, context: _Context, method: str) -> AsyncIterator[None]:
-    """Run a handler within its caller's admission, and end the call with the status of what either raises."""
+    """Run a handler as its caller, and end the call with the status of an error."""
     try:
         async with admitted:
             try:
                 yield
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the rim: mapped or logged
                 await _abort(error, context, method)
-    except errors.AgentmemError as error:  # of the admission alone
+    except errors.AgentmemError as error:  # of the authentication
         if isinstance(request, AsyncIterator):
             await drain(request)
         await _abort(error, context, method)
 
 
 class _Call:
-    """One call, from its request to its last message: counted, timed, traced, logged."""
+    """One call, counted, timed, traced and logged."""
 
     def __init__(self, request: Any, context: _Context, method: str, counts: MethodCounts, edge: bool) -> None:
         self.method = method
@@ -174,7 +171,7 @@ class _Call:
 
     @property
     def request(self) -> Any:
-        """The request, or the iterator of requests, counted. Raises InvalidArgument where its bytes do not parse."""
+        """The request, or the iterator of requests, counted. Raises InvalidArgument if malformed."""
         if isinstance(self._raw, AsyncIterator):
             return self._requests(self._raw)
         self.counts.received.inc()
@@ -184,7 +181,7 @@ class _Call:
         async for request in requests:
             self.counts.received.inc()
             if isinstance(request, errors.InvalidArgument):
-                await drain(requests)  # A client that is cut off while it writes reads INTERNAL instead.
+                await drain(requests)  # a client that is cut off while it writes reads INTERNAL instead
             yield _parsed(request)
 
     async def __aenter__(self) -> _Call:
@@ -199,7 +196,7 @@ class _Call:
         if self._edge:
             try:
                 await self._context.send_initial_metadata(trace.answer)
-            except BaseException as error:  # its caller has gone already
+            except BaseException as error:  # its caller has left
                 await self.__aexit__(type(error), None, None)
                 raise
         return self
@@ -216,8 +213,8 @@ class _Call:
             event(log, "answered", level, method=self.method, status=code.name, ms=ms, **self._ids())
 
     def _code(self, raised: type[BaseException] | None) -> grpc.StatusCode:
-        """Return the status that the caller gets, where the handler has `raised` that, or nothing."""
-        code = cast(Any, self._context).code()  # 0 where none was set
+        """Return the status that the caller gets, after the handler `raised` that or nothing."""
+        code = cast(Any, self._context).code()  # 0 if none was set
         if isinstance(code, grpc.StatusCode):
             return code
         if raised is None:
@@ -227,9 +224,9 @@ class _Call:
         return grpc.StatusCode.UNKNOWN
 
     def _is_late(self) -> bool:
-        """Whether a call that was cut off has reached its deadline, at either end: the server cannot see which it was.
+        """Return whether a call that was cut off has reached its deadline, at either end.
 
-        The caller's own clock ends a call as a cancellation does, a moment before the server's would.
+        The caller's own clock ends a call like a cancellation, just before the server's would.
         """
         left = self._context.time_remaining()
         if left is None or self._time is None:
@@ -245,7 +242,7 @@ class _Call:
         return attributes | {name: ids[field] for name, field in _ID_FIELDS.items() if field in ids}
 
     def _ids(self) -> dict[str, str]:
-        """The agent that a request is about, if it names one. At an edge it is not checked yet."""
+        """Return the agent in a request, which an edge has not checked yet."""
         key = getattr(self._raw, "key", None)
         if not isinstance(key, types_pb2.AgentKey):
             return {}
@@ -254,7 +251,7 @@ class _Call:
 
 
 class _CountedContext:
-    """A stream's context, which counts the messages that a handler reads and writes by itself."""
+    """Counts messages that a streaming handler reads and writes itself."""
 
     def __init__(self, context: _Context, counts: MethodCounts) -> None:
         self._context = context
@@ -285,7 +282,7 @@ def _checked(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
             check_counts(descriptor, data)
             return deserialize(data)
         except errors.InvalidArgument as error:
-            return error  # until the handler can refuse it
+            return error  # for the handler to refuse
         except DecodeError:
             return errors.InvalidArgument("request", f"is not a {descriptor.full_name}, whose texts are UTF-8")
 

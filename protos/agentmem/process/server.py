@@ -1,4 +1,4 @@
-"""A gRPC server as all processes start it: health, reflection, metrics, tracing, errors, and a socket of its own."""
+"""The gRPC server of all processes: health, reflection, metrics, tracing, errors, and a socket of its own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ Register = Callable[[Any, grpc.aio.Server], None]
 
 
 class GrpcServer:
-    """One listening gRPC server. Use from one event loop: `start`, `set_serving`, `stop`.
+    """One listening server. Event loop: `start`, `set_serving`, `stop`.
 
-    `services` are (full service name, add_…_to_server, servicer). Health says NOT_SERVING until `set_serving(True)`.
-    `credentials` are for TLS. `options` go before SERVER_OPTIONS. `edge` and `authenticate` are as in RpcInterceptor.
-    `metrics` count the services' RPCs, and follow the health. `asked` is called whenever the health is asked for.
+    `services` are (full name, add_…_to_server, servicer). `options` override SERVER_OPTIONS; `edge` and `authenticate`
+    are as in RpcInterceptor. Health is NOT_SERVING until `set_serving(True)`; `asked` is called at each check.
     """
 
     def __init__(
@@ -58,12 +57,12 @@ class GrpcServer:
         self._guard = None if path is None else SocketGuard(path)
 
     async def start(self) -> None:
-        """Bind and listen. Raises AddressError where the address is taken or too long."""
+        """Raises AddressError if the address is taken or too long."""
         await self.set_serving(False)
         if self._guard is not None:
             self._guard.take()
         server = self._made()
-        previous = os.umask(0o177)  # of the whole process
+        previous = os.umask(0o177)  # the whole process's
         try:
             if self._credentials is None:
                 self.port = server.add_insecure_port(self.address)
@@ -78,19 +77,18 @@ class GrpcServer:
         await server.start()
 
     async def set_serving(self, serving: bool) -> None:
-        """Set the health of the server ("") and of each of its services."""
+        """Set the health of the server ("") and of its services."""
         for name in ("", *self._names):
             self._health.say(name, serving)
         self._tell(serving)
 
     async def set_health(self, name: str, problem: str) -> None:
-        """Set the health of something that is no service of its own; `problem` is why it does not serve, or empty."""
+        """Set the health of another name; `problem` is why it does not serve, or ""."""
         self._health.say(name, not problem, problem)
 
     async def stop(self, grace: float) -> None:
-        """Health NOT_SERVING, no new calls, running ones get `grace` seconds; then the socket's lock is let go.
-
-        Clients that watch the health are told, and not waited for.
+        """Stop accepting, let calls run for `grace` seconds, and release the socket. Watchers of the health are told,
+        not waited for.
         """
         self._health.end()
         self._tell(False)

@@ -1,22 +1,12 @@
-"""One service as a process: its settings, its logs, its exit status, and what it tells the service manager.
+"""One service as a process: settings, logs, exit status, and systemd's sd_notify(3) for its manager.
 
-The service manager gets the datagrams of systemd's sd_notify(3), where NOTIFY_SOCKET names it:
+Exit statuses, and whether to start the process again:
 
-    READY=1      it serves; until then a unit of Type=notify is starting, and what is ordered after it waits
-    STATUS=…     a line for people, in `systemctl status`
-    STOPPING=1   it was asked to end, and drains
-    WATCHDOG=1   it is alive; once it has not said so for the unit's WatchdogSec, it is ended and started again
-
-The exit status says whether to start the process again:
-
-    status            what                                                                          again?
-    0                 it was asked to end, and did                                                  no
-    CANNOT_SERVE   1  what it is to serve cannot be served: the model, the data directory           no
-    WRONG_SETTING  2  a wrong setting, or an address that cannot be had                             no
-    BUG           70  a bug, with its traceback in the log                                      yes
-    MAY_PASS      75  something is full, or another process does not answer                         yes
-
-70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h.
+    0                 it was asked to end                                       no
+    CANNOT_SERVE   1  its model or data directory cannot be served              no
+    WRONG_SETTING  2  a wrong setting, or an address that cannot be had         no
+    BUG           70  a bug, with its traceback in the log (EX_SOFTWARE)        yes
+    MAY_PASS      75  something is full, or a peer is silent (EX_TEMPFAIL)      yes
 """
 
 import asyncio
@@ -43,23 +33,22 @@ _PERIOD: Final = "WATCHDOG_USEC"
 _FOR: Final = "WATCHDOG_PID"
 
 _SEND_SECONDS: Final = 1.0
-"""A manager that takes nothing for so long hears nothing: the service goes on without it."""
+"""Limit for a manager that does not read."""
 
 
 class ServiceManager:
-    """The service manager that started this process. Any thread; a datagram is sent at once."""
+    """The service manager that started this process. Any thread."""
 
     def __init__(self, address: str = "", watchdog_seconds: float = 0.0) -> None:
-        """`address`: the path of a Unix socket, or "@" and an abstract name; empty: nothing is sent.
-
-        `watchdog_seconds`: after how long a silence the process is ended; 0: never.
+        """`address`: a Unix socket's path, or "@" and an abstract name; "": none. The process is ended after
+        `watchdog_seconds` of silence; 0: never.
         """
         self._address = address
         self._watchdog_seconds = watchdog_seconds
 
     @classmethod
     def of_this_process(cls, environment: MutableMapping[str, str] = os.environ) -> "ServiceManager":
-        """The one that the environment names. Its variables are taken away, so that children don't speak for us."""
+        """Take the environment's manager, and remove its variables, so that children don't speak for us."""
         address, period, pid = (environment.pop(name, "") for name in (_SOCKET, _PERIOD, _FOR))
         if address and address[0] not in "/@":
             event(log, f"{_SOCKET} is no Unix socket, so readiness is not reported", logging.WARNING, address=address)
@@ -68,26 +57,22 @@ class ServiceManager:
         return cls(address, int(period) / 1e6 if meant else 0.0)
 
     def ready(self, status: str) -> None:
-        """Report that the process serves. May be called again."""
+        """May be called again."""
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """Report what it does now, in one line."""
         self._send(f"STATUS={status}")
 
     def stopping(self) -> None:
-        """Report that it drains."""
         self._send("STOPPING=1", "STATUS=draining")
 
     async def keep_alive(self, alive: Callable[[], bool]) -> None:
-        """Report again and again that the process is alive, until cancelled, as long as this event loop runs and
-        `alive` returns True. Without a watchdog it returns at once.
-
-        A process that is ended by its watchdog writes what each of its threads was doing.
+        """Report that the process lives while this event loop runs and `alive` returns True, until cancelled. Returns
+        at once without a watchdog, whose signal makes the process write its threads' tracebacks.
         """
         if not self._watchdog_seconds:
             return
-        faulthandler.enable()  # the watchdog's signal is SIGABRT
+        faulthandler.enable()  # for the watchdog's SIGABRT
         while True:
             if alive():
                 self._send("WATCHDOG=1")
@@ -123,13 +108,11 @@ def run_service(
     arguments: Sequence[str] | None = None,
     cannot_serve: tuple[type[Exception], ...] = (),
 ) -> None:
-    """Load the settings, serve until `serve` returns, and end the process with a status of the table above.
+    """Load the settings, serve until `serve` returns, and end the process with a status from above.
 
-    SIGTERM and SIGINT set the event that `serve` is given.
-
-    `serve` raises SettingsError for a setting that only it can judge, and errors of the contract; `cannot_serve` are
-    errors of its own that the same start would meet again. A status that it returns ends the process at once, without
-    taking anything down: for a service whose threads cannot be waited for. Files that it makes are its owner's alone.
+    SIGTERM and SIGINT set `serve`'s event. It may raise SettingsError, errors of the contract, and its own
+    `cannot_serve`, which a restart would not mend. A status that it returns ends the process at once, for threads that
+    cannot be waited for. New files are their owner's alone.
     """
     try:
         settings = load(settings_type, arguments)
@@ -148,7 +131,7 @@ def run_service(
         _end_as_bug(name)
     except errors.AgentmemError as error:
         _end(name, MAY_PASS if isinstance(error, _PASSING) else CANNOT_SERVE, error)
-    except Exception:  # noqa: BLE001 - the rim of the process: a bug is logged, and has its own status
+    except Exception:  # noqa: BLE001 - the rim of the process
         _end_as_bug(name)
     finally:
         traces.stop()

@@ -1,8 +1,4 @@
-"""Settings of a service: flags, then environment, then a TOML file; an unknown key is an error.
-
-Each service has one settings class with `env_prefix` such as `AGENTMEM_STORE_`. `load` fills it and, on a mistake, says
-which key is wrong and where it came from.
-"""
+"""Settings of a service: flags, then environment, then a TOML file; unknown keys are errors."""
 
 import argparse
 import inspect
@@ -28,19 +24,18 @@ from agentmem.diagnostics import FileError, TomlFile, did_you_mean, unsupported
 from agentmem.process.sockets import OptionalCollector
 
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
-"""The environment variable that names the TOML file."""
+"""Names the TOML file."""
 
 TABLES = frozenset(("up", "gateway", "worker", "store"))
-"""Tables of the TOML file."""
 
 MAX_INTEGER: Final = 2**63 - 1
-"""The largest whole number of a setting: what SQLite and protobuf can hold."""
+"""The limit of SQLite and protobuf."""
 
 MAX_SECONDS: Final = 1e9
-"""The largest other number of a setting, 31 years: what a timer can wait for."""
+"""31 years: the limit of timers."""
 
 _NONE: Final = "\0"
-"""What pydantic-settings takes for None on the command line: nothing that can stand there. By default "null" is."""
+"""pydantic-settings' None on the command line: nothing that can stand there. Its default is "null"."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -54,7 +49,7 @@ def _known_level(value: str) -> str:
 
 
 class ServiceSettings(BaseSettings):
-    """Base of the settings classes. Subclasses set `model_config` with `env_prefix` and `cli_prog_name`."""
+    """Base class. Subclasses set `model_config` with `env_prefix` and `cli_prog_name`."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -65,7 +60,7 @@ class ServiceSettings(BaseSettings):
         cli_parse_none_str=_NONE,
     )
     toml_table: ClassVar[str]
-    """The table of the TOML file that this class reads; other services' tables are left to them."""
+    """The TOML table that this class reads."""
 
     log_level: Annotated[str, AfterValidator(_known_level)] = Field("info", description=", ".join(LOG_LEVELS))
     log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
@@ -78,7 +73,7 @@ class ServiceSettings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _text_as_its_type(cls, value: Any, info: ValidationInfo) -> Any:
-        """What pydantic does not read from text: a choice of whole numbers. An empty path would be the working one."""
+        """Convert what pydantic does not, whole-number choices, and refuse empty paths."""
         assert info.field_name is not None
         kind = cls.model_fields[info.field_name].annotation
         if value == "" and Path in (kind, *get_args(kind)):
@@ -111,13 +106,13 @@ class ServiceSettings(BaseSettings):
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message says which and what it should be."""
+    """The message names the setting and what it should be."""
 
 
 def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) -> _Settings:
-    """The settings from `arguments` (default: the command line), environment and TOML file.
+    """Load settings from `arguments` (default: the command line), environment and TOML file.
 
-    Raises SettingsError for unknown or ill-formed settings. `--help` prints and exits, as does a word that is no flag.
+    Raises SettingsError. `--help` prints and exits, as does a word that is no flag.
     """
     _refuse_unknown_variables(settings_cls)
     given = sys.argv[1:] if arguments is None else arguments
@@ -138,7 +133,7 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
 
 
 def _unsplit(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> list[str]:
-    """`arguments` with the values of lists in quotes: pydantic-settings would split plain ones at commas."""
+    """Quote values of lists, which pydantic-settings would split at commas."""
     flags = {
         f"--{name.replace('_', '-')}"
         for name, field in settings_cls.model_fields.items()
@@ -161,8 +156,8 @@ def _quoted(value: str) -> str:
 
 
 def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
-    """Return one mistake in our words: the setting and what is wrong, with its place if the file has it."""
-    if not details["loc"]:  # of several settings together, which the message names
+    """Return one mistake in our words, with its place if it is in the file."""
+    if not details["loc"]:  # several settings together, which the message names
         return details["msg"].removeprefix("Value error, ")
     key = str(details["loc"][0])
     field = settings_cls.model_fields.get(key)
@@ -175,13 +170,13 @@ def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
         said = f"{details['input']!r} is not allowed: {field.description}"
     else:
         said = in_words(details)
-    if file is not None and key in table and table[key] == details["input"]:  # flags and variables go first
+    if file is not None and key in table and table[key] == details["input"]:  # flags and variables take precedence
         return file.diagnostic((settings_cls.toml_table, key.replace("_", "-")), said).render(file.path)
     return f"{key}: {said}"
 
 
 def in_words(details: ErrorDetails) -> str:
-    """What is wrong with a value that pydantic refused, in the words of who wrote it."""
+    """Return what is wrong with a value that pydantic refused."""
     limits = details.get("ctx", {})
     return {
         "float_parsing": f"{details['input']!r} is not a number",
@@ -203,7 +198,7 @@ def in_words(details: ErrorDetails) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Says what a flag takes in words of the command line, and no default where there is none."""
+    """Describes values in the command line's words, without empty defaults."""
 
     _WORDS: ClassVar = {
         "str": "TEXT",
@@ -249,7 +244,7 @@ def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
 
 
 def _toml_file() -> TomlFile | None:
-    """Return the file that CONFIG_VARIABLE names, if it does. Raise SettingsError."""
+    """Return the file that CONFIG_VARIABLE names, if any. Raises SettingsError."""
     if not (path := os.environ.get(CONFIG_VARIABLE)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Work that is not left half done, and failures that hold on to nothing."""
+"""Work that is not left half done, and errors that keep no memory."""
 
 import asyncio
 import traceback
@@ -9,10 +9,7 @@ _T = TypeVar("_T")
 
 
 async def run_shielded(work: Coroutine[Any, Any, _T]) -> _T:
-    """Do all of `work` even if the caller is cancelled meanwhile; then it is cancelled afterwards.
-
-    What `work` raises then is dropped. Event loop.
-    """
+    """Finish `work` even if the caller is cancelled, and then cancel it, dropping errors of `work`. Event loop."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -25,10 +22,9 @@ async def run_shielded(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def release_frames(error: BaseException) -> None:
-    """Clear the frames that `error` has passed, so that their locals are freed; its traceback stays printable.
+    """Clear the frames of `error`, so that their locals are freed; its traceback stays printable. Any thread.
 
-    An error is part of a cycle with their frames, so their arrays would stay in memory until Python looks for cycles,
-    which may be long after. Any thread.
+    An error and its frames are a cycle, which would keep arrays until the next garbage collection.
     """
     known: set[int] = set()
     left: list[BaseException | None] = [error]

@@ -1,7 +1,6 @@
-"""Sockets that services listen on: which addresses are allowed without keys, and Unix sockets that one server owns.
+"""Sockets of services: allowed addresses, and Unix sockets that one server owns.
 
-Without credentials a service listens on Unix sockets and loopback only. A Unix socket is guarded by a lock on
-`<socket>.lock`: a second gRPC server silently replaces a socket, and unlinks it when it stops.
+A lock on `<socket>.lock` guards a socket, because gRPC servers silently replace others' sockets.
 """
 
 import fcntl
@@ -24,11 +23,11 @@ _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 
 
 class AddressError(Exception):
-    """A server cannot have its address; the message says what to do."""
+    """The message says what to do."""
 
 
 def collector_url(text: str) -> str:
-    """HOST:PORT or http(s)://HOST:PORT as a URL with a port. Raises ValueError."""
+    """Return HOST:PORT or http(s)://HOST:PORT as a URL. Raises ValueError."""
     problem = f"{text!r} is not HOST:PORT of a collector, nor https://HOST:PORT; its port for gRPC is 4317 as a rule"
     try:
         url = urlsplit(text if "://" in text else f"http://{text}")
@@ -43,13 +42,13 @@ def collector_url(text: str) -> str:
 
 
 def asked_host(header: str) -> str:
-    """The name or address in a Host header, in small letters and without its port; empty where it has none."""
+    """Return a Host header's name, in small letters, without port; or ""."""
     found = _HOST.fullmatch(header.lower())
     return "" if found is None else found[1] or found[2]
 
 
 def listens(target: str) -> bool:
-    """Return whether "unix:PATH" or "host:port" accepts connections, or is too busy to within a second."""
+    """Return whether "unix:PATH" or "host:port" accepts connections, or is busy for a second."""
     try:
         if target.startswith("unix:"):
             with socket.socket(socket.AF_UNIX) as probe:
@@ -59,7 +58,7 @@ def listens(target: str) -> bool:
             socket.create_connection(parse_address(target), 1.0).close()
     except (TimeoutError, BlockingIOError):
         return True
-    except OSError:  # includes a path that is too long
+    except OSError:  # also for a path that is too long
         return False
     return True
 
@@ -85,36 +84,33 @@ def _optional(check: Callable[[str], str]) -> AfterValidator:
 
 
 TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(text)))]
-"""A setting: "host:port" on any host. Who takes it asks callers for credentials wherever `is_loopback` is False."""
+"""A setting: "host:port". Callers need credentials unless `is_loopback`."""
 
 OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
-"""A setting: "host:port" on loopback, or empty for none."""
+"""A setting: "host:port" on loopback, or empty."""
 
 OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(text)))]
-"""A setting: "host:port" on any host, or empty for the usual one. Who takes it asks callers for credentials."""
+"""A setting: "host:port", or empty for the default. Callers need credentials."""
 
 OptionalUnixSocket = Annotated[str, _optional(_unix_socket)]
-"""A setting: "unix:PATH", or empty for the usual one."""
+"""A setting: "unix:PATH", or empty for the default."""
 
 OptionalCollector = Annotated[str, _optional(collector_url)]
-"""A setting: where a collector listens for OTLP over gRPC, as a URL, or empty for none."""
+"""A setting: an OTLP collector's URL, or empty."""
 
 
 MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 
 class SocketGuard:
-    """The lock of one socket, from `take` to `release`, by whoever binds it in between. Not thread-safe."""
+    """The lock of one socket. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: IO[str] | None = None
 
     def take(self) -> None:
-        """Get the lock, and remove a socket that a server that is gone has left.
-
-        Raises AddressError where the path is too long or cannot be used, or another server has it.
-        """
+        """Lock, and remove a dead server's socket. Raises AddressError."""
         if len(os.fsencode(self._path)) > MAX_SOCKET_PATH_BYTES:
             problem = f"is over {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter --run-dir"
             raise AddressError(f"the socket path {self._path} {problem}")
@@ -130,7 +126,7 @@ class SocketGuard:
             raise AddressError(problem) from error
 
     def release(self) -> None:
-        """Release the lock. Its file stays, so that no unlinked file is ever locked. May be called twice."""
+        """Keep the lock's file, so that no unlinked file is ever locked. May be called twice."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -1,7 +1,4 @@
-"""Requests that are refused: uploads are read to their end first, and the bytes of others before they are decoded.
-
-Decoded, an element of two bytes takes a hundred, so elements are counted first.
-"""
+"""Requests that are refused: counting elements before decoding, since one of two bytes takes a hundred decoded."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +16,7 @@ READ_ON_SECONDS: Final = 2.0
 
 
 async def drain(upload: AsyncIterable[object]) -> None:
-    """Read the rest of a refused upload for a while: a client that is cut off while it writes may not read why."""
+    """Read the rest of a refused upload for a while: a client that is cut off may not read why."""
     with suppress(TimeoutError):
         async with asyncio.timeout(READ_ON_SECONDS):
             async for _ in upload:
@@ -27,33 +24,29 @@ async def drain(upload: AsyncIterable[object]) -> None:
 
 
 MAX_FIELDS: Final = 200_000
-"""Fields that are looked at, one by one, before a request is decoded. Packed numbers are one."""
+"""Fields of a request before it is decoded. Packed numbers are one."""
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _VARINT_BYTES: Final = 10
 _CONTINUED: Final = bytes(range(0x80, 0x100))
-"""The bytes of a variable length number but for its last."""
+"""All but the last bytes of a varint."""
 
 
 _Field = tuple[int, int, int, int]
-"""Number, kind, start and end of a field: what follows its tag, and its length where it has one, is data[start:end].
-
-A plain tuple: a long chat has thousands, on an event loop.
+"""Number, kind, start and end of a field: data[start:end] follows tag and length. A plain tuple, because a long chat
+has thousands.
 """
 
 
 class _Limited(NamedTuple):
-    """A field of requests that REPEATED bounds, or a message that has such fields."""
+    """A field that REPEATED limits, or a message that has such fields."""
 
     field: FieldDescriptor
     most: int | None
 
 
 def check_counts(descriptor: Descriptor, data: bytes) -> None:
-    """Refuse a request with more elements than REPEATED has, before it is decoded.
-
-    Raises InvalidArgument that names the field. What does not parse passes: decoding it fails.
-    """
+    """Raise InvalidArgument for more elements than REPEATED allows. Malformed bytes pass: decoding fails."""
     if _limited(descriptor):
         with suppress(_Malformed):
             _count(descriptor, data, 0, len(data), "", Counter())
@@ -82,7 +75,7 @@ def _count(descriptor: Descriptor, data: bytes, at: int, end: int, path: str, co
 
 @cache
 def _limited(descriptor: Descriptor) -> dict[int, _Limited]:
-    """Return by number the fields of a message that are bounded, or have such fields in them."""
+    """Return, by number, fields that are limited or contain such fields."""
     limited = {}
     for field in descriptor.fields:
         if field.is_repeated:
@@ -95,11 +88,11 @@ def _limited(descriptor: Descriptor) -> dict[int, _Limited]:
 
 
 class _Malformed(Exception):
-    """The bytes are not a message's."""
+    """The bytes are no message."""
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
-    """Yield the fields of the message in data[at:end]. Raises _Malformed where decoding fails as well."""
+    """Yield the fields of data[at:end]. Raises _Malformed if decoding would fail."""
     while at < end:
         tag, at = _varint(data, at, end)
         kind, start = tag & 7, at

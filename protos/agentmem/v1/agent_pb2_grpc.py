@@ -26,12 +26,12 @@ if _version_not_supported:
 
 
 class AgentServiceStub:
-    """AgentService reads and changes memories. Served by the gateway and the worker; the store serves its storage half to
-    the worker on its own socket.
+    """AgentService reads and changes memories. Served by the gateway and the worker; the store serves what concerns storage
+    to the worker on its own socket.
 
-    Every mutation goes through the worker that serves the agent and waits behind the agent's running turn. An unknown
-    agent is NOT_FOUND (ResourceInfo). Mutations are durable when they return OK, and may be retried: repeating one that
-    already happened is OK with the same result, unless its comment says otherwise.
+    Every mutation goes through the worker that serves the agent, and waits until the agent's running turn has ended. An
+    unknown agent is NOT_FOUND (ResourceInfo). A mutation is durable when it returns OK, and may be retried: repeating
+    one that has succeeded is OK with the same result, unless its comment says otherwise.
     """
 
     def __init__(self, channel):
@@ -148,12 +148,12 @@ class AgentServiceStub:
 
 
 class AgentServiceServicer:
-    """AgentService reads and changes memories. Served by the gateway and the worker; the store serves its storage half to
-    the worker on its own socket.
+    """AgentService reads and changes memories. Served by the gateway and the worker; the store serves what concerns storage
+    to the worker on its own socket.
 
-    Every mutation goes through the worker that serves the agent and waits behind the agent's running turn. An unknown
-    agent is NOT_FOUND (ResourceInfo). Mutations are durable when they return OK, and may be retried: repeating one that
-    already happened is OK with the same result, unless its comment says otherwise.
+    Every mutation goes through the worker that serves the agent, and waits until the agent's running turn has ended. An
+    unknown agent is NOT_FOUND (ResourceInfo). A mutation is durable when it returns OK, and may be retried: repeating
+    one that has succeeded is OK with the same result, unless its comment says otherwise.
     """
 
     def GetAgent(self, request, context):
@@ -171,29 +171,30 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindAgent(self, request, context):
-        """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest
-        stored conversation that begins the given one, by the hash chain of its messages. The state found may be an older
-        one of its agent, whose conversation has continued differently: fork it at that version to continue from there. Of
-        equally long ones the most recently used agent is taken, present states before older ones. An agent has a
-        conversation after a turn whose input was messages, and none after one that appended to it.
+        """FindAgent finds an agent either by the request_id of one of its turns, with the state that this turn made, or by a
+        conversation: it finds the longest stored conversation that is a beginning of the given one, by the hash chain of
+        its messages. The state found may be an older one of an agent whose conversation has continued differently: fork
+        the agent at that version to continue from there. Of equally long conversations the most recently used agent's is
+        taken, present states before older ones. Only a turn whose input was messages gives an agent a conversation that
+        can be found; a turn by Append takes it away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTurns(self, request, context):
-        """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
-        some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+        """ListTurns pages through the turns that make up an agent's memory, oldest first; trims may have cut some. A page
+        ends early where its texts are long. Each page shows the agent's state at the time of the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBlocks(self, request, context):
-        """ListBlocks says where the agent's KV is: in the pool, on the disk, in the object store, or nowhere, so that it would
-        be computed. It touches nothing: no KV is read, moved, or counts as used. It is about the agent's own references: of
-        what a running turn computes or holds, and of what the pool has for other agents only, it says nothing. Checkpoints of
-        sliding and recurrent layers are no blocks.
+        """ListBlocks says where the agent's KV is: in the pool, on disk, in the object store, or nowhere, so that it would
+        have to be computed. It only looks: nothing is read, moved, or counted as used. It covers the blocks that the agent
+        itself refers to: not KV of a running turn, nor KV in the pool that belongs to other agents only, nor checkpoints
+        of sliding and recurrent layers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,35 +202,34 @@ class AgentServiceServicer:
 
     def DeleteAgent(self, request, context):
         """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
-        no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
-        another program is reading the database, whose file may still hold what was erased, or the object store does not
-        answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
-        NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store has finished it meanwhile.
-        NOT_FOUND, too, means that nothing is left.
+        no byte of it is left in the data directory or in the object store. UNAVAILABLE means that the agent is gone, but
+        bytes may be left, because another program is reading the database or the object store does not answer: repeat
+        until OK. (The store also retries by itself, even after a restart.) NOT_FOUND means that nothing is left; repeating
+        the call after OK returns it, unless allow_missing is set, and so may a repetition after UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TrimAgent(self, request, context):
-        """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
-        snapshot. Where there is nothing to drop, nothing changes.
+        """TrimAgent drops the ledger's tokens from a position on, which makes a new version. The previous state stays as an
+        automatic snapshot. If there is nothing to drop, nothing changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ProbeAgent(self, request, context):
-        """ProbeAgent says what a prompt would reuse, from which tier, and if not, why. It touches nothing.
+        """ProbeAgent says how much of a prompt would be reused, from which tier, and why not more. It changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkAgent(self, request, context):
-        """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and begins at
-        version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it was made by
-        this request; NOT_FOUND for a version that is not kept.
+        """ForkAgent makes a second agent with the same memory, by reference, in O(1). The new agent has its own uid and
+        begins at version 1; deleting either agent does not affect the other. ALREADY_EXISTS if the target exists, even if
+        an earlier attempt of this request made it; NOT_FOUND for a version that is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,33 +250,34 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RestoreSnapshot(self, request, context):
-        """RestoreSnapshot makes the agent's state what it was, as a new version; where that drops tokens, the present state
-        stays as an automatic snapshot. Nothing changes if the agent is in that state. NOT_FOUND for an unknown snapshot.
+        """RestoreSnapshot returns the agent to a snapshot's state, as a new version. If that drops tokens, the present state
+        stays as an automatic snapshot. Nothing changes if the agent is in that state already. NOT_FOUND for an unknown
+        snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSnapshot(self, request, context):
-        """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
-        branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated after OK;
-        UNAVAILABLE as for DeleteAgent.
+        """DeleteSnapshot erases a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
+        no other branch, which can then no longer be replayed. NOT_FOUND for an unknown snapshot, also when repeated after
+        OK; UNAVAILABLE as for DeleteAgent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PinAgent(self, request, context):
-        """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the
-        agent's own TTL drop it all the same.
+        """PinAgent protects the agent's KV on disk from eviction, or ends that. EvictAgent and the agent's own TTL drop
+        pinned KV, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetAgentTtl(self, request, context):
-        """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
-        began or was committed, whichever is later.
+        """SetAgentTtl sets when an idle agent's KV on disk expires, or the whole agent. Idle time counts from when its last
+        turn began or was committed, whichever is later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -291,52 +292,53 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetTurnHints(self, request, context):
-        """SetTurnHints sets in how many steps agents have their next turn. Of a namespace's agents, eviction takes first
-        those that will have none, then those without a hint, least recently used first, then the farthest; hints have no
-        effect on other namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the
-        agent's next turn by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it.
-        It is not durable, and agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
+        """SetTurnHints says in how many steps agents have their next turn. Within a namespace, eviction first takes agents
+        that will have no turn, then those without a hint, least recently used first, then those whose turn is farthest
+        away. Hints do not affect other namespaces' agents. Steps do not count down: send all agents' hints each time. A
+        hint holds until the agent's next turn by Generate ends (unless it was set during that turn), and for at most ten
+        minutes; Prefill does not end it. Hints are not durable, and agents need not exist. A namespace keeps 10,000 hints;
+        the oldest are dropped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrefetchAgent(self, request, context):
-        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but
-        for those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns
-        wait for it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
-        FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
+        """PrefetchAgent brings the agent's KV into a hotter tier before its turn. It may evict idle agents, except those of
+        its namespace whose hints name a turn as soon as this agent's. It does not wait for room: if there is none, or
+        turns are waiting for room, nothing is moved, and `tokens` says how much was there. KV that is missing or damaged
+        on disk is skipped. FAILED_PRECONDITION if the agent's model is not loaded, or the agent is larger than the pool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvictAgent(self, request, context):
-        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time.
-        What is in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so only computing time is lost.
+        Copies in the object store stay unless the tier is remote; then they are deleted soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportAgent(self, request, context):
-        """ExportAgent streams the agent as one file, which portable.proto describes. It waits behind the running turn, notes the
-        state, and lets the agent continue while it is sent. The ledger is always whole; KV that is missing, damaged or evicted
-        meanwhile is left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's
-        model is not loaded, RESOURCE_EXHAUSTED if too many exports and imports run. A stream that ends with OK was the whole
-        file.
+        """ExportAgent streams the agent as one file in the format of portable.proto. It waits until the running turn has
+        ended, takes the agent's state, and lets the agent continue while the file is sent. The file always has the whole
+        ledger; KV that is missing, damaged or evicted meanwhile is left out, and computed from the ledger after an import.
+        FAILED_PRECONDITION if the agent's model is not loaded; RESOURCE_EXHAUSTED if too many exports and imports are
+        running. The file is whole if the stream ends with OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportAgent(self, request_iterator, context):
-        """ImportAgent makes an agent of such a file. Nothing is visible before the last chunk was verified; OK means that the
-        agent is durable, with its turns and its KV. The head is judged as soon as it is there. FAILED_PRECONDITION on
-        another format version, model or tokenizer, or more tokens than the model's context holds; DATA_LOSS on a damaged
-        file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so says a repeated call
-        after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no chunk comes for a
-        minute. The KV is believed, not computed again: who may import into a namespace is trusted by all that use it.
+        """ImportAgent creates an agent from such a file. Nothing is visible before the last chunk was verified; OK means that
+        the agent, its turns and its KV are durable. The head is checked as soon as it arrives. FAILED_PRECONDITION for
+        another format version, model or tokenizer, or for more tokens than the model's context holds; DATA_LOSS for a
+        damaged file; PERMISSION_DENIED for another namespace's file; ALREADY_EXISTS if the agent exists, which a repeated
+        call also gets after a lost answer; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if no chunk arrives
+        for a minute. The KV is not verified by computing it: all users of a namespace trust those who may import into it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -459,12 +461,12 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService:
-    """AgentService reads and changes memories. Served by the gateway and the worker; the store serves its storage half to
-    the worker on its own socket.
+    """AgentService reads and changes memories. Served by the gateway and the worker; the store serves what concerns storage
+    to the worker on its own socket.
 
-    Every mutation goes through the worker that serves the agent and waits behind the agent's running turn. An unknown
-    agent is NOT_FOUND (ResourceInfo). Mutations are durable when they return OK, and may be retried: repeating one that
-    already happened is OK with the same result, unless its comment says otherwise.
+    Every mutation goes through the worker that serves the agent, and waits until the agent's running turn has ended. An
+    unknown agent is NOT_FOUND (ResourceInfo). A mutation is durable when it returns OK, and may be retried: repeating
+    one that has succeeded is OK with the same result, unless its comment says otherwise.
     """
 
     @staticmethod

@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class CacheStoreServiceStub:
-    """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
-    again from it. Agents are the worker's to change; the records are the gateway's.
+    """CacheStoreService keeps ledgers, KV files, and records of workflow runs. The ledger is the truth; KV can be computed
+    again from it. Agents are changed by the worker, records by the gateway.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    These messages carry control only; KV is in files that the worker opens by path. AgentService's storage half
     is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
@@ -117,46 +117,47 @@ class CacheStoreServiceStub:
 
 
 class CacheStoreServiceServicer:
-    """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
-    again from it. Agents are the worker's to change; the records are the gateway's.
+    """CacheStoreService keeps ledgers, KV files, and records of workflow runs. The ledger is the truth; KV can be computed
+    again from it. Agents are changed by the worker, records by the gateway.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    These messages carry control only; KV is in files that the worker opens by path. AgentService's storage half
     is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def OpenCache(self, request, context):
-        """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
-        that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
-        vanished when the worker opens it is a miss.
+        """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds the turn
+        committed under a request_id. It changes nothing but last-use times, and with peek not even these. It takes no
+        leases: a file that has vanished when the worker opens it is a miss.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchBlocks(self, request, context):
-        """FetchBlocks brings files that are in the object store only back to the store's disk, every byte verified. It waits
-        for as long as one request to the object store may take, and answers with the files that are on the disk then; what
-        takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
-        or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
+        """FetchBlocks brings files that are only in the object store back to the store's disk, and verifies every byte. It
+        waits as long as one request to the object store may take, and answers with the files that are on disk by then;
+        slower transfers continue. A file that is not in the answer is a miss: its object was missing or damaged, and is
+        forgotten, or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindBlock(self, request, context):
-        """FindBlock finds, of the blocks on the disk that stand behind `parent`, the one that shares the longest beginning with
-        `token_ids`: where a prompt leaves what others have computed in the middle of a block. It was published with its
-        tokens; who uses it checks that these give its name. The response is empty where none shares a token. Changes
-        nothing but last-use times (not even these with peek).
+        """FindBlock finds, among blocks on disk that follow `parent`, the one that shares the longest beginning with
+        `token_ids`, for a prompt that departs from known tokens inside a block. Blocks are published with their tokens;
+        the caller must check that these give the block's name. The response is empty if none shares a token. Changes
+        nothing but last-use times, and with peek not even these.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindSnapshot(self, request, context):
-        """FindSnapshot finds, of an agent's newest snapshots, the one whose text shares the longest beginning with a prompt, if
-        that is longer than what the present state shares: an agent that edits and then returns goes on from the branch that
-        it left. The response is empty where there is none, or the agent is not in the state `base` any more. Changes nothing.
+        """FindSnapshot finds, among an agent's newest snapshots, the one whose text shares the longest beginning with a
+        prompt, if that is longer than what the present state shares: an agent that edits and then returns continues the
+        branch that it left. The response is empty if there is none, or the agent is no longer in the state `base`. Changes
+        nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,52 +165,53 @@ class CacheStoreServiceServicer:
 
     def CommitTurn(self, request, context):
         """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
-        transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
+        transaction. With snapshot_version the agent first returns to that snapshot, as by RestoreSnapshot, in the same
         transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and
-        returns the committed turn (INVALID_ARGUMENT if its request_digest differs). ABORTED if the agent is not in the base
-        state: uid, version and revision are compared. RESOURCE_EXHAUSTED, and nothing has changed, if the namespace's quota
-        has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+        returns the committed turn (INVALID_ARGUMENT if its request_digest differs). ABORTED if the agent is not in the
+        base state: uid, version and revision are compared. RESOURCE_EXHAUSTED, with nothing changed, if the turn exceeds
+        the namespace's quota even without all KV that may be evicted; otherwise KV is evicted later.
 
-        A caller that does not know whether a commit was made (UNAVAILABLE, DEADLINE_EXCEEDED) sends it again, as it was,
-        under the same commit_id, until it is told: one that was made adds nothing and gets the answer that it would have had,
-        also where the agent has gone on since. ABORTED then says that the commit was not made, or that it is gone with the
-        agent or the branch that it was on. One that makes an agent makes it again where that was deleted meanwhile.
+        A caller that does not know whether a commit was made (UNAVAILABLE, DEADLINE_EXCEEDED) repeats it unchanged under
+        the same commit_id until it gets an answer. If the commit was made, the repetition adds nothing and gets the
+        original answer, even if the agent has changed since. ABORTED then means that the commit was not made, or that it
+        was deleted with the agent or its branch. A commit that creates an agent creates it again if that was deleted
+        meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateAgent(self, request, context):
-        """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
-        versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
-        RESOURCE_EXHAUSTED if the ledger is beyond the namespace's quota; then nothing has changed.
+        """CreateAgent creates an agent from a whole ledger, in one transaction that is fsynced before it answers. Its turns
+        get versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists, also for a repeated call.
+        RESOURCE_EXHAUSTED, with nothing changed, if the ledger exceeds the namespace's quota.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StageBlocks(self, request, context):
-        """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
-        swept at start. May be repeated.
+        """StageBlocks returns paths to write new files to, for names that do not exist yet. Paths that are never published
+        are removed at start. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PublishBlocks(self, request, context):
-        """PublishBlocks makes staged files visible: of each the header is verified and the content fsynced, then it is
-        renamed; each directory is fsynced once, then the rows are written. Who staged them need not fsync. The first
-        published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
-        consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
-        are deleted, if the disk, the warm tier or the namespace's quota is full and no eviction makes room.
+        """PublishBlocks makes staged files visible: it verifies each header, fsyncs and renames each file, fsyncs each
+        directory once, and then writes the rows. The caller need not fsync. The first file published under a chain hash
+        wins; later ones are dropped. It also records which files make up the agent's state, and deletes files that no
+        state refers to any more. May be repeated. RESOURCE_EXHAUSTED, and the files are deleted, if the disk, the warm
+        tier or the namespace's quota is full and eviction does not make room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStore(self, request, context):
-        """GetStore says how a worker finds out whether it shares the store's disk, as it has to: it reads `instance` at
-        probe_path, and may write in staging_directory. That paths look alike proves nothing. It changes nothing and may be
+        """GetStore lets a worker verify that it shares the store's disk, as it must: the worker reads `instance` at
+        probe_path, and must be able to write in staging_directory. Equal paths are no proof. Changes nothing; may be
         repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -217,18 +219,17 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QuarantineBlock(self, request, context):
-        """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. Nothing
-        happens to a file that has another digest than the worker got: it was replaced meanwhile. A file that is not there any
-        more is forgotten.
+        """QuarantineBlock deletes a file that failed the worker's verification, and logs and counts it. Idempotent. A file with
+        a digest other than the worker's was replaced meanwhile and stays. A missing file is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadBlock(self, request, context):
-        """ReadBlock streams a published file to another node. A file that is deleted meanwhile is streamed to its end. It does
-        not look at the bytes: who reads checks the digest. NOT_FOUND if there is none of this name in the namespace, DATA_LOSS
-        if the disk cannot give its bytes. Not a use: OpenCache is.
+        """ReadBlock streams a published file to another node, to its end even if it is deleted meanwhile. It does
+        not verify the bytes: the reader checks the digest. NOT_FOUND if the namespace has no such file; DATA_LOSS
+        if the disk cannot read it. It does not count as a use; OpenCache does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,11 +237,11 @@ class CacheStoreServiceServicer:
 
     def PutWorkflowRecord(self, request, context):
         """PutWorkflowRecord creates or changes a run's record and appends events to it, in one transaction that is fsynced
-        before it answers. It costs what it brings, however long the record is. ABORTED, and nothing has changed, if the
-        record is not in the base version; so says a repeated call, too: read the record with after_event to tell whether
-        the first one was done. Payload, events and summary count in the namespace's quota as a turn does:
-        RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. INVALID_ARGUMENT if payload and events together
-        would be more than 16 MiB. DATA_LOSS if the record's own row is damaged.
+        before it answers. Its cost depends on what is added, not on the record's length. ABORTED, with nothing changed, if
+        the record is not in the base version, which a repeated call also gets: read the record with after_event to learn
+        whether the first call succeeded. Payload, events and summary count in the namespace's quota as a turn does:
+        RESOURCE_EXHAUSTED, with nothing changed, if there is no room. INVALID_ARGUMENT if payload and events together
+        would exceed 16 MiB. DATA_LOSS if the record's own row is damaged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -248,7 +249,7 @@ class CacheStoreServiceServicer:
 
     def GetWorkflowRecord(self, request, context):
         """GetWorkflowRecord reads a run's record and its events, as of one moment. NOT_FOUND if there is none, DATA_LOSS if
-        what is read is not what was written.
+        it is damaged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -262,9 +263,9 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteWorkflowRecord(self, request, context):
-        """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
-        is named; NOT_FOUND if there is none. UNAVAILABLE if it is gone, but bytes of it may still be in the database's
-        files: repeat it.
+        """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
+        version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
+        files: repeat the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -357,10 +358,10 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CacheStoreService:
-    """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
-    again from it. Agents are the worker's to change; the records are the gateway's.
+    """CacheStoreService keeps ledgers, KV files, and records of workflow runs. The ledger is the truth; KV can be computed
+    again from it. Agents are changed by the worker, records by the gateway.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of AgentService
+    These messages carry control only; KV is in files that the worker opens by path. AgentService's storage half
     is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 

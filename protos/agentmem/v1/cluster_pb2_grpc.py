@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ClusterServiceStub:
-    """ClusterService keeps this node among the cluster's, and says where an agent's memory is. All that it says may be out of
-    date a moment later: it saves work, and what is committed is safe without it.
+    """ClusterService keeps this node's membership in the cluster, and says where an agent's memory is. Answers may be
+    stale: they save work, and commits are safe without them.
     """
 
     def __init__(self, channel):
@@ -64,45 +64,46 @@ class ClusterServiceStub:
 
 
 class ClusterServiceServicer:
-    """ClusterService keeps this node among the cluster's, and says where an agent's memory is. All that it says may be out of
-    date a moment later: it saves work, and what is committed is safe without it.
+    """ClusterService keeps this node's membership in the cluster, and says where an agent's memory is. Answers may be
+    stale: they save work, and commits are safe without them.
     """
 
     def SyncNode(self, request, context):
-        """SyncNode tells what this node serves and runs, and returns all nodes as this store last read them. The node is a
-        member from the first call on. The store tells the others at its next heartbeat, and a change of `ready` or
-        `draining` at once; a node that has said nothing for some seconds is not ready. May be repeated.
+        """SyncNode reports what this node serves and runs, and returns all nodes as this store last read them. The first call
+        makes the node a member. The store tells the others with its next heartbeat, or at once if `ready` or `draining`
+        changed. A node that is silent for some seconds is not ready. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LocateAgent(self, request, context):
-        """LocateAgent says which nodes have something of an agent. It reads the ledger, and changes nothing.
+        """LocateAgent says which nodes run or hold an agent. It reads the ledger, and changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShareSetup(self, request, context):
-        """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
-        only asks. Workers share by it what KV depends on and each of them would measure a little differently.
+        """ShareSetup keeps the first value given for a name, for all nodes and for good, and returns the value that is kept.
+        An empty value only asks. Workers use it to share measurements that KV depends on and that each would take slightly
+        differently.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListKeys(self, request, context):
-        """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
-        who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
+        """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
+        whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUnattendedRuns(self, request, context):
-        """ListUnattendedRuns returns workflow runs whose owner is gone, by the clock of the database or because its gateway is
-        silent, and those of this node, which its gateway may have lost. At most 1000, those of others first.
+        """ListUnattendedRuns returns workflow runs whose owner has expired by the database's clock or whose gateway is
+        silent, and runs of this node, which its gateway may have lost. At most 1000, other nodes' runs first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,8 +146,8 @@ def add_ClusterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ClusterService:
-    """ClusterService keeps this node among the cluster's, and says where an agent's memory is. All that it says may be out of
-    date a moment later: it saves work, and what is committed is safe without it.
+    """ClusterService keeps this node's membership in the cluster, and says where an agent's memory is. Answers may be
+    stale: they save work, and commits are safe without them.
     """
 
     @staticmethod

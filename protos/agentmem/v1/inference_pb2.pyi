@@ -58,43 +58,43 @@ class _MemoryModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryMode
     MEMORY_MODE_UNSPECIFIED: _MemoryMode.ValueType  # 0
     """As MEMORY_MODE_REPLACE."""
     MEMORY_MODE_AUTO: _MemoryMode.ValueType  # 1
-    """Decided by the input. Messages without an assistant's are new, and are appended as MEMORY_MODE_APPEND does, unless
-    the memory is a beginning of them. Any other input is the whole conversation: it continues from where it agrees
-    with the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where
-    messages do not even share their first one besides system messages with it, and other inputs too little to reuse
-    anything; and where messages to append bring a system message that is not the one that the memory begins with.
+    """Decide by the input. Messages without any from the assistant are new, and are appended as by MEMORY_MODE_APPEND,
+    unless the memory is a beginning of them. Any other input is the whole conversation: it continues from where it
+    agrees with the memory. FAILED_PRECONDITION, with what to do, if this would drop all of the memory: because the
+    first message that is not a system message differs, or because input of another kind shares too little to reuse
+    anything. The same if messages to append bring a system message other than the one that begins the memory.
     """
     MEMORY_MODE_APPEND: _MemoryMode.ValueType  # 2
-    """The input is only what is new, as in append. System messages at its beginning are left out where the memory begins
-    with the same ones, and appended where it does not. FAILED_PRECONDITION for tools that the memory does not name.
+    """The input is new and is appended, as with `append`. Leading system messages are left out if the memory begins
+    with the same ones, and appended otherwise. FAILED_PRECONDITION for tools that are not in the memory.
     """
     MEMORY_MODE_REPLACE: _MemoryMode.ValueType  # 3
-    """The input is the whole conversation, and the memory becomes what it says, from where they agree."""
+    """The input is the whole conversation and replaces the memory from where they differ."""
     MEMORY_MODE_REFUSE: _MemoryMode.ValueType  # 4
-    """The input is the whole conversation, and FAILED_PRECONDITION unless the memory is a beginning of it."""
+    """The input is the whole conversation. FAILED_PRECONDITION unless the memory is a beginning of it."""
 
 class MemoryMode(_MemoryMode, metaclass=_MemoryModeEnumTypeWrapper):
-    """MemoryMode says how the input (messages, prompt or token_ids) relates to the memory of an agent that has one; the
-    first turn of an agent is the same under each. What a turn leaves behind of a memory stays as an automatic snapshot.
+    """MemoryMode says how the input (messages, prompt or token_ids) relates to the agent's existing memory. It has no
+    effect on an agent's first turn. Memory that a turn drops stays as an automatic snapshot.
     """
 
 MEMORY_MODE_UNSPECIFIED: MemoryMode.ValueType  # 0
 """As MEMORY_MODE_REPLACE."""
 MEMORY_MODE_AUTO: MemoryMode.ValueType  # 1
-"""Decided by the input. Messages without an assistant's are new, and are appended as MEMORY_MODE_APPEND does, unless
-the memory is a beginning of them. Any other input is the whole conversation: it continues from where it agrees
-with the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where
-messages do not even share their first one besides system messages with it, and other inputs too little to reuse
-anything; and where messages to append bring a system message that is not the one that the memory begins with.
+"""Decide by the input. Messages without any from the assistant are new, and are appended as by MEMORY_MODE_APPEND,
+unless the memory is a beginning of them. Any other input is the whole conversation: it continues from where it
+agrees with the memory. FAILED_PRECONDITION, with what to do, if this would drop all of the memory: because the
+first message that is not a system message differs, or because input of another kind shares too little to reuse
+anything. The same if messages to append bring a system message other than the one that begins the memory.
 """
 MEMORY_MODE_APPEND: MemoryMode.ValueType  # 2
-"""The input is only what is new, as in append. System messages at its beginning are left out where the memory begins
-with the same ones, and appended where it does not. FAILED_PRECONDITION for tools that the memory does not name.
+"""The input is new and is appended, as with `append`. Leading system messages are left out if the memory begins
+with the same ones, and appended otherwise. FAILED_PRECONDITION for tools that are not in the memory.
 """
 MEMORY_MODE_REPLACE: MemoryMode.ValueType  # 3
-"""The input is the whole conversation, and the memory becomes what it says, from where they agree."""
+"""The input is the whole conversation and replaces the memory from where they differ."""
 MEMORY_MODE_REFUSE: MemoryMode.ValueType  # 4
-"""The input is the whole conversation, and FAILED_PRECONDITION unless the memory is a beginning of it."""
+"""The input is the whole conversation. FAILED_PRECONDITION unless the memory is a beginning of it."""
 Global___MemoryMode: _TypeAlias = MemoryMode  # noqa: Y015
 
 @_typing.final
@@ -130,8 +130,8 @@ class GenerateRequest(_message.Message):
     prompt: _builtins.str
     """The whole text so far. A BOS token is added where the model's tokenizer adds one."""
     if_version: _builtins.int
-    """Refuse with ABORTED unless the agent's version is this one (0: the agent must not exist). A number alone can come
-    back with other content, where a backup is restored: use if_revision, too.
+    """Refuse with ABORTED unless the agent's version is this one (0: the agent must not exist). After a backup is
+    restored, the same number can have other content: set if_revision, too.
     """
     max_tokens: _builtins.int
     """At least 1. Default: up to the end of the context, at most the worker's default_max_tokens."""
@@ -142,41 +142,37 @@ class GenerateRequest(_message.Message):
     parse_special: _builtins.bool
     """Parse special tokens in user text too. Default false."""
     label: _builtins.str
-    """What FindAgent can narrow by; at most 256 bytes. The agent has it until its next turn."""
+    """A label to narrow FindAgent by; at most 256 bytes. The agent keeps it until its next turn."""
     json_schema: _builtins.str
     """A JSON Schema, as JSON: the text will be JSON that fits it, unless max_tokens or the context ends it first. Between
-    JSON's words stands nothing, one space or tab, or a line end and at most 32 of them, as the model chooses.
-    Reasoning between two tags may come before it (Delta.reasoning), and does where the prompt opens it.
-    FAILED_PRECONDITION where the model's tokenizer cannot be held to it, INVALID_ARGUMENT where the schema cannot be
-    honoured whole. {"type": "object"} is any JSON object. With tool_calls the answer is such JSON or calls, and calls
-    are held as by tool_choice.
+    JSON's tokens the model may write nothing, one space or tab, or a line end and at most 32 spaces or tabs.
+    Reasoning between two tags may come first (Delta.reasoning), and does if the prompt opens it.
+    FAILED_PRECONDITION if the model's tokenizer does not support it; INVALID_ARGUMENT if the schema cannot be
+    enforced completely. {"type": "object"} is any JSON object. With tool_calls the answer is such JSON or calls, which
+    follow tool_choice.
     """
     tool_calls: _builtins.bool
     """Separate the tool calls that the model makes from its text (Delta.tool_calls). FAILED_PRECONDITION where the model
     has no tool parser (Model.tool_parser).
     """
     context_policy: _types_pb2.ContextPolicy.ValueType
-    """What the agent does when its memory outgrows the context, if this turn creates it. It changes nothing on an agent
-    that is there; see SetContextPolicy.
-    """
+    """The agent's context policy, if this turn creates it; no effect on an existing agent, see SetContextPolicy."""
     memory_mode: Global___MemoryMode.ValueType
-    """How messages, prompt or token_ids relate to the memory that the agent has. INVALID_ARGUMENT for REPLACE with
-    append.
-    """
+    """How messages, prompt or token_ids relate to the agent's memory. INVALID_ARGUMENT for REPLACE with append."""
     template_time: _builtins.str
-    """The moment that the model's chat template sees as the present (`strftime_now`), in ISO 8601: a date, a time, and
-    the offset from UTC; the last two may be left out. Empty: the agent's own, which is the present one of its first
-    turn and stays, so that its prompts do not change with the date. What is set is the agent's from this turn on: a
-    whole chat is rendered with it and computed again from the date on, an append leaves what is there as it is. A turn
-    without an agent sees the present moment.
+    """The time that the model's chat template sees as the present (`strftime_now`), in ISO 8601: a date, and optionally a
+    time and an offset from UTC. Empty: the agent's own time, which is that of its first turn and does not change, so
+    that its prompts do not change with the date. A time that is set stays the agent's from this turn on: a whole chat
+    is rendered with it and computed again from the date on; an append leaves earlier text as it is. A turn without an
+    agent sees the present time.
     """
     if_revision: _builtins.bytes
-    """Refuse with ABORTED unless this is the revision of the agent's version: the agent is in that state and in no other.
-    16 bytes, from AgentVersion. Empty: any.
+    """Refuse with ABORTED unless the agent's version has this revision, which means that the agent is in exactly that
+    state. 16 bytes, from AgentVersion. Empty: any.
     """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
-        """Whose memory. An empty agent_id keeps nothing; an absent agent is created by the commit."""
+        """The agent. An empty agent_id keeps nothing; an agent that does not exist is created by the commit."""
 
     @_builtins.property
     def messages(self) -> _types_pb2.Messages:
@@ -200,13 +196,11 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def expiry(self) -> _types_pb2.Expiry:
-        """What the agent gets if this turn creates it. It changes nothing on an agent that is there."""
+        """Expiry of the agent, if this turn creates it; no effect on an existing agent."""
 
     @_builtins.property
     def tool_choice(self) -> Global___ToolChoice:
-        """What the model calls, and what its calls are held to; needs tool_calls and tools_json. Absent: the model's choice,
-        and nothing.
-        """
+        """Restricts tool calls; needs tool_calls and tools_json. Absent: the model chooses freely."""
 
     def __init__(
         self,
@@ -263,11 +257,10 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class ToolChoice(_message.Message):
-    """ToolChoice holds the calls of a turn to the tools: a call that the model begins names one of them and has arguments
-    that are JSON, and fit the tool's parameters where these can be honoured. It changes nothing about the prompt. Calls
-    that max_tokens, the context or a stop string cuts short are text, as they are without it. FAILED_PRECONDITION where
-    the model writes calls in another way than as JSON (only those of the parsers json_tools, kimi_k2 and mistral are),
-    or its tokenizer cannot be held to anything.
+    """ToolChoice restricts the calls of a turn to the tools: each call that the model begins names a tool and has JSON
+    arguments, which fit the tool's parameters as far as these can be enforced. The prompt does not change. Calls that
+    max_tokens, the context or a stop string cuts short are text, as without ToolChoice. FAILED_PRECONDITION if the model
+    does not write calls as JSON (the parsers json_tools, kimi_k2 and mistral do), or its tokenizer does not support it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -277,16 +270,18 @@ class ToolChoice(_message.Message):
     SINGLE_FIELD_NUMBER: _builtins.int
     STRICT_FIELD_NUMBER: _builtins.int
     required: _builtins.bool
-    """The answer is calls and nothing else, and at least one."""
+    """The answer must be one or more calls and nothing else."""
     single: _builtins.bool
     """At most one call."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of the tools that may be called, at most 1024. Empty: all of tools_json."""
+        """Names of the tools that may be called, at most 1024. Empty: all of tools_json."""
 
     @_builtins.property
     def strict(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of tools whose parameters must be honoured whole, at most 1024: INVALID_ARGUMENT where they cannot be."""
+        """Names of tools whose parameters must be enforced completely, at most 1024; INVALID_ARGUMENT if that is not
+        possible.
+        """
 
     def __init__(
         self,
@@ -344,7 +339,7 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """Started says what the agent's memory gave, as soon as it is known."""
+    """Started says what the turn reuses from memory. It is sent as soon as that is known."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -358,34 +353,32 @@ class Started(_message.Message):
     DROPPED_TOKENS_FIELD_NUMBER: _builtins.int
     DROPPED_SNAPSHOT_FIELD_NUMBER: _builtins.int
     context_remaining: _builtins.int
-    """Tokens that the context still holds after this prompt."""
+    """Tokens that still fit the context after this prompt."""
     appended: _builtins.bool
-    """The input was appended to the memory: by append, or by the request's memory_mode."""
+    """The input was appended to the memory, because of append or the memory_mode."""
     dropped_tokens: _builtins.int
-    """Tokens of the agent's ledger that do not agree with the input, and that the turn leaves behind when it is
-    committed.
-    """
+    """Tokens of the agent's ledger that differ from the input and are dropped when the turn is committed."""
     dropped_snapshot: _builtins.str
-    """The automatic snapshot that then keeps them. Empty where there are none."""
+    """The automatic snapshot that will keep them. Empty if there are none."""
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
-        """What is reused and why not more."""
+        """What is reused, and why not more."""
 
     @_builtins.property
     def base(self) -> _types_pb2.AgentVersion:
-        """The state that this turn is based on."""
+        """The state that this turn continues."""
 
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
-        """From arrival until the engine took the request up."""
+        """Time from arrival until the engine took the request."""
 
     @_builtins.property
     def load(self) -> _duration_pb2.Duration:
-        """Reading, verifying and assembling KV."""
+        """Time for reading, verifying and assembling KV."""
 
     @_builtins.property
     def context_trim(self) -> _types_pb2.ContextTrim:
-        """What was dropped from the agent's memory for this turn to fit the context; absent where nothing was. It takes
+        """What was dropped from the agent's memory to make this turn fit the context; absent if nothing was. The drop takes
         effect with the turn's commit: a turn that fails or is cancelled drops nothing.
         """
 
@@ -412,7 +405,7 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Delta(_message.Message):
-    """Delta is new text. Several tokens may come in one; a token inside a character waits for the rest of it."""
+    """Delta is new output. Several tokens may come in one; a token that ends inside a character waits for the rest of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -423,11 +416,11 @@ class Delta(_message.Message):
     REASONING_FIELD_NUMBER: _builtins.int
     TOOL_CALL_PARTS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text of the answer since the last delta; special tokens are left out. It came before the calls."""
+    """Text of the answer since the last delta, without special tokens. In the answer it precedes the calls."""
     reasoning: _builtins.str
-    """What the model thought since the last delta, where the input is messages and the model's format separates it from
-    the answer: without the markers, and without white space next to them. It came before the text. It is part of the
-    ledger as the model wrote it. With json_schema, which the first token is held to already, nothing is separated.
+    """Reasoning since the last delta, if the input is messages and the model's format separates reasoning from
+    the answer; without its markers and the white space next to them. It precedes the text. The ledger has it as
+    the model wrote it. With a json_schema that applies from the first token on, nothing is separated.
     """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -439,15 +432,15 @@ class Delta(_message.Message):
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Calls that are complete now, if asked for; their tokens are counted, and no text stands for them. White space next
-        to a call is left out too. What the parser does not understand, or max_tokens cut short, is text.
+        """Calls that are complete now, if asked for. Their tokens are counted, but their text and the white space next to it
+        are left out. A call that the parser does not understand, or that max_tokens cut short, is text.
         """
 
     @_builtins.property
     def tool_call_parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallPart]:
-        """More of calls that are not complete, where the model writes them as {"name": …, "arguments": …}. A call
-        that becomes complete comes in tool_calls with the same id, with or after its last part, and its arguments are all that
-        its parts had; one that does not is text, and its parts are void. A turn that is replayed has none.
+        """Parts of calls that are not complete yet, if the model writes them as {"name": …, "arguments": …}. When a call is
+        complete, tool_calls has it with the same id, with or after its last part, and with the same arguments as its parts
+        together. A call that is not completed becomes text, and its parts are void. A replayed turn has no parts.
         """
 
     def __init__(
@@ -470,7 +463,7 @@ Global___Delta: _TypeAlias = Delta  # noqa: Y015
 
 @_typing.final
 class ToolCallPart(_message.Message):
-    """ToolCallPart is more of a call that the model writes."""
+    """ToolCallPart is the next part of a call that the model is writing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -478,9 +471,9 @@ class ToolCallPart(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The call's."""
+    """The call's id."""
     name: _builtins.str
-    """The tool, in the call's first part."""
+    """The tool, only in the call's first part."""
     arguments_json: _builtins.str
     """The next piece of its arguments."""
     def __init__(
@@ -508,7 +501,7 @@ class ToolCall(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Names the call, for the message that answers it."""
+    """The call's id, for the message that answers it."""
     name: _builtins.str
     """The tool."""
     arguments_json: _builtins.str
@@ -546,7 +539,7 @@ class TokenLogprob(_message.Message):
     token_bytes: _builtins.bytes
     """The bytes that the token stands for."""
     reasoning: _builtins.bool
-    """Nothing of the token is in the answer: it is of the reasoning, or of the markers around it."""
+    """The token belongs to the reasoning or the markers around it, not to the answer."""
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenAlternative]:
         """The most likely tokens, most likely first."""
@@ -600,7 +593,7 @@ Global___TokenAlternative: _TypeAlias = TokenAlternative  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
-    """Finished ends a turn that went well."""
+    """Finished ends a successful turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -616,9 +609,9 @@ class Finished(_message.Message):
     stop_string: _builtins.str
     """The stop string that matched."""
     durable: _builtins.bool
-    """The turn is fsynced in the ledger. False where nothing is kept."""
+    """The turn is fsynced in the ledger. False if nothing is kept."""
     replayed: _builtins.bool
-    """This is the replay of a turn that was committed before."""
+    """The turn was committed earlier and is replayed."""
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
         """Cumulative counts."""
@@ -629,7 +622,7 @@ class Finished(_message.Message):
 
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
-        """The agent's new state; absent where nothing is kept."""
+        """The agent's new state; absent if nothing is kept."""
 
     def __init__(
         self,
@@ -690,7 +683,7 @@ class PrefillRequest(_message.Message):
     """As in GenerateRequest."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
-        """Whose memory. The agent_id must not be empty."""
+        """The agent. Its agent_id must not be empty."""
 
     @_builtins.property
     def messages(self) -> _types_pb2.Messages:
@@ -751,7 +744,7 @@ class PrefillResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def started(self) -> Global___Started:
-        """What memory gave."""
+        """What was reused from memory."""
 
     @_builtins.property
     def finished(self) -> Global___Finished:
@@ -789,7 +782,7 @@ class CountTokensRequest(_message.Message):
     """Parse special tokens in user text too. Default false."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
-        """Whose tokenizer; the agent_id may be empty, unless the input is append."""
+        """The agent and model; the agent_id may be empty, unless the input is append."""
 
     @_builtins.property
     def messages(self) -> _types_pb2.Messages:
@@ -877,7 +870,7 @@ Global___AbortRequest: _TypeAlias = AbortRequest  # noqa: Y015
 
 @_typing.final
 class AbortResponse(_message.Message):
-    """AbortResponse says whether there was something to end."""
+    """AbortResponse says whether a request was ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

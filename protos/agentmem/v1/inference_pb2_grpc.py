@@ -28,12 +28,12 @@ if _version_not_supported:
 class InferenceServiceStub:
     """InferenceService runs turns. Served by the gateway to all callers, and by the worker to the gateway.
 
-    Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
-    INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
-    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool,
-    disk or quota is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died;
-    DEADLINE_EXCEEDED. Bad input is refused before any side effect.
+    Turns of one agent key run one at a time, in the order of arrival. Errors common to all RPCs: INVALID_ARGUMENT names
+    the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION if the prompt exceeds the model's
+    context and the agent's ContextPolicy does not make it fit; ABORTED if if_version, if_revision or another writer's
+    commit shows that the agent has changed; RESOURCE_EXHAUSTED with RetryInfo if queue, pool, disk or quota is full;
+    UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is refused
+    before any side effect.
     """
 
     def __init__(self, channel):
@@ -67,41 +67,41 @@ class InferenceServiceStub:
 class InferenceServiceServicer:
     """InferenceService runs turns. Served by the gateway to all callers, and by the worker to the gateway.
 
-    Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
-    INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
-    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool,
-    disk or quota is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died;
-    DEADLINE_EXCEEDED. Bad input is refused before any side effect.
+    Turns of one agent key run one at a time, in the order of arrival. Errors common to all RPCs: INVALID_ARGUMENT names
+    the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION if the prompt exceeds the model's
+    context and the agent's ContextPolicy does not make it fit; ABORTED if if_version, if_revision or another writer's
+    commit shows that the agent has changed; RESOURCE_EXHAUSTED with RetryInfo if queue, pool, disk or quota is full;
+    UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is refused
+    before any side effect.
     """
 
     def Generate(self, request, context):
-        """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
-        finished, and with that the turn is whole, however the stream ends then; any other end is a failure and leaves the
-        ledger as it was, and so does a cancelled call. But for the moment of the commit: a worker that loses its answer
-        (the store was killed in the middle of it) repeats it until it is known, for up to a minute. Where it stays
-        unknown, which is UNAVAILABLE, or the call was cancelled, or its deadline passed, meanwhile, the turn may be in the
-        ledger all the same, also later, when a store that was stopped continues. It is there whole or not at all, and the
-        retry says which.
+        """Generate runs one turn. It sends `started` once, any number of `delta`, and `finished` once. The turn has succeeded
+        when `finished` has arrived, which a stream that ends with OK always sends. Any other end, a cancelled call among
+        them, is a failure and leaves the ledger as it was, with one exception: the moment of the commit. If the worker
+        loses the store's answer to a commit, it repeats the commit for up to a minute. If the outcome stays unknown
+        (UNAVAILABLE), or the call was cancelled or its deadline passed meanwhile, the turn may be in the ledger, or appear
+        there later when a stopped store continues. It is there whole or not at all, and a retry says which.
+
 
         Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
-        request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
-        The same request_id with other arguments is INVALID_ARGUMENT; if_version, if_revision, memory_mode and expiry may
-        differ, since a turn that was committed is beyond them.
+        request_id. A turn that was committed is replayed (finished.replayed) and nothing is computed; otherwise it runs.
+        The same request_id with other arguments is INVALID_ARGUMENT, except that if_version, if_revision, memory_mode and
+        expiry may differ: they have no effect on a committed turn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Prefill(self, request, context):
-        """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate.
+        """Prefill adds context to the agent's memory without generating. Durability and retry as in Generate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """CountTokens says how many tokens an input has, without side effects. FAILED_PRECONDITION for one that is more than
+        """CountTokens counts the tokens of an input, without side effects. FAILED_PRECONDITION for an input more than
         twice as long as the model's context.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -149,12 +149,12 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 class InferenceService:
     """InferenceService runs turns. Served by the gateway to all callers, and by the worker to the gateway.
 
-    Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
-    INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
-    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool,
-    disk or quota is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died;
-    DEADLINE_EXCEEDED. Bad input is refused before any side effect.
+    Turns of one agent key run one at a time, in the order of arrival. Errors common to all RPCs: INVALID_ARGUMENT names
+    the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION if the prompt exceeds the model's
+    context and the agent's ContextPolicy does not make it fit; ABORTED if if_version, if_revision or another writer's
+    commit shows that the agent has changed; RESOURCE_EXHAUSTED with RetryInfo if queue, pool, disk or quota is full;
+    UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is refused
+    before any side effect.
     """
 
     @staticmethod

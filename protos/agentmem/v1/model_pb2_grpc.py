@@ -28,7 +28,7 @@ if _version_not_supported:
 class ModelServiceStub:
     """ModelService shows and changes what is loaded. Served by the worker and the gateway.
 
-    An unregistered model is NOT_FOUND, with the registered ones in the message.
+    An unregistered model is NOT_FOUND; the message lists the registered ones.
     """
 
     def __init__(self, channel):
@@ -62,7 +62,7 @@ class ModelServiceStub:
 class ModelServiceServicer:
     """ModelService shows and changes what is loaded. Served by the worker and the gateway.
 
-    An unregistered model is NOT_FOUND, with the registered ones in the message.
+    An unregistered model is NOT_FOUND; the message lists the registered ones.
     """
 
     def ListModels(self, request, context):
@@ -81,20 +81,20 @@ class ModelServiceServicer:
 
     def LoadModel(self, request, context):
         """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
-        request for the model would, and makes room as that does: models that are not pinned, least recently used first,
-        end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run over
-        quantized KV, does not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when
-        that leaves and no other request wants the model, nothing is loaded. A failed load leaves what was loaded serving,
-        or brings it back.
+        request for the model would, and makes room the same way: models that are not pinned are unloaded, least recently
+        used first, after their running requests have ended and their agents' KV is written. FAILED_PRECONDITION if the
+        model cannot run with quantized KV, does not fit, or is on a hub while the worker is offline. If the caller leaves
+        while it waits and no other request wants the model, nothing is loaded. If loading fails, the models that were
+        loaded stay or are loaded again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """UnloadModel ends admission for a model, waits for its running requests, writes its agents' KV and unloads it.
-        Requests that come meanwhile, or later, load it again. Unloading what is not loaded is OK. A caller that leaves
-        while requests still run leaves the model loaded.
+        """UnloadModel stops admitting requests for a model, waits for its running requests, writes its agents' KV and unloads
+        it. Later requests, and those that come meanwhile, load it again. Unloading a model that is not loaded is OK. If
+        the caller leaves while requests are running, the model stays loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,7 +134,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 class ModelService:
     """ModelService shows and changes what is loaded. Served by the worker and the gateway.
 
-    An unregistered model is NOT_FOUND, with the registered ones in the message.
+    An unregistered model is NOT_FOUND; the message lists the registered ones.
     """
 
     @staticmethod

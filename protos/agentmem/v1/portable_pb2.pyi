@@ -33,7 +33,7 @@ class PortablePart(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def head(self) -> Global___PortableHead:
-        """What the file begins with."""
+        """The first part."""
 
     @_builtins.property
     def file(self) -> _cache_store_pb2.StoredFile:
@@ -41,7 +41,7 @@ class PortablePart(_message.Message):
 
     @_builtins.property
     def end(self) -> Global___PortableEnd:
-        """What the file ends with."""
+        """The last part."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ Global___PortablePart: _TypeAlias = PortablePart  # noqa: Y015
 
 @_typing.final
 class PortableHead(_message.Message):
-    """PortableHead is the agent, but its KV."""
+    """PortableHead is the agent without its KV."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -74,22 +74,22 @@ class PortableHead(_message.Message):
     CALIBRATION_FIELD_NUMBER: _builtins.int
     KV_BITS_FIELD_NUMBER: _builtins.int
     context_policy: _types_pb2.ContextPolicy.ValueType
-    """The agent's."""
+    """The agent's context policy."""
     kv_fingerprint: _builtins.str
-    """Of the KV: where a model has another one, the KV is left out."""
+    """Fingerprint of the KV. A model with another one does not take the KV."""
     model_fingerprint: _builtins.str
-    """Of the model's files: another model's worker refuses the file."""
+    """Fingerprint of the model's files. Workers with another model refuse the file."""
     calibration: _builtins.bytes
     """Means and bases of K and V, as safetensors. Empty where they are not centred."""
     kv_bits: _builtins.str
-    """Bits of K and V in words: "4", "5/4", or "4w6" where windows have others."""
+    """Bits per element of K and V, as in Model.kv_bits."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
-        """Whose it was."""
+        """The key that the agent had."""
 
     @_builtins.property
     def ledger(self) -> _cache_store_pb2.Ledger:
-        """All of it."""
+        """The whole ledger."""
 
     def __init__(
         self,
@@ -112,13 +112,13 @@ Global___PortableHead: _TypeAlias = PortableHead  # noqa: Y015
 
 @_typing.final
 class PortableEnd(_message.Message):
-    """PortableEnd says that nothing is missing."""
+    """PortableEnd shows that the file is complete."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FILES_FIELD_NUMBER: _builtins.int
     files: _builtins.int
-    """How many files of KV there were."""
+    """Number of KV files."""
     def __init__(
         self,
         *,

@@ -28,11 +28,11 @@ class _WorkflowState:
 class _WorkflowStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkflowState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     WORKFLOW_STATE_UNSPECIFIED: _WorkflowState.ValueType  # 0
-    """Not said."""
+    """Unspecified."""
     WORKFLOW_STATE_RUNNING: _WorkflowState.ValueType  # 1
-    """Going on."""
+    """Running."""
     WORKFLOW_STATE_SUCCEEDED: _WorkflowState.ValueType  # 2
-    """Ended well."""
+    """Ended successfully."""
     WORKFLOW_STATE_FAILED: _WorkflowState.ValueType  # 3
     """Ended by an error. resume_workflow_id tries again."""
     WORKFLOW_STATE_CANCELLED: _WorkflowState.ValueType  # 4
@@ -41,14 +41,14 @@ class _WorkflowStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Workflo
     """Its gateway went away. resume_workflow_id, or the same request, continues at the last finished turn."""
 
 class WorkflowState(_WorkflowState, metaclass=_WorkflowStateEnumTypeWrapper):
-    """WorkflowState is how far a run is."""
+    """WorkflowState is the state of a run."""
 
 WORKFLOW_STATE_UNSPECIFIED: WorkflowState.ValueType  # 0
-"""Not said."""
+"""Unspecified."""
 WORKFLOW_STATE_RUNNING: WorkflowState.ValueType  # 1
-"""Going on."""
+"""Running."""
 WORKFLOW_STATE_SUCCEEDED: WorkflowState.ValueType  # 2
-"""Ended well."""
+"""Ended successfully."""
 WORKFLOW_STATE_FAILED: WorkflowState.ValueType  # 3
 """Ended by an error. resume_workflow_id tries again."""
 WORKFLOW_STATE_CANCELLED: WorkflowState.ValueType  # 4
@@ -77,15 +77,15 @@ class Workflow(_message.Message):
     workflow_id: _builtins.str
     """Names the run."""
     namespace: _builtins.str
-    """Whose."""
+    """The namespace."""
     name: _builtins.str
     """The definition's name."""
     state: Global___WorkflowState.ValueType
-    """How far it is."""
+    """The state of the run."""
     phase: _builtins.str
     """The phase it is in, or ended in."""
     turns: _builtins.int
-    """Turns that are committed."""
+    """Number of committed turns."""
     error: _builtins.str
     """Why it failed."""
     @_builtins.property
@@ -98,7 +98,7 @@ class Workflow(_message.Message):
 
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowAgent]:
-        """Who takes part, in the order of the definition."""
+        """The agents, in the order of the definition."""
 
     @_builtins.property
     def totals(self) -> Global___WorkflowTotals:
@@ -129,7 +129,7 @@ Global___Workflow: _TypeAlias = Workflow  # noqa: Y015
 
 @_typing.final
 class WorkflowTotals(_message.Message):
-    """WorkflowTotals are sums over the turns and listenings of a run, which say what memory saved."""
+    """WorkflowTotals are sums over a run's turns and listenings; they show what memory saved."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -148,17 +148,17 @@ class WorkflowTotals(_message.Message):
     listenings: _builtins.int
     """Listenings without one."""
     replayed: _builtins.int
-    """Turns and listenings that had been committed before, and were not computed again."""
+    """Turns and listenings that were committed earlier and not computed again."""
     resent_tokens: _builtins.int
-    """Tokens that a server without memory prefills: the whole ledger for each turn and each note. It has no listenings,
-    so where many hear and few speak prefilled_tokens may be more.
+    """Tokens that a server without memory would prefill: the whole ledger for each turn and each note, but nothing for
+    listenings. With many listeners and few speakers prefilled_tokens may therefore be larger.
     """
     prefilled_tokens: _builtins.int
     """Prompt tokens that were computed."""
     reused_tokens: _builtins.int
     """Prompt tokens whose KV was reused."""
     recomputed_tokens: _builtins.int
-    """Of prefilled_tokens, those that the agent's ledger had held before, which were computed again after a cache miss."""
+    """The part of prefilled_tokens that the agent's ledger already had, computed again after a cache miss."""
     def __init__(
         self,
         *,
@@ -189,12 +189,12 @@ class WorkflowAgent(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PERSISTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """What the definition calls it."""
+    """Its name in the definition."""
     persists: _builtins.bool
-    """The memory stays when the run has ended; else it is deleted then."""
+    """Its memory stays after the run; otherwise it is deleted at the end."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
-        """Its memory."""
+        """The key of its memory."""
 
     def __init__(
         self,
@@ -253,14 +253,14 @@ class RunWorkflowRequest(_message.Message):
     resume_workflow_id: _builtins.str
     """A run to join, or to resume at its last finished turn."""
     watch_workflow_id: _builtins.str
-    """A run to watch: as it is joined where it goes on, and never resumed. Where it does not go on, the stream ends after
-    what there was; an event `finished` is the last one only of a run that has ended.
+    """A run to watch: it is joined if it is running, and never resumed. If it is not running, the stream ends after
+    the stored events; the last one is `finished` only if the run has ended.
     """
     after_sequence: _builtins.int
-    """Events up to this sequence number are left out."""
+    """Leave out events up to this sequence number."""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Values for the definition's variables, at most 1000. Of a run that exists there are none to give."""
+        """Values for the definition's variables, at most 1000. Must be empty for an existing run."""
 
     def __init__(
         self,
@@ -301,8 +301,8 @@ class RunWorkflowResponse(_message.Message):
     PHASE_OUTCOME_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Position in the run's event log, from 1. AgentSpeaking and AgentDelta are not part of the log and have that of the
-    event before them: who joins later gets AgentSpoke, which has all of it.
+    """Position in the run's event log, from 1. AgentSpeaking and AgentDelta are not in the log and have the number of the
+    event before them: a client that joins later gets AgentSpoke, which has the whole text.
     """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
@@ -330,11 +330,11 @@ class RunWorkflowResponse(_message.Message):
 
     @_builtins.property
     def agents_heard(self) -> Global___AgentsHeard:
-        """It is settled who hears what was said."""
+        """It is decided who hears what was said."""
 
     @_builtins.property
     def agent_listened(self) -> Global___AgentListened:
-        """An agent has taken in what it heard, and that is durable."""
+        """An agent's memory has what it heard, durably."""
 
     @_builtins.property
     def phase_outcome(self) -> Global___PhaseOutcome:
@@ -414,7 +414,7 @@ class PhaseStarted(_message.Message):
     """"public", "private" or "whisper"."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Who takes part: who speaks, and who only listens."""
+        """The agents that speak or listen."""
 
     def __init__(
         self,
@@ -435,7 +435,7 @@ Global___PhaseStarted: _TypeAlias = PhaseStarted  # noqa: Y015
 
 @_typing.final
 class AgentSpeaking(_message.Message):
-    """AgentSpeaking begins a turn, and begins it again after an outage: deltas then start over."""
+    """AgentSpeaking begins a turn; after an outage it comes again, and deltas start over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -444,14 +444,14 @@ class AgentSpeaking(_message.Message):
     PHASE_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Who, as the definition names it."""
+    """The agent, as the definition names it."""
     phase: _builtins.str
-    """In which phase."""
+    """The phase."""
     round: _builtins.int
-    """In which round of it."""
+    """The round."""
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
-        """What memory gave."""
+        """What was reused from memory."""
 
     def __init__(
         self,
@@ -478,7 +478,7 @@ class AgentDelta(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Who."""
+    """The agent, as the definition names it."""
     text: _builtins.str
     """Text since the last delta."""
     def __init__(
@@ -513,24 +513,24 @@ class AgentSpoke(_message.Message):
     REPLAYED_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Who."""
+    """The agent, as the definition names it."""
     text: _builtins.str
     """The whole text."""
     phase: _builtins.str
-    """In which phase."""
+    """The phase."""
     round: _builtins.int
-    """In which round of it."""
+    """The round."""
     reason: _types_pb2.FinishReason.ValueType
     """Why it ended."""
     replayed: _builtins.bool
-    """The turn had been committed before, and was not computed again."""
+    """The turn was committed earlier and not computed again."""
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
-        """Counts."""
+        """Token counts."""
 
     @_builtins.property
     def timings(self) -> _types_pb2.Timings:
-        """Times."""
+        """Where the time went."""
 
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
@@ -538,11 +538,11 @@ class AgentSpoke(_message.Message):
 
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
-        """What memory gave."""
+        """What was reused from memory."""
 
     @_builtins.property
     def totals(self) -> Global___WorkflowTotals:
-        """Sums of the run up to here."""
+        """Sums of the run so far."""
 
     def __init__(
         self,
@@ -578,16 +578,16 @@ class AgentsHeard(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     BYSTANDERS_FIELD_NUMBER: _builtins.int
     speaker: _builtins.str
-    """Who spoke."""
+    """The speaker."""
     channel: _builtins.str
     """"public", "private" or "whisper"."""
     @_builtins.property
     def listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Who hears the words."""
+        """The agents that hear the words."""
 
     @_builtins.property
     def bystanders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Who only learns that there was a whisper."""
+        """The agents that only learn that there was a whisper."""
 
     def __init__(
         self,
@@ -607,7 +607,7 @@ Global___AgentsHeard: _TypeAlias = AgentsHeard  # noqa: Y015
 
 @_typing.final
 class AgentListened(_message.Message):
-    """AgentListened says that an agent took in what it heard since its last turn."""
+    """AgentListened says that an agent's memory has what it heard since its last turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -622,26 +622,26 @@ class AgentListened(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Who."""
+    """The agent, as the definition names it."""
     phase: _builtins.str
-    """In which phase."""
+    """The phase."""
     round: _builtins.int
-    """In which round of it; 0: before the first."""
+    """The round; 0: before the first."""
     replayed: _builtins.bool
-    """It had been committed before, and was not computed again."""
+    """It was committed earlier and not computed again."""
     note: _builtins.str
-    """What it noted for itself, where listeners take notes. No other agent hears it."""
+    """Its private note, if listeners take notes. No other agent hears it."""
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
-        """What memory gave."""
+        """What was reused from memory."""
 
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
-        """Counts."""
+        """Token counts."""
 
     @_builtins.property
     def timings(self) -> _types_pb2.Timings:
-        """Times."""
+        """Where the time went."""
 
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
@@ -649,7 +649,7 @@ class AgentListened(_message.Message):
 
     @_builtins.property
     def totals(self) -> Global___WorkflowTotals:
-        """Sums of the run up to here."""
+        """Sums of the run so far."""
 
     def __init__(
         self,
@@ -687,7 +687,7 @@ class PhaseOutcome(_message.Message):
     outcome_json: _builtins.str
     """The result, a JSON object."""
     rounds: _builtins.int
-    """Rounds that there were."""
+    """Number of rounds."""
     def __init__(
         self,
         *,
@@ -777,7 +777,7 @@ Global___CheckWorkflowRequest: _TypeAlias = CheckWorkflowRequest  # noqa: Y015
 
 @_typing.final
 class CheckWorkflowResponse(_message.Message):
-    """CheckWorkflowResponse says what is wrong with it, or what it is."""
+    """CheckWorkflowResponse is the mistakes of a definition, or its outline."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -786,10 +786,10 @@ class CheckWorkflowResponse(_message.Message):
     AGENTS_FIELD_NUMBER: _builtins.int
     PHASES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The definition's name; it, agents and phases are there only where there are no mistakes."""
+    """The definition's name. Like agents and phases, it is set only if there are no mistakes."""
     @_builtins.property
     def mistakes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowMistake]:
-        """In the order of the file; at most 1000. Empty: it can be run."""
+        """In the order of the file; at most 1000. Empty: the definition can be run."""
 
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -826,13 +826,13 @@ class WorkflowMistake(_message.Message):
     LINE_FIELD_NUMBER: _builtins.int
     COLUMN_FIELD_NUMBER: _builtins.int
     field: _builtins.str
-    """The path of what is wrong, such as phases[0].prompts; "definition" for the whole file."""
+    """Path of the field, such as phases[0].prompts; "definition" for the whole file."""
     problem: _builtins.str
     """What is wrong with it."""
     line: _builtins.int
-    """Where in the text, counted from 1; 0 where it has no place in it."""
+    """Line in the text, from 1; 0 if the mistake has no position."""
     column: _builtins.int
-    """In characters, from 1; 0 as line."""
+    """Column in characters, from 1; 0 if the mistake has no position."""
     def __init__(
         self,
         *,
@@ -860,7 +860,7 @@ class GetWorkflowRequest(_message.Message):
     namespace: _builtins.str
     """Empty means the caller's."""
     workflow_id: _builtins.str
-    """Which."""
+    """The run."""
     def __init__(
         self,
         *,
@@ -884,7 +884,7 @@ class GetWorkflowResponse(_message.Message):
     WORKFLOW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def workflow(self) -> Global___Workflow:
-        """It."""
+        """The run."""
 
     def __init__(
         self,
@@ -970,7 +970,7 @@ class CancelWorkflowRequest(_message.Message):
     namespace: _builtins.str
     """Empty means the caller's."""
     workflow_id: _builtins.str
-    """Which."""
+    """The run."""
     def __init__(
         self,
         *,
@@ -994,7 +994,7 @@ class CancelWorkflowResponse(_message.Message):
     WORKFLOW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def workflow(self) -> Global___Workflow:
-        """It."""
+        """The run."""
 
     def __init__(
         self,
@@ -1020,7 +1020,7 @@ class DeleteWorkflowRequest(_message.Message):
     namespace: _builtins.str
     """Empty means the caller's."""
     workflow_id: _builtins.str
-    """Which."""
+    """The run."""
     def __init__(
         self,
         *,

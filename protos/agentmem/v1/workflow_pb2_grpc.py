@@ -28,8 +28,8 @@ if _version_not_supported:
 class WorkflowServiceStub:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
-    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run's workflow_id follows from the caller's namespace and the request_id, and the request_ids of its agents' turns
+    follow from the workflow_id, so that whatever is sent again is replayed and never computed twice.
     """
 
     def __init__(self, channel):
@@ -73,24 +73,25 @@ class WorkflowServiceStub:
 class WorkflowServiceServicer:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
-    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run's workflow_id follows from the caller's namespace and the request_id, and the request_ids of its agents' turns
+    follow from the workflow_id, so that whatever is sent again is replayed and never computed twice.
     """
 
     def RunWorkflow(self, request, context):
-        """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-        goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
-        was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-        violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
-        the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
+        """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. The run
+        continues if the client leaves. A retry with the same request_id joins the existing run, or resumes it if it was
+        interrupted; with another definition or other variables it is INVALID_ARGUMENT. An invalid definition is
+        INVALID_ARGUMENT, too, before anything has begun; each violation names line, column and field. RESOURCE_EXHAUSTED
+        with RetryInfo if too many of the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn
+        is fsynced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckWorkflow(self, request, context):
-        """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
-        nothing and asks no worker: whether the models exist is found out by a run.
+        """CheckWorkflow returns the mistakes for which RunWorkflow would refuse a definition. It starts nothing and asks
+        no worker: only a run finds out whether the models exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,8 +112,8 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelWorkflow(self, request, context):
-        """CancelWorkflow ends a run after the turns that are running are dropped; what is committed stays. Idempotent: a run
-        that has ended stays as it ended.
+        """CancelWorkflow drops the running turns and ends the run; what is committed stays. Idempotent: a run that has ended
+        does not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,8 +171,8 @@ def add_WorkflowServiceServicer_to_server(servicer, server):
 class WorkflowService:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
-    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run's workflow_id follows from the caller's namespace and the request_id, and the request_ids of its agents' turns
+    follow from the workflow_id, so that whatever is sent again is replayed and never computed twice.
     """
 
     @staticmethod

@@ -29,8 +29,8 @@ GRPC_VERSION: str
 class WorkflowServiceStub:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
-    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run's workflow_id follows from the caller's namespace and the request_id, and the request_ids of its agents' turns
+    follow from the workflow_id, so that whatever is sent again is replayed and never computed twice.
     """
 
     @_typing.overload
@@ -38,23 +38,24 @@ class WorkflowServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkflowServiceAsyncStub: ...
     RunWorkflow: _grpc.UnaryStreamMultiCallable[_workflow_pb2.RunWorkflowRequest, _workflow_pb2.RunWorkflowResponse]
-    """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-    goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
-    was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-    violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
-    the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
+    """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. The run
+    continues if the client leaves. A retry with the same request_id joins the existing run, or resumes it if it was
+    interrupted; with another definition or other variables it is INVALID_ARGUMENT. An invalid definition is
+    INVALID_ARGUMENT, too, before anything has begun; each violation names line, column and field. RESOURCE_EXHAUSTED
+    with RetryInfo if too many of the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn
+    is fsynced.
     """
     CheckWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.CheckWorkflowRequest, _workflow_pb2.CheckWorkflowResponse]
-    """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
-    nothing and asks no worker: whether the models exist is found out by a run.
+    """CheckWorkflow returns the mistakes for which RunWorkflow would refuse a definition. It starts nothing and asks
+    no worker: only a run finds out whether the models exist.
     """
     GetWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
     ListWorkflows: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.ListWorkflowsRequest, _workflow_pb2.ListWorkflowsResponse]
     """ListWorkflows pages through the runs of a namespace, newest first, without their agents."""
     CancelWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.CancelWorkflowRequest, _workflow_pb2.CancelWorkflowResponse]
-    """CancelWorkflow ends a run after the turns that are running are dropped; what is committed stays. Idempotent: a run
-    that has ended stays as it ended.
+    """CancelWorkflow drops the running turns and ends the run; what is committed stays. Idempotent: a run that has ended
+    does not change.
     """
     DeleteWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.DeleteWorkflowRequest, _workflow_pb2.DeleteWorkflowResponse]
     """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
@@ -65,29 +66,30 @@ class WorkflowServiceStub:
 class WorkflowServiceAsyncStub(WorkflowServiceStub):
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
-    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run's workflow_id follows from the caller's namespace and the request_id, and the request_ids of its agents' turns
+    follow from the workflow_id, so that whatever is sent again is replayed and never computed twice.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RunWorkflow: _aio.UnaryStreamMultiCallable[_workflow_pb2.RunWorkflowRequest, _workflow_pb2.RunWorkflowResponse]  # type: ignore[assignment]
-    """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-    goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
-    was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-    violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
-    the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
+    """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. The run
+    continues if the client leaves. A retry with the same request_id joins the existing run, or resumes it if it was
+    interrupted; with another definition or other variables it is INVALID_ARGUMENT. An invalid definition is
+    INVALID_ARGUMENT, too, before anything has begun; each violation names line, column and field. RESOURCE_EXHAUSTED
+    with RetryInfo if too many of the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn
+    is fsynced.
     """
     CheckWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.CheckWorkflowRequest, _workflow_pb2.CheckWorkflowResponse]  # type: ignore[assignment]
-    """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
-    nothing and asks no worker: whether the models exist is found out by a run.
+    """CheckWorkflow returns the mistakes for which RunWorkflow would refuse a definition. It starts nothing and asks
+    no worker: only a run finds out whether the models exist.
     """
     GetWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]  # type: ignore[assignment]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
     ListWorkflows: _aio.UnaryUnaryMultiCallable[_workflow_pb2.ListWorkflowsRequest, _workflow_pb2.ListWorkflowsResponse]  # type: ignore[assignment]
     """ListWorkflows pages through the runs of a namespace, newest first, without their agents."""
     CancelWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.CancelWorkflowRequest, _workflow_pb2.CancelWorkflowResponse]  # type: ignore[assignment]
-    """CancelWorkflow ends a run after the turns that are running are dropped; what is committed stays. Idempotent: a run
-    that has ended stays as it ended.
+    """CancelWorkflow drops the running turns and ends the run; what is committed stays. Idempotent: a run that has ended
+    does not change.
     """
     DeleteWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.DeleteWorkflowRequest, _workflow_pb2.DeleteWorkflowResponse]  # type: ignore[assignment]
     """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
@@ -97,8 +99,8 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
 class WorkflowServiceServicer:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
-    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run's workflow_id follows from the caller's namespace and the request_id, and the request_ids of its agents' turns
+    follow from the workflow_id, so that whatever is sent again is replayed and never computed twice.
     """
 
     def RunWorkflow(
@@ -106,11 +108,12 @@ class WorkflowServiceServicer:
         request: _workflow_pb2.RunWorkflowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_workflow_pb2.RunWorkflowResponse], _abc.AsyncIterator[_workflow_pb2.RunWorkflowResponse]]:
-        """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-        goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
-        was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-        violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
-        the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
+        """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. The run
+        continues if the client leaves. A retry with the same request_id joins the existing run, or resumes it if it was
+        interrupted; with another definition or other variables it is INVALID_ARGUMENT. An invalid definition is
+        INVALID_ARGUMENT, too, before anything has begun; each violation names line, column and field. RESOURCE_EXHAUSTED
+        with RetryInfo if too many of the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn
+        is fsynced.
         """
 
     def CheckWorkflow(
@@ -118,8 +121,8 @@ class WorkflowServiceServicer:
         request: _workflow_pb2.CheckWorkflowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflow_pb2.CheckWorkflowResponse, _abc.Awaitable[_workflow_pb2.CheckWorkflowResponse]]:
-        """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
-        nothing and asks no worker: whether the models exist is found out by a run.
+        """CheckWorkflow returns the mistakes for which RunWorkflow would refuse a definition. It starts nothing and asks
+        no worker: only a run finds out whether the models exist.
         """
 
     def GetWorkflow(
@@ -141,8 +144,8 @@ class WorkflowServiceServicer:
         request: _workflow_pb2.CancelWorkflowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflow_pb2.CancelWorkflowResponse, _abc.Awaitable[_workflow_pb2.CancelWorkflowResponse]]:
-        """CancelWorkflow ends a run after the turns that are running are dropped; what is committed stays. Idempotent: a run
-        that has ended stays as it ended.
+        """CancelWorkflow drops the running turns and ends the run; what is committed stays. Idempotent: a run that has ended
+        does not change.
         """
 
     def DeleteWorkflow(

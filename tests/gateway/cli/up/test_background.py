@@ -19,7 +19,7 @@ import trustme
 from agentmem import layout
 from agentmem.console import console
 from agentmem.process.sockets import listens
-from gateway.cli.up.background import _told
+from gateway.cli.up.background import _log_tail
 from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import MOST_BYTES, prepared
 from inference_service.models.sources import registry
@@ -169,7 +169,7 @@ def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:
     log = tmp_path / "up.log"
     log.write_text("loading [/models/a] [bold]\n")
     with console(stderr=True).status("") as waiting:
-        assert _told(waiting.update, log, 0)() == "loading [/models/a] [bold]"
+        assert _log_tail(waiting.update, log, 0)() == "loading [/models/a] [bold]"
 
 
 async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
