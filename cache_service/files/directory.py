@@ -14,6 +14,7 @@ No name here comes from a caller's text.
 import math
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,7 @@ class DataDirectory:
         """Create what is missing, and close what is open to others. Call it after `acquire`."""
         for folder in (self.root, self.staging, *(self.root / name for name in FOLDERS.values())):
             _make_private(folder)
+        shutil.rmtree(self.root / "quarantine", ignore_errors=True)  # of before 0.2, with files of deleted agents
 
     def release(self) -> None:
         """May be called twice."""

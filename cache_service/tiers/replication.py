@@ -37,6 +37,7 @@ from cache_service.tiers.objects import Object
 from cache_service.tiers.remote.contract import (
     ObjectDamaged,
     ObjectMissing,
+    ObjectName,
     RemoteError,
     RemoteRefused,
     RemoteUnavailable,
@@ -50,7 +51,10 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE_OF_A_NODE = 10.0
 _IDLE_SECONDS = 60.0
+_FIRST_CLAIM_SECONDS = 5.0
+"""That a start waits for the object store; in a cluster its lease goes on meanwhile."""
 _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500
@@ -125,6 +129,8 @@ class Replicator:
         self._later: dict[FileName, None] = {}
         """Tails, which the next turn replaces, and what has failed."""
         self._busy: dict[FileName, None] = {}
+        self._unsettled: set[ObjectName] = set()
+        """Uploads that began, and whose end the ledger does not know: their rows may be gone."""
         self._doing = Operation.CLAIM
         self._wake = threading.Event()
         self._hurry = threading.Event()
@@ -143,10 +149,16 @@ class Replicator:
         held = self._rows.read_blocking(holding.holders_of_all)
         uids = sorted({uid for uid, _, _ in held})
         self.add(name for *_, name in held - self._database.read_blocking(object_references.referred, uids))
+        claim = self._uploaders.submit(self._claim)
         try:
-            self._claim()
+            claim.result(_FIRST_CLAIM_SECONDS)
         except RemoteUnavailable as error:
             self._failed(error)
+        except RemoteRefused:
+            self._uploaders.shutdown()
+            raise
+        except TimeoutError:  # the thread claims it later
+            pass
         self._blocks.on_held = self.add
         self._database.after_commit.append(self._wake.set)
         self._nodes.after_beat(self._wake.set)
@@ -188,7 +200,8 @@ class Replicator:
             except Exception as error:  # noqa: BLE001 - whatever it is, the next round tries again
                 self._failed(error)
                 self._hurry.wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                # Other nodes' deletions wait for what this one releases.
+                pause = min(2 * pause, _LONGEST_PAUSE_OF_A_NODE if self._nodes.name else LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
             if not more:
@@ -199,6 +212,9 @@ class Replicator:
         name, deleted = self._nodes.name, False
         if name and self._database.read_blocking(objects.any_held_back, name):  # also while no object can be reached
             self._database.write_blocking(objects.release, name)
+        if self._unsettled:
+            self._database.write_blocking(objects.disown, self._unsettled)
+            self._unsettled.clear()
         if not self.is_ready:
             self._claim()
         if self._nodes.sweeps:
@@ -237,8 +253,7 @@ class Replicator:
 
     def _compare(self) -> None:
         """Compare what is there with what rows say, if the place is still ours."""
-        if self._compared is not None:
-            self._claim()
+        self._claim()
         self._doing = Operation.LIST
         present = self._database.read_blocking(objects.present)
         missing, names, disowned = set(present), self._tier.names(), 0
@@ -289,6 +304,7 @@ class Replicator:
             objects.begin_uploads, chosen.items(), self._nodes.name, self._nodes.others()
         )
         over |= {file.name for file in chosen} - {each.file.name for each in begun.uploads} - {*begun.others}
+        self._unsettled.update(each.name for each in begun.uploads)
         results = dict(zip(begun.uploads, self._uploaders.map(self._put, begun.uploads), strict=True))
         done = [each for each, result in results.items() if result is True]
         failures = [result for result in results.values() if isinstance(result, RemoteError | OSError)]
@@ -302,6 +318,7 @@ class Replicator:
             {each.name: holders.get(each.file, []) for each in done},
             [each.name for each in begun.uploads],
         )
+        self._unsettled.clear()
         if useless := over - {each.file.name for each in done}:
             self._database.write_blocking(objects.give_up, useless, self._nodes.name)
         with self._lock:

@@ -23,6 +23,7 @@ _OWN = frozenset(
     {
         *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
         *("blocks", "windows", "staging"),
+        "quarantine",  # of before 0.2; each start deletes it
         *("lost+found", ".DS_Store"),  # made by file systems and macOS
     }
 )

@@ -19,6 +19,7 @@ another one there refuses to start. A copied data directory has the same id: do 
 
 import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -111,6 +112,9 @@ def owner_of(data: bytes) -> str:
     return str(owner)
 
 
+_IDENTITIES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+
+
 def _from_files() -> "Boto3CredentialProvider | None":
     """Return what reads AWS's profiles and logins, if boto3 is installed and finds an identity. Raises RemoteRefused.
 
@@ -120,6 +124,9 @@ def _from_files() -> "Boto3CredentialProvider | None":
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
+        in_files = "AWS_PROFILE" in os.environ or (Path.home() / ".aws" / "credentials").exists()
+        if in_files and not any(name in os.environ for name in _IDENTITIES):
+            raise RemoteRefused("keys in ~/.aws are read by boto3: pip install 'agentmem[aws]'") from None
         return None
     try:
         return Boto3CredentialProvider()
@@ -169,29 +176,38 @@ class S3Tier:
 
         Of two that claim an empty place at once one succeeds.
         """
-        try:
-            if may_create:
+        found = self._owner()
+        if found is None and may_create:
+            try:
                 with self._errors("manifest"):
                     obstore.put(self._store, MANIFEST, manifest(owner), mode="create")
+            except AlreadyExistsError:
+                found = self._owner()
+            else:
                 return
-        except AlreadyExistsError:
-            pass
-        try:
-            with self._errors("manifest"):
-                found = owner_of(bytes(obstore.get(self._store, MANIFEST).bytes()))
-        except ObjectMissing:
+        if found is None:
             raise NotOwner(
                 f"{self.location}: it has no manifest.json; if objects of this data directory are elsewhere,"
                 " name that place as --remote, or copy all of it to this one, or give its objects up with"
                 " `agentmem store abandon-remote` and delete them there"
-            ) from None
-        except NotOwner as error:
-            raise NotOwner(f"{self.location}: {error}") from error
+            )
         if found != owner:
             raise NotOwner(
                 f"{self.location}: it belongs to the store of another data directory; choose another prefix, or,"
                 " if that one is gone for good, delete manifest.json there, and its objects become this store's"
             )
+
+    def _owner(self) -> str | None:
+        """Return whose the place is; None without a manifest. It is read before it is written: a server may ignore that
+        a PUT is to create.
+        """
+        try:
+            with self._errors("manifest"):
+                return owner_of(bytes(obstore.get(self._store, MANIFEST).bytes()))
+        except ObjectMissing:
+            return None
+        except NotOwner as error:
+            raise NotOwner(f"{self.location}: {error}") from error
 
     def put(self, name: ObjectName, path: Path) -> None:
         """Upload a published file, if the object isn't there. When this returns it is there, whole.
