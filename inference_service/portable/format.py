@@ -60,9 +60,12 @@ class Manifest:
         return cls(key, head.kv_fingerprint, ledger, policy, *named)
 
     def to_proto(self) -> pb.PortableHead:
+        ledger = self.ledger.to_proto()
+        for version, turn in enumerate(ledger.turns, 1):
+            turn.version = version  # as an import numbers them, so that a second export is the same file
         return pb.PortableHead(
             key=self.key.to_proto(),
-            ledger=self.ledger.to_proto(),
+            ledger=ledger,
             context_policy=self.context_policy,
             kv_fingerprint=self.fingerprint,
             model_fingerprint=self.model_fingerprint,
