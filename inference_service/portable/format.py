@@ -62,7 +62,7 @@ class Manifest:
     def to_proto(self) -> pb.PortableHead:
         ledger = self.ledger.to_proto()
         for version, turn in enumerate(ledger.turns, 1):
-            turn.version = version  # as an import numbers them, so that a second export is the same file
+            turn.version = turn.version and version  # as an import numbers them: a second export is the same file
         return pb.PortableHead(
             key=self.key.to_proto(),
             ledger=ledger,
