@@ -101,7 +101,7 @@ def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
 
 def _shared(settings: StoreSettings, directory: DataDirectory) -> LedgerHome:
     """Return the ledgers of the cluster that settings name. Raises SettingsError."""
-    if find_spec(_CLUSTER) is None:
+    if (spec := find_spec(_CLUSTER)) is None or spec.origin is None:
         raise SettingsError("cluster: this installation has no clusters")
     home: LedgerHome = import_module(f"{_CLUSTER}.attach").attach(settings, directory)
     return home

@@ -18,6 +18,7 @@ from agentmem.process.exposition import MetricsServer
 from agentmem.process.logs import event
 from agentmem.process.server import GrpcServer
 from agentmem.process.service import ServiceManager
+from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import Address, AddressError, parse_address
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2
 from gateway.edge.admission import Admission
@@ -52,6 +53,8 @@ class Gateway:
         self.parts = parts = Parts(settings, self._worker_serves, self._judge)
         for ring in of_rings("attach"):
             ring.attach(parts)
+        if settings.node and parts.cluster is None:
+            raise SettingsError("node: this installation has no clusters")
         self.metrics, self._peers = parts.metrics, parts.peers
         self._admission = Admission()
         self._worker_is_serving = self._said_serving = False

@@ -13,5 +13,6 @@ RINGS: Final = ("gateway.cluster", "gateway.workflows")
 def of_rings(name: str) -> Iterator[ModuleType]:
     """Import the module `name` of each ring that is installed."""
     for ring in RINGS:
-        if find_spec(ring) is not None:
+        spec = find_spec(ring)
+        if spec is not None and spec.origin is not None:  # not what a deleted package has left
             yield import_module(f"{ring}.{name}")

@@ -54,7 +54,7 @@ LONGEST_PAUSE = 60.0
 _LONGEST_PAUSE_OF_A_NODE = 10.0
 _IDLE_SECONDS = 60.0
 _FIRST_CLAIM_SECONDS = 5.0
-"""That a start waits for the object store; in a cluster its lease goes on meanwhile."""
+"""A start waits so long for the object store: in a cluster its lease goes on."""
 _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500

@@ -76,12 +76,12 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
 
 def _chosen(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
     """Return what calls are held to, as `held_calls` does."""
-    choice = asked.tool_choice
+    choice, tools = asked.tool_choice, offered(asked)
     if isinstance(choice, schema.NoTool):
         return None
     names = [choice.name] if isinstance(choice, schema.OneTool) else []
     return held_calls(
-        offered(asked),
+        tools,
         required=choice is not None and choice.type != "auto",
         names=names,
         single=bool(names) or bool(choice and choice.disable_parallel_tool_use),

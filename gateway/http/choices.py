@@ -72,5 +72,6 @@ async def _merged(worker: Worker, turns: Sequence[tuple[int, inference_pb2.Gener
         if said is not None:
             raise said
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        while not running.done():  # a failed group takes one cancellation for its own, and would wait for room
+            running.cancel()
+            await asyncio.wait({running}, timeout=0.1)

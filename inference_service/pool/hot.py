@@ -81,7 +81,7 @@ class HotAgents:
         if state.version.uid == version.uid:
             self.leave(key, self._states.pop(key).table, listed=True)
         else:
-            self.drop(key)
+            self.forget(key)  # a deleted agent's, by another node
         return None
 
     def take(self, key: AgentKey) -> HotState | None:

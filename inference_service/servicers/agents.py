@@ -208,7 +208,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     def _complete(self, agent: pb.Agent) -> None:
         if (model := self.models.loaded(agent.key.model_id)) is not None:
-            if AgentKey.from_proto(agent.key) in model.memory.hot:
+            state = model.memory.hot.get(AgentKey.from_proto(agent.key))
+            if state is not None and state.version == Version.from_proto(agent.version):
                 agent.tier = types_pb2.TIER_HOT
             agent.context_remaining = max(0, model.context_length - agent.tokens)
 

@@ -38,6 +38,8 @@ MAX_NODES: Final = 20_000
 _TOO_LONG: Final = "must not be longer than 1 MiB, aliases expanded"
 _TOO_MANY: Final = f"must not have more than {MAX_NODES} values, aliases expanded"
 _TOO_DEEP: Final = f"must not be nested deeper than {MAX_DEPTH}, aliases expanded"
+_DIRECTIVE: Final = re.compile("^%", re.MULTILINE)
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _TAG: Final = "tag:yaml.org,2002:"
 _CORE: Final = {
     "null": re.compile(r"~|null|Null|NULL|"),
@@ -98,7 +100,7 @@ def load(text: str, variables: Mapping[str, str]) -> Definition:
         definition = Definition.model_validate(source.data)
     except ValidationError as error:
         raise MalformedDefinition(
-            [source.diagnostic(_of_schema(one)) for one in complaints(error, source.data)]
+            [source.diagnostic(_of_schema(one)) for one in islice(complaints(error, source.data), _MAX_PROBLEMS)]
         ) from None
     mistakes = list(_of_run(variables, definition.variables, source))
     found = list(islice(variable_problems(definition.variables), _MAX_PROBLEMS))
@@ -175,6 +177,9 @@ def read(text: str) -> Source:
     """Return `text` as data, at a cost within the limits, whatever the text is. Raise MalformedDefinition."""
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise _malformed("must not be longer than 1 MiB", 1, 1)
+    if directive := _DIRECTIVE.search(text):
+        line = text.count("\n", 0, directive.start()) + 1
+        raise _malformed("is YAML 1.2 without directives: no line may begin with %", line, 1)
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH + 1  # it counts scalars, too
     yaml.Composer, yaml.Resolver = _Composer, _CoreSchema
@@ -240,7 +245,11 @@ def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
     """Return the size; nodes that share a value, as an alias and its anchor do, are counted once in `known`. Raise
     MalformedDefinition at the innermost node that passes a limit.
     """
+    if not _has_core_tag(node):
+        raise _malformed("has a tag (!) that is not supported, or does not fit; leave it out", *_place(node.start_mark))
     if isinstance(node, ScalarNode):
+        if _CONTROL.search(node.value):
+            raise _malformed("must not have control characters, save tabs and line feeds", *_place(node.start_mark))
         return _Size(1, len(node.value), 0)
     if (size := known.get(id(node.value))) is None:
         inner = chain.from_iterable(node.value) if isinstance(node, MappingNode) else node.value
@@ -255,6 +264,15 @@ def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
         if passed:
             raise _malformed(problem, *_place(node.start_mark))
     return size
+
+
+def _has_core_tag(node: Node) -> bool:
+    """Other tags would make dates, sets or merged mappings, or fail in the constructor."""
+    tag = (node.tag or "").removeprefix(_TAG)
+    if not isinstance(node, ScalarNode):
+        return bool(tag == ("map" if isinstance(node, MappingNode) else "seq"))
+    fits = [_CORE[name] for name in ((tag, "int") if tag == "float" else (tag,)) if name in _CORE]
+    return tag == "str" or any(looks.fullmatch(node.value) for looks in fits)
 
 
 def _malformed(problem: str, line: int, column: int) -> MalformedDefinition:

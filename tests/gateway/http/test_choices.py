@@ -102,3 +102,26 @@ async def test_who_leaves_while_choices_are_awaited_leaves_nothing_behind(worker
     left = asyncio.all_tasks() - before
     assert not [task for task in left if "Queue" in repr(task)], left
     await eventually(lambda: worker.running == 0)
+
+
+@pytest.mark.parametrize("ticks", range(6))
+async def test_leaving_ends_while_a_failed_choice_waits_for_room(
+    ticks: int, worker: ByPrompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = asyncio.Event()
+
+    async def turn_on(_: Any, request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
+        if request.prompt == "fails":
+            await fails.wait()
+            raise errors.Unavailable("the engine died")
+        while True:
+            yield delta(request.prompt)
+
+    monkeypatch.setattr("gateway.http.choices.turn_on", turn_on)
+    events = each_choice(worker, [turn("talks"), turn("fails")])
+    await anext(events)
+    await asyncio.sleep(0)  # the queue is full
+    fails.set()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(events.aclose(), 5)
