@@ -1,7 +1,7 @@
 """Which files of KV stay on the disk, and for how long.
 
-`blocks` publishes, adopts and deletes files. `warm_rows` changes their rows after the ledger has changed.
-`warm` keeps the disk within its `limits` and namespaces within their `quotas`, which count ledgers, too; `eviction`
-chooses whose KV goes. `streams` moves files between nodes. `remote` is the object store,
-`objects` its rows, `replication` uploads and deletes until it is as these say, and `retrieval` brings files back.
+`blocks` publishes, adopts and deletes files; `warm_rows` changes their rows after the ledger. `warm` keeps the disk
+within its `limits` and namespaces within their `quotas`; `eviction` chooses whose KV goes. `streams` moves files
+between nodes. `remote` is the object store, `objects` its rows, `replication` uploads and deletes, `retrieval` brings
+files back.
 """

@@ -1,8 +1,7 @@
 """Files and their rows, moved together.
 
-All that touches files with a row runs on one thread, one call after the other and never cut short by a caller that
-goes away. A file gets its row last and loses it first, so that a reader never sees a row without a whole file; a crash
-in between leaves a file without a row, which `reconcile` deletes at the next start.
+Files with a row are touched on one thread, one call after the other, whether or not its caller goes away. A file gets
+its row last and loses it first: a crash in between leaves a file without a row, which `reconcile` deletes.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ _P = ParamSpec("_P")
 def _on_thread_of_files(
     method: Callable[Concatenate["BlockStore", _P], _T],
 ) -> "Callable[Concatenate[BlockStore, _P], Future[_T]]":
-    """Queue a call for the thread of files; what it returns or raises is the Future's. From any thread."""
+    """Queue a call for the thread of files; its result or error is the Future's. From any thread."""
 
     @wraps(method)
     def submit(self: "BlockStore", /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
@@ -72,7 +71,7 @@ class BlockStore:
 
     def __post_init__(self) -> None:
         self.is_behind = False
-        """Files could not follow the ledger when they should have."""
+        """Files could not follow the ledger."""
         self._has_failed = False
         """The last erasure could not be finished."""
         self.on_held: Callable[[Iterable[FileName]], None] = lambda _: None
@@ -80,10 +79,7 @@ class BlockStore:
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
-        """Empty staging/, delete files without a row and rows without a file.
-
-        Blocks; call before serving.
-        """
+        """Empty staging/, delete files without a row and rows without a file. Blocks; call before serving."""
         self._rows.reconcile()
         swept = self._directory.sweep_staging()
         found = set(self._directory.published())
@@ -97,9 +93,9 @@ class BlockStore:
 
     @_on_thread_of_files
     def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
-        """Paths to write those of `names` to that don't exist. Creates nothing.
+        """Return paths for those of `names` that don't exist. Creates nothing.
 
-        Raises ResourceExhausted if some don't, and there is no room for them even when who is idle has left.
+        Raises ResourceExhausted if there is no room for them even without idle agents.
         """
         self._follow()  # what is gone is not found
         asked = list(dict.fromkeys(names))
@@ -117,10 +113,9 @@ class BlockStore:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
         Without references the agent gets those of the files, and loses none.
 
-        Files of an agent that was deleted meanwhile are dropped: its KV must not come back. Raises InvalidArgument for
-        a path outside staging/, before anything is done; DataLoss that names the files that failed verification (they
-        are deleted), after the others were published; ResourceExhausted if the disk, the warm tier or the namespace's
-        quota is full, all files deleted. When it returns, the warm tier and the namespace are within their limits.
+        Files of an agent that was deleted meanwhile are dropped. Raises InvalidArgument for a path outside staging/,
+        before anything is done; DataLoss that names the (deleted) files that failed verification, after the others were
+        published; ResourceExhausted if the disk, the warm tier or the quota is full, all files deleted.
         """
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
@@ -164,7 +159,7 @@ class BlockStore:
 
     @_on_thread_of_files
     def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
-        """Delete a file that is damaged, if it still has this digest; or only drop its row."""
+        """Delete a damaged file, if it still has this digest; or only drop its row."""
         is_there = self._directory.has(name)
         found = self._rows.write(references.drop_damaged, namespace, name, digest if is_there else None)
         if found is None or not is_there:
@@ -178,7 +173,7 @@ class BlockStore:
     def adopt(self, each: Object, staged: Path) -> FileRow | None:
         """Publish a file that came back from the object store; None if no state has a use for it any more.
 
-        Raises BlockFileError if its header is not what it should be, ResourceExhausted if the disk is full.
+        Raises BlockFileError for another header, ResourceExhausted if the disk is full.
         """
         namespace, name = each.file.key.namespace, each.file.name
         if present := self._found(namespace, name):
@@ -202,27 +197,29 @@ class BlockStore:
 
     @_on_thread_of_files
     def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
-        """Drop an agent's KV, with `objects` also in the object store; the bytes freed of the disk. Raises NotFound."""
+        """Drop an agent's KV, with `objects` also in the object store; return the bytes freed of the disk. Raises
+        NotFound.
+        """
         return self._warm.evict_agent(key, objects=objects).freed_bytes
 
     @_on_thread_of_files
     def make_room(self, namespace: str) -> None:
-        """Let KV of a namespace go that takes more than its quota; the upkeep does it if this fails."""
+        """Evict KV of a namespace beyond its quota; the upkeep does it if this fails."""
         self._warm.make_room(namespace)
 
     @_on_thread_of_files
     def follow(self) -> None:
-        """Do to files what the ledger has said of states; where this fails, the next call or the upkeep does it."""
+        """Follow the ledger's changes of states; where this fails, the next call or the upkeep does it."""
         self._follow()
 
     @_on_thread_of_files
     def follow_anew(self) -> None:
-        """Follow the ledger, of which something may have been missed: see WarmRows.reconcile."""
+        """Follow the ledger again, of which something may have been missed: see WarmRows.reconcile."""
         self._rows.reconcile(anew=True)
 
     @property
     def is_erasing(self) -> bool:
-        """Return whether an erasure has failed, and bytes of what it erased may still be on the disk."""
+        """Return whether an erasure has failed, and its bytes may still be on the disk."""
         return self._has_failed and self._owes_scrub
 
     @property
@@ -232,7 +229,7 @@ class BlockStore:
     async def erase(self, work: Query[Connection, _P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Run `work` as a transaction that erases; then nothing of it stays on the disk.
 
-        Raises what Database.scrub raises, and Internal where files stay: repeat it; NotFound only if none has failed.
+        Raises as Database.scrub, and Internal where files stay: repeat it; NotFound only if none has failed.
         """
         unfinished, missing = self.is_erasing, None
         try:
@@ -245,13 +242,13 @@ class BlockStore:
             raise missing
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
-        """Erase an agent's rows and the files that only it used; what this call erased. Raises as `erase`."""
+        """Erase an agent's rows and the files that only it used; return what this call erased. Raises as `erase`."""
         deleted = await asyncio.wrap_future(self._delete_agent(key))
         await self._finish_erasure()  # Also where there is none: a turn that was not committed may have left files.
         return deleted
 
     async def upkeep(self, now: int) -> None:
-        """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
+        """End what is over at `now`, and keep the limits where the disk changed."""
         await asyncio.wrap_future(self._keep_limits(now))
         if self._database.scrub_owed:
             await asyncio.wrap_future(self._database.scrub(patient=False))
@@ -259,14 +256,13 @@ class BlockStore:
             await self._rows.scrub(patient=False)
 
     def close(self) -> None:
-        """Wait for what is running."""
         self._thread.shutdown()
 
     @_on_thread_of_files
     def _delete_agent(self, key: AgentKey) -> Dropped:
         count = self._database.erase(lambda _: True, _erase, key).result()
         dropped = Dropped()
-        with suppress(AgentmemError, sqlite3.Error):  # It is tried again to finish the erasure, and raises there.
+        with suppress(AgentmemError, sqlite3.Error):  # The erasure is tried again, and raises there.
             dropped = self._rows.follow(erase=True)
         return replace(dropped, agents=count)
 
@@ -305,7 +301,7 @@ class BlockStore:
             event(log, "files follow the ledger later", logging.WARNING, error=str(error))
 
     def _enforce_limits(self, publication: Publication, names: Sequence[FileName]) -> None:
-        """Make room for files that were published, or withdraw them and raise why there is none."""
+        """Make room for published files, or withdraw them and raise why there is none."""
         namespace, uid = publication.key.namespace, publication.version.uid
         try:
             within_limits = self._warm.enforce(uid, namespace)
@@ -338,11 +334,10 @@ class BlockStore:
         placed: Mapping[FileName, FileRow],
         now: int,
     ) -> tuple[list[FileName], set[FileName]] | None:
-        """Make files visible and their agent's; the files that are nobody's now, and those that it did not hold before.
-        None if the agent is gone.
+        """Make files visible and their agent's; return the files that are nobody's now, and those that it did not hold
+        before. None if the agent is gone.
 
-        The ledger is asked within this transaction of warm.db: of an agent that it erases later, the erasure is
-        followed by a later one.
+        The ledger is asked within this transaction of warm.db: a later erasure is followed by a later one.
         """
         key, version = publication.key, publication.version
         standing = self._database.read_blocking(kv_changes.standing, key, version)
@@ -358,7 +353,7 @@ class BlockStore:
         return gone, placed.keys() | (holding.of(connection, version.uid) - before)
 
     def _let_objects_go(self, publication: Publication) -> None:
-        """Let the agent's state refer to the objects of its present files, and to no others."""
+        """Let the agent's state refer to the objects of its present files only."""
         version, names = publication.version, publication.references
         if names is not None and self._database.read_blocking(object_references.differs, version.uid, names):
             self._database.write_blocking(object_references.publish, version, names)

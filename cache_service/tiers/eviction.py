@@ -1,12 +1,11 @@
-"""Dropping KV to make room: who goes first, by last use and by what agents are given to live.
+"""Dropping KV to make room: who goes first, by last use and by time to live.
 
-Functions of a connection, inside the caller's transaction: to store.db, where they say so, or to warm.db, and then they
-take what the ledger has to say as values. Rows go here, files after the transaction. No ledger is touched: what is
-dropped costs time and nothing else, and the agent is marked, so that a worker can say why it found nothing. Times are
+Functions of a connection, inside the caller's transaction: to warm.db, or to store.db where they say "of the ledger".
+Rows go here, files after the transaction. The agent is marked, so that a worker can say why it found nothing. Times are
 nanoseconds.
 
-When agents and files were last used is kept in memory and written with the next transaction, so that reads cost no
-fsync. A crash or a failed commit loses the notes since the last commit: eviction may then misjudge by one turn.
+Last uses are kept in memory and written with the next transaction, so that reads cost no fsync; a crash loses those
+since the last commit.
 """
 
 import sqlite3
@@ -27,8 +26,8 @@ from cache_service.ledger import agents, object_references
 def idle_order(
     connection: Connection, uids: Sequence[str], protected: str | None, namespace: str | None = None
 ) -> dict[AgentKey, str]:
-    """Those of `uids` that are not pinned (and of the namespace, if one is given), but for `protected`; who was used
-    longest ago in front. Of the ledger.
+    """Return those of `uids` that are not pinned (of the namespace, if one is given), but for `protected`; the longest
+    unused first. Of the ledger.
     """
     within, values = _within(namespace)
     rows: list[tuple[int, str, AgentKey]] = []
@@ -70,14 +69,16 @@ def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str) -> Drop
 
 
 def pinned(connection: Connection, protected: str | None = None, namespace: str | None = None) -> set[str]:
-    """The uids of pinned agents (of the namespace, if one is given), and `protected`. Of the ledger."""
+    """Return the uids of pinned agents (of the namespace, if one is given), and `protected`. Of the ledger."""
     within, values = _within(namespace)
     rows = connection.execute(f"SELECT uid FROM agents WHERE {within} AND pinned != 0", values)
     return {str(uid) for (uid,) in rows} | ({protected} if protected else set())
 
 
 def last_used(connection: Connection, hints: TurnHints, namespace: str | None = None) -> str | None:
-    """The agent that was used last (of the namespace, if given); None if it will not speak again. Of the ledger."""
+    """Return the agent that was used last (of the namespace, if given); None if it will not speak again. Of the
+    ledger.
+    """
     within, values = _within(namespace)
     row = connection.execute(
         f"SELECT namespace, agent_id, model_id, uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
@@ -103,13 +104,13 @@ def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:
 
 
 def any_limited(connection: Connection) -> bool:
-    """Whether any agent has a time to end at. Of the ledger."""
+    """Return whether any agent has a time to end at. Of the ledger."""
     row = connection.execute("SELECT 1 FROM agents WHERE ttl IS NOT NULL OR delete_after IS NOT NULL LIMIT 1")
     return row.fetchone() is not None
 
 
 class Expired(NamedTuple):
-    """How many agents were erased; of those asked for whose TTL is over, namespaces by uid; who let go of objects."""
+    """How many agents were erased; agents whose TTL is over, namespaces by uid; and who let go of objects."""
 
     erased: int
     idle: dict[str, str]
@@ -117,14 +118,13 @@ class Expired(NamedTuple):
 
 
 def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
-    """End what is over: erase agents, and let objects go of those whose TTL is over. Of the ledger.
+    """Erase agents whose time is over, and let objects go of those whose TTL is over. Of the ledger.
 
-    `uids` are asked for: those that have files here. A pin keeps KV from those who need room, not from the agent's own
-    TTL.
+    `uids` are those with files here. A pin does not keep KV from the agent's own TTL.
     """
     erased = 0
     over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ? ORDER BY uid"
-    # Locked by that condition, which is looked at again where another node holds one: its turn keeps the agent.
+    # The condition is looked at again where another node holds the lock: its turn keeps the agent.
     for key in connection.execute(f"{over}{differences(connection).for_change}", (now,)).fetchall():
         erased += agents.delete(connection, AgentKey(*key))
     idle = dict[str, str]()
@@ -148,14 +148,13 @@ class LastUse:
         self._files: dict[FileName, int] = {}
 
     def note(self, uid: str, names: Iterable[FileName], now: int) -> None:
-        """An agent (or "", for none) and files were used at `now`, nanoseconds since 1970."""
+        """Note that an agent (or "", for none) and files were used at `now`, nanoseconds since 1970."""
         with self._lock:
             if uid:
                 self._agents[uid] = now
             self._files.update((name, now) for name in names)
 
     def any_agents(self) -> bool:
-        """Whether there is a note of an agent."""
         return bool(self._agents)
 
     def flush_agents(self, connection: Connection) -> None:
@@ -174,7 +173,6 @@ class LastUse:
             self._agents = {uid: used for uid, used in self._agents.items() if written.get(uid) != used}
 
     def flush_files(self, connection: sqlite3.Connection) -> None:
-        """Write the notes of files to warm.db, and forget them."""
         with self._lock:
             files, self._files = self._files, {}
         connection.executemany(

@@ -1,7 +1,7 @@
 """Rows of objects in the ledger: which files have a copy in the object store, which must go, and whose the place is.
 
-Functions of a connection, inside the caller's transaction. By triggers an object that nobody has a use for is put among
-the deletions, whatever dropped the last reference. An object's row is written before its upload begins.
+Functions of a connection, inside the caller's transaction. Triggers put an object without a use among the deletions. An
+object's row is written before its upload begins.
 """
 
 import secrets
@@ -25,12 +25,11 @@ class Object(NamedTuple):
 
     @property
     def name(self) -> ObjectName:
-        """Its name in the object store."""
         return ObjectName(*self.file.name, self.file.digest, self.generation)
 
 
 def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
-    """Those of the named files that have a copy in the object store."""
+    """Return copies of the named files."""
     statement = (
         f"SELECT generation, {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present = 1"
     )
@@ -39,7 +38,7 @@ def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> l
 
 
 def exists(connection: Connection, name: ObjectName) -> bool:
-    """Whether there is still a use for an object."""
+    """Return whether there is still a use for an object."""
     return connection.execute(f"SELECT 1 FROM objects WHERE {_THIS} AND present = 1", name).fetchone() is not None
 
 
@@ -48,7 +47,7 @@ _THIS = "kind = ? AND chain_hash = ? AND digest = ? AND generation = ?"
 
 
 class Begun(NamedTuple):
-    """Of the files to upload: those whose upload begins, and those that another node is uploading."""
+    """The files whose upload begins, and those that another node is uploading."""
 
     uploads: list[Object]
     others: list[FileName]
@@ -94,9 +93,9 @@ def begin_uploads(
 def end_uploads(
     connection: Connection, done: Mapping[ObjectName, list[tuple[str, int]]], tried: Iterable[ObjectName] = ()
 ) -> None:
-    """The `done` are there, used by these states (uid, snapshot), too; those that were `tried` may be.
+    """Note that the `done` are there, used by these states (uid, snapshot), too; those that were `tried` may be.
 
-    Rows may have gone meanwhile, and their deletions too, by a node that took this one for gone.
+    Another node may have dropped rows and deletions meanwhile, taking this one for gone.
     """
     for name, holders in done.items():
         if connection.execute(f"UPDATE objects SET present = 1 WHERE {_THIS}", name).rowcount:
@@ -105,7 +104,7 @@ def end_uploads(
 
 
 def give_up(connection: Connection, names: Iterable[FileName], uploader: str) -> None:
-    """Upload these no longer. What may be there is deleted."""
+    """Upload these no longer, and delete them where they may be."""
     connection.executemany(
         "DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND present = 0 AND uploader = ?",
         [(*name, uploader) for name in names],
@@ -113,17 +112,17 @@ def give_up(connection: Connection, names: Iterable[FileName], uploader: str) ->
 
 
 def present(connection: Connection) -> set[ObjectName]:
-    """All objects that are there."""
+    """Return all objects that are there."""
     return set(_named(connection.execute(f"SELECT {_NAME} FROM objects WHERE present = 1")))
 
 
 def forget(connection: Connection, names: Iterable[ObjectName]) -> None:
-    """These are not there, or not what they should be: misses from now on."""
+    """Note that these are missing, or not what they should be."""
     connection.executemany(f"DELETE FROM objects WHERE {_THIS}", names)
 
 
 def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
-    """Let those go that no row knows; how many."""
+    """Delete those that no row knows; return how many."""
     known = f"SELECT 1 FROM objects WHERE {_THIS}"
     unknown = [name for name in dict.fromkeys(names) if connection.execute(known, name).fetchone() is None]
     connection.executemany(
@@ -157,13 +156,13 @@ def deletions(connection: Connection, limit: int, others: Set[str] = frozenset()
 
 
 def end_deletions(connection: Connection, numbers: Iterable[int]) -> bool:
-    """These are gone; whether there is nothing more to delete."""
+    """Note that these are gone; return whether there is nothing more to delete."""
     connection.executemany("DELETE FROM object_deletions WHERE id = ?", [(number,) for number in numbers])
     return connection.execute("SELECT 1 FROM object_deletions LIMIT 1").fetchone() is None
 
 
 def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
-    """The objects of an agent's state and of its snapshots, on all models if model_id is empty."""
+    """Return the objects of an agent's state and of its snapshots, on all models if model_id is empty."""
     rows = connection.execute(
         "SELECT DISTINCT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a"
         " JOIN object_refs AS r ON r.uid = a.uid JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash"
@@ -175,7 +174,7 @@ def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
 
 
 def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]) -> None:
-    """Let this agent's deletion wait for those of these objects that have to go, whoever's turn computed them."""
+    """Lets this agent's deletion wait for those of these objects that have to go, whoever's turn computed them."""
     connection.executemany(
         f"UPDATE object_deletions SET namespace = ?, agent_id = ?, model_id = ? WHERE {_THIS}",
         [(*key, *name) for name in names],
@@ -183,7 +182,7 @@ def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]
 
 
 def waiting(connection: Connection, key: AgentKey) -> int:
-    """How many objects the agent's deletion waits for, on all models if model_id is empty."""
+    """Return how many objects the agent's deletion waits for, on all models if model_id is empty."""
     (count,) = connection.execute(
         "SELECT count(*) FROM object_deletions WHERE namespace = ? AND agent_id = ?"
         " AND (model_id = ? OR model_id = '' OR ? = '')",
@@ -193,7 +192,7 @@ def waiting(connection: Connection, key: AgentKey) -> int:
 
 
 def backlog(connection: Connection) -> tuple[int, int]:
-    """How many deletions there are to do, and the bytes of what is there."""
+    """Return how many deletions there are to do, and the bytes of what is there."""
     deletions, size = connection.execute(
         "SELECT (SELECT count(*) FROM object_deletions),"
         " (SELECT coalesce(sum(size_bytes), 0) FROM objects WHERE present = 1)"
@@ -202,8 +201,8 @@ def backlog(connection: Connection) -> tuple[int, int]:
 
 
 def begin(connection: Connection, location: str, cluster_id: str = "", uploader: str = "") -> tuple[str, bool]:
-    """Return who this directory, or cluster, is at the place, and whether that may be empty: if no object of it can be
-    elsewhere. What a crash has interrupted is given up.
+    """Return who this directory, or cluster, is at the place, and whether that may be empty: no object of it can be
+    elsewhere. Interrupted uploads are given up.
     """
     connection.execute(
         "INSERT INTO remote_place (id, owner, location) VALUES (1, ?, '') ON CONFLICT DO NOTHING",
@@ -215,7 +214,6 @@ def begin(connection: Connection, location: str, cluster_id: str = "", uploader:
 
 
 def confirm(connection: Connection, location: str) -> None:
-    """Note that the place is ours."""
     connection.execute("UPDATE remote_place SET location = ?", (location,))
 
 
@@ -226,7 +224,7 @@ def left_at(connection: Connection) -> str:
 
 
 def abandon(connection: Connection) -> tuple[str, int]:
-    """Give up all objects, wherever they are: the place, and how many there were. Files on the disk are put again."""
+    """Give up all objects; return their place, and how many there were. Files on the disk are put again."""
     location = left_at(connection)
     (count,) = connection.execute("SELECT count(*) FROM objects WHERE present = 1").fetchone()
     for table in ("objects", "object_refs", "object_deletions"):
@@ -236,7 +234,7 @@ def abandon(connection: Connection) -> tuple[str, int]:
 
 
 def any_objects(connection: Connection) -> bool:
-    """Whether there may be objects of this directory anywhere."""
+    """Return whether there may be objects of this directory anywhere."""
     statement = "SELECT EXISTS (SELECT 1 FROM objects) OR EXISTS (SELECT 1 FROM object_deletions)"
     return bool(connection.execute(statement).fetchone()[0])
 

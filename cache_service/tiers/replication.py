@@ -1,15 +1,12 @@
 """Makes the object store agree with the rows: uploads of files that states hold, deletions of objects without use.
 
-One thread decides and writes rows; a few more upload. An upload has its row before it begins. Where the row goes
+One thread decides and writes rows; a few more upload. An upload has its row before it begins; where the row goes
 meanwhile, its deletion waits until the upload is over, or its node is gone. In a cluster each node uploads its own
-files, and one node deletes for all: the first by name that reaches the object store. Two nodes that both believe to be
-first do no harm. All objects and rows are compared at each start and every hour: so goes what the last PUT of a node
-that was killed has left.
+files, and the first by name that reaches the object store deletes for all; two that both believe to be first do no
+harm. Objects and rows are compared at each start and every hour: that finds the last PUT of a killed node.
 
-What waits to be uploaded is in memory: a start compares who holds files here with who uses objects there.
-
-After a failure the thread waits, for up to a minute, or until a caller waits for a deletion; new commits do not end the
-wait. Otherwise each commit wakes the thread.
+The queue is in memory: a start compares who holds files here with who uses objects there. After a failure the thread
+waits, for up to a minute, or until a caller waits for a deletion. Otherwise each commit wakes it.
 """
 
 import logging
@@ -63,7 +60,7 @@ _COMPARE_SECONDS = 3600.0
 
 
 class Nodes(Protocol):
-    """What there is to know of a cluster here."""
+    """The cluster, as the replicator needs it."""
 
     @property
     def name(self) -> str:
@@ -71,11 +68,11 @@ class Nodes(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; "" likewise."""
+        """The cluster's id; "" on a single machine."""
 
     @property
     def sweeps(self) -> bool:
-        """Whether this node deletes objects, which one has to do for all."""
+        """This node deletes objects for all."""
 
     def reach_objects(self, reached: bool) -> None:
         """Say whether this node can."""
@@ -171,7 +168,7 @@ class Replicator:
         self._wake.set()
 
     def backlog(self) -> int:
-        """Return how many files wait to be uploaded. Any thread."""
+        """Any thread."""
         with self._lock:
             return len(self._new.keys() | self._later.keys() | self._busy.keys())
 
@@ -252,7 +249,7 @@ class Replicator:
         self._nodes.reach_objects(True)
 
     def _compare(self) -> None:
-        """Compare what is there with what rows say, if the place is still ours."""
+        """Compare objects with rows, if the place is still ours."""
         self._claim()
         self._doing = Operation.LIST
         present = self._database.read_blocking(objects.present)
@@ -331,7 +328,7 @@ class Replicator:
 
     def _put(self, each: Object) -> bool | RemoteError | OSError | None:
         """Upload one file; return True if it is there, False if nothing good is on the disk, an error for which it has
-        to be tried again, and None if it was not tried, because the store stops.
+        to be tried again, and None if the store stops.
         """
         if self._stopping.is_set():
             return None

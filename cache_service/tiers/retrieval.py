@@ -1,4 +1,4 @@
-"""Bringing files back from the object store, on threads of their own, once for all who ask at the same time."""
+"""Brings files back from the object store, on threads of their own, once for all who ask at the same time."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _Outcome = tuple[Fetched, FileRow | None]
-"""How a fetch ended, and the file; none even so if no state has a use for it any more."""
+"""How a fetch ended, and the file, if a state still has a use for it."""
 _THREADS = 8
 _REST_SECONDS = 10.0
 
@@ -46,7 +46,7 @@ class Retriever:
     _tier: "S3Tier"
     _metrics: RemoteMetrics
     _ready: Callable[[], bool]
-    """Whether the tier may be asked."""
+    """Returns whether the tier may be asked."""
     _seconds: float
     """The most that a fetch waits."""
 
@@ -57,11 +57,11 @@ class Retriever:
         self._running: dict[ObjectName, Future[_Outcome]] = {}
 
     async def fetch(self, namespace: str, names: Sequence[FileName]) -> list[FileRow]:
-        """Those of `names` that are on the disk when this returns; the others are misses.
+        """Return those of `names` that are on the disk by now; the others are misses.
 
-        What takes longer goes on, for the next one who asks. An object that is missing or damaged is forgotten. Where
-        nothing came because the object store failed, nothing is asked of it for some seconds: to compute KV again is
-        faster than to wait. Raises ResourceExhausted if the warm tier, or the namespace's quota, has no room.
+        Longer fetches go on, for the next one who asks. A missing or damaged object is forgotten. After a failure
+        nothing is asked for some seconds: computing KV is faster than waiting. Raises ResourceExhausted if there is no
+        room.
         """
         warm = await self._rows.read(references.find, namespace=namespace, names=names)
         missing = set(names) - {row.name for row in warm}

@@ -1,7 +1,7 @@
 """Files of KV as streams of bytes, between the nodes of a cluster.
 
-Reading and writing have a thread each, so that the event loop never waits for the disk and a slow write delays no
-read. What is done last to a file is queued behind what is being done to it, so a caller may go away at any moment.
+Reading and writing have a thread each. The last thing done to a file is queued after what is being done to it, so a
+caller may go away at any moment.
 """
 
 import asyncio
@@ -36,9 +36,8 @@ class BlockStreams:
         self._writing = Threads(1, thread_name_prefix="stream writes")
 
     async def read(self, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
-        """A published file in chunks of CHUNK_BYTES, also if it is deleted meanwhile. Close the generator.
-
-        Raises NotFound; DataLoss if the disk fails.
+        """Yield a published file in chunks of CHUNK_BYTES, also if it is deleted meanwhile. Close the generator. Raises
+        NotFound; DataLoss if the disk fails.
         """
         if not await self._rows.read(references.find, namespace=namespace, names=[name]):
             raise NotFound("file", name.chain_hash.hex(), "it may have been evicted; compute it again")
@@ -53,8 +52,8 @@ class BlockStreams:
     async def write(self, file: FileRow, publication: Publication, chunks: AsyncIterator[bytes]) -> None:
         """Take a file in and publish it, as `publication` says; one that is there already is not asked for.
 
-        Holds one chunk in memory. Raises what `chunks` raises; DataLoss if what comes is not what was announced;
-        ResourceExhausted if there is no room. Then, or if the caller is cancelled, nothing is left of it.
+        Holds one chunk in memory. Raises what `chunks` raises; DataLoss for other bytes than announced;
+        ResourceExhausted. Then, or if the caller is cancelled, nothing is left of it.
         """
         for _, path in await asyncio.wrap_future(self._blocks.stage(publication.key.namespace, [file.name])):
             spool = Spool(path, file.size_bytes, file.digest)
@@ -68,13 +67,12 @@ class BlockStreams:
                 await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
 
     def close(self) -> None:
-        """Wait for what is running."""
         self._reading.shutdown()
         self._writing.shutdown()
 
 
 def _last(thread: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":
-    """Have the last thing done to a file, also where the store is closing: then nothing else uses it any more."""
+    """Have the last thing done to a file, also where the store is closing."""
     try:
         return thread.submit(work)
     except RuntimeError:

@@ -1,7 +1,6 @@
-"""The limits of the warm tier and the quotas at work: what there is is counted, and made less where it is too much.
+"""The limits of the warm tier and the quotas at work: files are counted, and evicted where there are too many.
 
-Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are summed by
-the database, staging/ by looking.
+Runs on the thread of `blocks`, so that nothing is published while it counts.
 """
 
 import logging
@@ -57,7 +56,7 @@ class WarmTier:
 
     @property
     def limits(self) -> FixedLimits:
-        """The limits in bytes, since `start`."""
+        """In bytes, since `start`."""
         assert self._limits is not None, "start has not been called"
         return self._limits
 
@@ -66,12 +65,12 @@ class WarmTier:
         return self._rows.read_blocking(references.total) + size_of(self._directory.staging)
 
     def enforce(self, protected: str | None = None, namespace: str | None = None) -> bool:
-        """Evict until the tier is below its low watermark, if it is above the high one; whether it is in its limits.
+        """Evict until the tier is below its low watermark, if it is above the high one; return whether it is in its
+        limits.
 
-        With a `namespace`, this first makes room in its quota, at the expense of no other; where that does not help,
-        there is no eviction for what will not be kept. `protected` is an agent that stays, None for the one that was
-        used last, unless it will not speak again. Nothing is evicted where what `protected` and pinned agents have is
-        too much by itself.
+        With a `namespace`, this first makes room in its quota, at the expense of no other. `protected` stays, None for
+        the agent that was used last, unless it will not speak again. Nothing is evicted where protected and pinned
+        agents have too much by themselves.
         """
         if namespace is not None and not self._enforce_quota(namespace, protected):
             return False
@@ -83,12 +82,12 @@ class WarmTier:
         return self.limits.allows(used, free)
 
     def make_room(self, namespace: str) -> None:
-        """Let a namespace's KV go, that of its agent which was used last at last, until it is within its quota."""
+        """Evict KV of a namespace, its last used agent's at last, until it is within its quota."""
         if not self._enforce_quota(namespace, None):
             self._enforce_quota(namespace, "")
 
     def enforce_quotas(self) -> None:
-        """`make_room` in every namespace that takes more than it may: quotas may have been lowered."""
+        """Call `make_room` in every namespace that takes more than it may: quotas may have been lowered."""
         kv = self._rows.read_blocking(usage.all_kv_bytes)
         bounded = {namespace: size for namespace, size in kv.items() if self._quotas.of(namespace) is not None}
         ledger = self._database.read_blocking(usage.all_ledger_bytes) if bounded else {}  # of a cluster, all of it
@@ -97,13 +96,13 @@ class WarmTier:
                 self.make_room(namespace)
 
     def admit(self, namespace: str) -> None:
-        """Make room for new files. Raises ResourceExhausted if there is none even so."""
+        """Raises ResourceExhausted if there is no room even so."""
         self.enforce(namespace=namespace)
         if (refusal := self.refusal(namespace)) is not None:
             raise refusal
 
     def refusal(self, namespace: str) -> ResourceExhausted | None:
-        """Why there is no room for new files of the namespace, as the error to raise; None if there is."""
+        """Return the error for new files of the namespace; None if there is room."""
         used = self._usage(namespace)
         if self._quotas.excess(namespace, used):
             held = self._held_bytes(None, namespace)
@@ -113,7 +112,7 @@ class WarmTier:
         return ResourceExhausted(problem, retry_after=RETRY_SECONDS) if problem else None
 
     def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
-        """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
+        """Drop one agent's KV, pinned or not; its objects, too, or not. Raises NotFound."""
         uid = self._database.read_blocking(agents.existing, key).version.uid
         had_objects = objects and self._database.write_blocking(object_references.drop, uid)
         dropped = self._rows.write(eviction.drop_agent, uid, key.namespace)
@@ -179,7 +178,7 @@ class WarmTier:
         return Usage(kv, self._database.read_blocking(usage.ledger_bytes, namespace))
 
     def _held_bytes(self, protected: str | None = None, namespace: str | None = None) -> int:
-        """Bytes of the files that pinned agents (of the namespace, if one is given) and `protected` hold."""
+        """Return the bytes of the files that pinned agents (of the namespace, if one is given) and `protected` hold."""
         return self._rows.read_blocking(
             holding.held_bytes, self._database.read_blocking(eviction.pinned, protected, namespace)
         )

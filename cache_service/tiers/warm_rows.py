@@ -1,7 +1,7 @@
-"""warm.db as the store uses it: each of its transactions first follows the ledger's changes since the last one.
+"""warm.db as the store uses it: each transaction first follows the ledger's changes since the last one.
 
-So what a transaction reads about the holders of files is never older than the ledger was when it began. Later changes
-are followed later. No transaction writes both databases; where they differ, the ledger is right.
+So its view of who holds files is never older than the ledger was when it began. No transaction writes both databases;
+where they differ, the ledger is right.
 """
 
 import asyncio
@@ -35,22 +35,22 @@ class WarmRows:
     _ledger: Ledgers
     _database: Database
     _forgets: bool = True
-    """Whether no other node follows the ledger, so that changes may be deleted after they were followed here."""
+    """No other node follows the ledger, so changes may be deleted after they were followed here."""
 
     async def read(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, in one consistent state."""
         return await self._database.read(work, *args, **kwargs)
 
     def read_blocking(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`read` for a thread that isn't the event loop's."""
+        """As `read`, for a thread that isn't the event loop's."""
         return self._database.read_blocking(work, *args, **kwargs)
 
     def read_within(self, seconds: float | None, work: Work[sqlite3.Connection, _T]) -> _T:
-        """`read_blocking` that raises TimeoutError where it had to wait so long."""
+        """As `read_blocking`; raises TimeoutError where it had to wait so long."""
         return self._database.read_within(seconds, work)
 
     def write(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Follow the ledger, and run `work`, as one durable transaction. Raises what Database.write raises."""
+        """Follow the ledger, and run `work`, as one durable transaction. Raises as Database.write."""
 
         def both(connection: sqlite3.Connection) -> tuple[Dropped, _T]:
             dropped, result = self._follow(connection), work(connection, *args, **kwargs)
@@ -62,10 +62,10 @@ class WarmRows:
         return result
 
     def follow(self, *, erase: bool = False) -> Dropped:
-        """Follow the ledger; what went, which is unlinked.
+        """Follow the ledger; return what went, which is unlinked.
 
-        With `erase` the ledger forgets what it said (once all have followed), and a scrub is owed, whoever followed it.
-        Raises what Database.write raises; then it is done with the next `write`.
+        With `erase` the ledger forgets what it said (once all have followed), and a scrub is owed. Raises as
+        Database.write; then it is done with the next `write`.
         """
         dropped = Dropped()
         self._database.scrub_owed |= erase
@@ -90,10 +90,10 @@ class WarmRows:
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
     def reconcile(self, *, anew: bool = False) -> None:
-        """Follow the ledger and forget what it does not have. Before serving.
+        """Follow the ledger and forget holders that it does not have. Before serving.
 
-        Where others follow it too, it may have forgotten erasures that were not followed here: what no state holds
-        goes. `anew`: follow again what was followed, since the ledger may be one of before.
+        Where others follow it too, it may have forgotten erasures that were not followed here: files that no state
+        holds go. `anew`: follow all of it again, since the ledger may be one of before.
         """
         if anew:
             self._database.write_blocking(holding.follow_again)
@@ -104,12 +104,12 @@ class WarmRows:
             self.unlink(self._database.write_blocking(holding.drop_nobodys))
 
     def unlink(self, dropped: Dropped) -> None:
-        """Unlink files whose rows a transaction has dropped. On the thread of files, where no row comes in between."""
+        """Unlink files whose rows a transaction has dropped. On the thread of files."""
         self._directory.remove(dropped.files)
 
     @property
     def scrub_owed(self) -> bool:
-        """Whether names of what was erased may still be in the file or its WAL."""
+        """Names of what was erased may still be in the file or its WAL."""
         return self._database.scrub_owed
 
     async def scrub(self, *, patient: bool = True) -> None:
@@ -123,5 +123,5 @@ class WarmRows:
         return holding.follow(connection, changes)
 
     def _owe_scrub(self, changes: Iterable[KVChange]) -> None:
-        """Whoever it is that follows an erasure, and however long ago it was: names and tokens go from the file."""
+        """An erasure owes a scrub, however long ago it was: names and tokens go from the file."""
         self._database.scrub_owed |= any(change.source_uid is None for change in changes)
