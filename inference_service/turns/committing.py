@@ -1,4 +1,4 @@
-"""The end of a turn: appended to the ledger, durably, before its caller is told; or replayed where it was before."""
+"""The end of a turn: appended to the ledger, durably, before its caller is told; or replayed."""
 
 from itertools import accumulate
 from typing import Any
@@ -26,8 +26,7 @@ async def commit(
 ) -> None:
     """Append the turn to the ledger, under the agent's lock. From here on it cannot be cancelled. Event loop.
 
-    Sets `version` and `message_hashes`. Raises what cancelled the turn before, and Aborted where another writer was
-    faster.
+    Sets `version` and `message_hashes`. Raises the cancellation of before, and Aborted where another writer was faster.
     """
     turn.stream.check()
     turn.stream.committing = True
@@ -41,9 +40,8 @@ async def commit(
 
 
 def replay(turn: Turn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn, hints: TurnHints) -> None:
-    """Answer a turn that was committed before, as it was answered then.
-
-    Raises InvalidArgument where its request_id was that of another request.
+    """Answer a turn that was committed before, as then. Raises InvalidArgument where its request_id was another
+    request's.
     """
     if committed.request_digest != turn.request.digest:
         raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
@@ -59,7 +57,7 @@ def replay(turn: Turn, model: LoadedModel, committed: cache_store_pb2.CommittedT
 
 
 def _end_hint(turn: Turn, hints: TurnHints) -> None:
-    """Let the hint go that this turn was announced by. One that was set since stays, and Prefill is no turn."""
+    """Drop the hint that announced this turn. One that was set since stays, and Prefill is no turn."""
     if turn.request.generates:
         hints.forget(turn.request.key, turn.hint)
 

@@ -19,9 +19,8 @@ from inference_service.threads import WorkerThreads
 
 
 def check_input(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[int] = ()) -> None:
-    """Refuse token ids that the model does not have: the backend would read and write out of bounds.
-
-    Refuse, with ContextExceeded, more of them, or of messages, than are counted.
+    """Refuse token ids that the model does not have: the backend would read and write out of bounds. Refuse, with
+    ContextExceeded, more tokens or messages than are counted.
     """
     content = turn_input.content if isinstance(turn_input, AppendInput) else turn_input
     token_ids = content.token_ids if isinstance(content, TokensInput) else np.empty(0, np.uint32)
@@ -35,7 +34,7 @@ def check_input(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[in
 
 
 def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
-    """Refuse to parse calls of tools, or to hold them to a grammar, where the model's way to write them is unknown."""
+    """Refuse to parse calls of tools, or to hold them to a grammar, where the model's syntax is unknown."""
     if not request.tool_calls:
         return
     if model.call_syntax is None:
@@ -54,9 +53,8 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
 async def decoding_of(
     request: TurnRequest, model: LoadedModel, prompt: Uint32, wanted: int, threads: WorkerThreads
 ) -> Decoding | None:
-    """Return how to answer `prompt` with at most `wanted` tokens; None where nothing is generated.
-
-    Raises InvalidArgument for a schema that cannot be honoured.
+    """Return how to answer `prompt` with at most `wanted` tokens; None where nothing is generated. Raises
+    InvalidArgument for a schema that cannot be honoured.
     """
     if not request.generates:
         return None
@@ -82,7 +80,7 @@ async def decoding_of(
 async def _grammar(
     request: TurnRequest, model: LoadedModel, rules: ReasoningRules | None, threads: WorkerThreads
 ) -> Grammar | None:
-    """Return what the answer is held to, behind reasoning by these rules."""
+    """Return the grammar of the answer, after reasoning by these rules."""
     if request.held is not None and model.call_syntax is not None:
         return await threads.compile(partial(model.grammars.compile_answer, request.held, model.call_syntax, rules))
     if request.json_schema is None:  # `check_tool_calls` has found a syntax where calls are held.

@@ -1,4 +1,4 @@
-"""Files of KV from the store, every byte verified. What fails is taken out of use, and is only a miss."""
+"""Files of KV from the store, every byte verified. A bad one is taken out of use, and is only a miss."""
 
 import asyncio
 import logging
@@ -22,21 +22,21 @@ log = logging.getLogger(__name__)
 
 
 def source_of(file: pb.StoredFile) -> Source:
-    """Where a file in tier remote is."""
+    """Return where a file in tier remote is."""
     return Source.NODE if file.on_node else Source.OBJECTS
 
 
 @dataclass(eq=False, repr=False)
 class Fetcher:
-    """Brings files here and reads them. Event loop only; never raises for what is missing or bad."""
+    """Brings files here and reads them. Event loop only; never raises for a missing or bad file."""
 
     _store: StoreClient
     _metrics: WorkerMetrics
     _speeds: Speeds
 
     async def bring(self, namespace: str, files: Mapping[FileName, pb.StoredFile]) -> dict[FileName, pb.StoredFile]:
-        """Bring files from other nodes and the object store to the store's disk; those that are there now. The others
-        are misses. How long it takes is noted, for where the store had said that they are.
+        """Bring files from other nodes and the object store to the store's disk; return those that are there now. The
+        time is noted for their sources.
         """
         here: dict[FileName, pb.StoredFile] = {}
         for source in Source:
@@ -84,7 +84,7 @@ class Fetcher:
     async def read_bytes(
         self, geometry: Geometry, model_id: str, header: BlockHeader, file: pb.StoredFile
     ) -> memoryview | None:
-        """Return a file as it is, verified; None if it is missing or bad."""
+        """Return a verified file; None if it is missing or bad."""
         try:
             return await asyncio.to_thread(read_bytes, file.path, header, file.digest, geometry)
         except BlockMiss as miss:

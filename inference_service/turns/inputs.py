@@ -1,8 +1,7 @@
 """From a turn's input to its plan: rendered, and taken as the whole conversation or as what is new in it.
 
-Which of the two it is where a request leaves that open is decided here, against the ledger that the turn is based on
-and under the agent's lock, so that no other turn comes between the decision and the commit. A chat whose beginning the
-agent has had, by the hash chain of its messages, goes on from what the ledger has of the answers.
+Where a request leaves that open it is decided here, against the ledger and under the agent's lock. A chat whose
+beginning the agent has had, by the hash chain of its messages, goes on from what the ledger has of the answers.
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,6 @@ class InputPlanner:
         return self.plan(request.input), isinstance(request.input, AppendInput)
 
     def plan(self, turn_input: TurnInput) -> Plan:
-        """Return the plan of an input that is what its field says."""
         match turn_input:
             case TokensInput(token_ids):
                 return self._planner.for_tokens(self._ledger, token_ids)
@@ -68,9 +66,8 @@ class InputPlanner:
         raise AssertionError("an input of no known kind")
 
     def check_kept(self, request: TurnRequest, plan: Plan) -> None:
-        """Refuse a whole conversation that leaves more of the memory behind than its mode allows.
-
-        Raises FailedPrecondition.
+        """Refuse a whole conversation that leaves more of the memory than its mode allows. Raises
+        FailedPrecondition.
         """
         if plan.kind in _CONTINUES:
             return
@@ -162,10 +159,9 @@ class InputPlanner:
         return self._planner.for_append(ledger, _not_empty(addition, "messages"), kept)
 
     def _remembered_or(self, plan: Plan, chat: MessagesInput) -> Plan:
-        """Return the plan of a chat whose beginning the agent has had, as it remembers that, if more is kept so.
+        """Return the plan of a chat as the agent remembers its beginning, if more is kept so.
 
-        Otherwise `plan`, the one of the chat as it is rendered; its reason is the template then, if the memory has more
-        of the chat than that keeps.
+        Else `plan`, of the chat as it is rendered; its reason is the template then, if the memory has more of the chat.
         """
         turn = last_common_turn(chat, self._ledger, self._planner.tokenizer, self._renderer.reasoning)
         if turn is None or turn.end_token <= plan.keep_tokens:
@@ -188,9 +184,8 @@ class InputPlanner:
         return bool(longer) and self._ledger.text.startswith(longer)
 
     def _plan_remembered(self, chat: MessagesInput, turn: TurnPlace) -> Plan | None:
-        """Return the plan of a chat that goes on from the memory at the end of `turn`, whatever that has behind it.
-
-        None where what is new depends on what was before.
+        """Return the plan of a chat that goes on from the memory at the end of `turn`; None where the new part depends
+        on what was before.
         """
         new, kept = replace(chat, messages=chat.messages[turn.messages :]), self._ledger.kept(turn.end_token)
         try:
@@ -209,10 +204,10 @@ class InputPlanner:
 def last_common_turn(
     chat: MessagesInput, ledger: Ledger, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
 ) -> TurnPlace | None:
-    """Return the last turn of the ledger up to whose answer `chat` is the agent's conversation, and goes on.
+    """Return the last turn up to whose answer `chat` is the agent's conversation, and goes on.
 
-    None if there is none, and where an answer of the model comes with other reasoning than it had. Answers without
-    their reasoning are the same answers.
+    None if there is none, and where an answer comes with other reasoning than it had. Answers without reasoning are the
+    same answers.
     """
     turns = [turn for turn in ledger.turns if 0 < turn.messages < len(chat.messages) and turn.generated_tokens]
     if not turns:
@@ -236,10 +231,10 @@ def _as_it_was(
     tokenizer: Tokenizer,
     reasoning: ReasoningFormat | None,
 ) -> bool:
-    """Return whether the ledger has what an assistant's message says, and its reasoning, if it comes with that.
+    """Return whether the ledger has an assistant's message, and its reasoning, if it comes with that.
 
     Its hash says so of the text; but a stop string may have cut a token, which the ledger then has not. `turn` is the
-    one that the message is the answer of; other messages were rendered, and their reasoning too, or left out.
+    one that the message is the answer of; other messages were rendered.
     """
     thought, text = (str(message.get(name) or "").strip() for name in ("reasoning_content", "content"))
     if turn is None:

@@ -16,7 +16,7 @@ class AgentLocks:
 
     @contextmanager
     def settling(self, key: AgentKey) -> Iterator[None]:
-        """What a turn does after its answer, under the agent's lock. Readers wait for it in `settled`."""
+        """Settle a turn after its answer, under the agent's lock. Readers wait for it in `settled`."""
         done = self._settling[key] = asyncio.Event()
         try:
             yield
@@ -25,13 +25,13 @@ class AgentLocks:
             done.set()
 
     async def settled(self, key: AgentKey) -> None:
-        """Wait until the KV of an answered turn is where the next turn finds it; never for a turn that still runs."""
+        """Wait until the KV of an answered turn is where the next turn finds it; never for a running turn."""
         if done := self._settling.get(key):
             await done.wait()
 
     @asynccontextmanager
     async def hold(self, *keys: AgentKey) -> AsyncIterator[None]:
-        """Wait for agents, and hold them. In one order for all callers, or two of them could wait for each other."""
+        """Wait for agents, and hold them, in one order for all callers."""
         async with AsyncExitStack() as held:
             for key in sorted(set(keys)):
                 await held.enter_async_context(self._hold(key))

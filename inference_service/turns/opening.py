@@ -11,10 +11,8 @@ from inference_service.storage.client import Opened, StoreClient
 async def opened(
     store: StoreClient, model: LoadedModel, key: AgentKey, request_id: str = "", *, peek: bool = False
 ) -> Opened:
-    """Return what the store has of an agent. Hot state of another version goes, unless this only peeks.
-
-    It stays where the request was committed before: that turn is replayed. Event loop; under the agent's lock, unless
-    it peeks.
+    """Return the store's state of an agent. Hot state of another version goes, unless this only peeks or the request
+    was committed before. Event loop; under the agent's lock, unless it peeks.
     """
     hot = model.memory.hot.get(key)
     found = await store.open(key, hot.version if hot is not None else NO_VERSION, request_id, peek=peek)

@@ -24,19 +24,17 @@ from inference_service.storage.client import StoreClient
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
-"""How long to wait for an agent's KV to be written; KV that comes later may have to be computed again."""
+"""How long to wait for an agent's KV to be written."""
 _REST_SECONDS: Final = 2.0
-"""How long a state waits for its agent's next turn while turns run. An agent at work has the block at its end written
-every few turns then, and not after each.
-"""
+"""How long a state waits for its agent's next turn while turns run: the block at its end is written every few turns."""
 _IDLE_SECONDS: Final = 0.1
-"""How long after the last turn's end no turn has to run for states to be written at once."""
+"""How long after the last turn's end states are written at once."""
 _GIVE_WAY_SECONDS: Final = 0.1
-"""How long a file gives way to prompts. First tokens of 32 agents of Llama 3.1 8B on an H100 took 454 and 395 ms so in
-the 95th percentile, and 519 and 412 where files were written beside them.
+"""How long a file gives way to prompts. First tokens (p95) of 32 agents of Llama 3.1 8B on an H100 took 454 and 395 ms
+so, 519 and 412 beside files.
 """
 _LATE_SECONDS: Final = 5.0
-"""Age from which a state's files give way no more: where prompts never end, its blocks would stay in the pool."""
+"""Age from which a state's files give way no more."""
 _LOOK_SECONDS: Final = 0.01
 
 
@@ -44,8 +42,8 @@ _LOOK_SECONDS: Final = 0.01
 class State:
     """An agent's state that is to be on disk: a table, and the headers of its blocks and windows.
 
-    The window at the end is in the table; `captured` are where others are, by chain hash. The rest is on disk already,
-    or lost. `trace` is the turn that made the state, `since` the time when it, or the one that it replaces, was made.
+    The window at the end is in the table; `captured` are the others, by chain hash. The rest is on disk already, or
+    lost. `trace` is the turn that made the state, `since` the time of it or of the one that it replaces.
     """
 
     key: AgentKey
@@ -60,7 +58,6 @@ class State:
 
     @property
     def tables(self) -> list[Table]:
-        """All that is held of the pool."""
         return [self.table, *self.captured.values()]
 
     def extends(self, older: "State") -> bool:
@@ -71,7 +68,7 @@ class State:
         )
 
     def after(self, older: "State") -> "State":
-        """Return this state in place of an older one that was not written, with the windows that it still has."""
+        """Return this state in place of an older unwritten one, with the windows that it still has."""
         names = {header.chain_hash for header in self.windows}
         taken_over = {name: window for name, window in older.captured.items() if name in names}
         return replace(self, captured={**taken_over, **self.captured}, since=older.since)
@@ -93,9 +90,9 @@ class State:
 class Persister:
     """Publishes agents' states in the background, one after the other. Event loop; files on other threads.
 
-    Blocks stay in the pool until they are written, and are copied out of it one by one between the engine's steps.
-    States rest for a moment while turns run: an agent's newer state replaces a waiting one that it extends. A branch
-    that was left is written, too, because a snapshot has it.
+    Blocks stay in the pool until they are written, copied one by one between the engine's steps. States rest while
+    turns run: an agent's newer state replaces a waiting one that it extends. A left branch is written, too: a snapshot
+    has it.
     """
 
     engine: EngineThread
@@ -126,13 +123,13 @@ class Persister:
             self._task = asyncio.create_task(self._run())
 
     def give_up(self, model: LoadedModel) -> None:
-        """Drop a model's waiting states: they can be computed again, and their memory is needed."""
+        """Drop a model's waiting states: their memory is needed."""
         if dropped := self._drop(lambda state: state.model is model):
             self.metrics.store_failures.labels(model.model_id).inc(dropped)
             log.warning("the KV of %d turns is given up unwritten, to make room; the ledger has them", dropped)
 
     async def leave(self, model: LoadedModel, seconds: float) -> None:
-        """Write a model's states, at most so long; what is left then is given up."""
+        """Write a model's states, at most so long; the rest is given up."""
         await self._wait(lambda state: state.model is model, seconds)
         self.give_up(model)
         await self._wait(lambda state: state.model is model)
@@ -143,7 +140,6 @@ class Persister:
         await self._wait(lambda state: state.key == key)
 
     def tables(self, model: LoadedModel) -> list[Table]:
-        """Return the tables of a model's pool that are held."""
         return [table for state in self._unwritten() if state.model is model for table in state.tables]
 
     async def flush(self, seconds: float) -> None:
@@ -155,10 +151,10 @@ class Persister:
         await self._wait(lambda state: state.key == key, seconds)
 
     async def wait_resumable(self, key: AgentKey, names: Collection[bytes] = ()) -> None:
-        """Wait, at most so long, where an agent's last turn left no checkpoint in the pool but one to be written.
+        """Wait, at most so long, where an agent's last turn left its only checkpoint to be written.
 
-        That is so when an answer was cut behind which a recurrent state stands already. And where the next turn leaves
-        the conversation before its end: then `names` are those of the checkpoints from which it could go on.
+        That is so after a cut answer of a recurrent model, and where the next turn leaves the conversation before its
+        end: `names` are the checkpoints from which it could go on.
         """
 
         def needed(state: State) -> bool:
@@ -171,7 +167,7 @@ class Persister:
         return [*self._waiting, *([self._writing] if self._writing else [])]
 
     def _drop(self, matches: Callable[[State], bool]) -> int:
-        """Drop the waiting states that match; return how many there were."""
+        """Drop the waiting states that match; return how many."""
         dropped = [state for state in self._waiting if matches(state)]
         for state in dropped:
             self._waiting.remove(state)
@@ -241,12 +237,11 @@ class Persister:
         self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file in written.values()))
 
     def _is_wanted(self, state: State) -> bool:
-        """Return whether somebody waits for what is written, or for the memory that it holds."""
+        """Return whether somebody waits for the files, or for their memory."""
         return bool(self._waiters or state.model.memory.admission.waiting)
 
     async def _rest(self) -> None:
-        """Wait while the first state may be replaced by its agent's next turn: while turns run, and half of the pool is
-        free."""
+        """Wait for the first state's successor: while turns run, and half of the pool is free."""
         while self._waiting and not self._is_wanted(state := self._waiting[0]):
             engine, blocks = state.model.engine, state.model.memory.pool.full
             busy = engine.prompts or engine.running or time.monotonic() < self._published_at + _IDLE_SECONDS
@@ -255,7 +250,7 @@ class Persister:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _give_way(self, state: State) -> None:
-        """Wait while turns are planned or wait for the engine: file threads hold the interpreter, which both need."""
+        """Wait while turns are planned or wait for the engine: file threads hold the interpreter."""
         until = min(time.monotonic() + _GIVE_WAY_SECONDS, state.since + _LATE_SECONDS)
         engine = state.model.engine
         while engine.prompts and not self._is_wanted(state) and time.monotonic() < until:  # noqa: ASYNC110 - no event

@@ -1,6 +1,6 @@
 """Plans a turn in tokens: its input against the ledger, within the context, and the KV that would serve.
 
-Where a memory and what is appended to it outgrow the context, its oldest turns go; see `memory.trimming`.
+Where a memory outgrows the context, its oldest turns go; see `memory.trimming`.
 """
 
 import logging
@@ -40,7 +40,7 @@ class TurnPlanner:
     default_max_tokens: int
 
     async def plan(self, turn: Turn, model: LoadedModel, opened: Opened, note: Note = NO_NOTE) -> None:
-        """Plan the turn. `note` takes the place of what has to go for it to fit the context."""
+        """`note` takes the place of what has to go for the turn to fit the context."""
         request, version = turn.request, opened.version
         if request.if_version not in (None, version.number):
             raise Aborted(f"the agent is at version {version.number}, not {request.if_version}")
@@ -76,7 +76,9 @@ class TurnPlanner:
         turn.decoding = await decoding_of(request, model, plan.sequence, self._wanted(request), self.threads)
 
     def _fitted(self, turn: Turn, model: LoadedModel, ledger: Ledger) -> tuple[Plan, bool]:
-        """Return the plan, and whether the input was appended; then it is trimmed if it leaves no room to answer."""
+        """Return the plan, trimmed if an appended input leaves no room to answer, and whether the input was
+        appended.
+        """
         request, planner = turn.request, self._planner(turn.request, model)
         plan, appended = self._inputs(request, model, ledger).plan_turn(request)
         if (largest := int(plan.sequence.max())) >= model.vocab_size:
@@ -93,7 +95,7 @@ class TurnPlanner:
         return planner.trimmed(ledger, plan, bounds(context, answer, summary), turn.note.marked) or plan, True
 
     def _check_and_look_up(self, turn: Turn, model: LoadedModel) -> None:
-        """Refuse what must not run, then find out which KV would serve. On a planning thread."""
+        """Refuse the turn, or find out which KV would serve. On a planning thread."""
         request, plan, ledger = turn.request, turn.plan, turn.ledger
         if not turn.appended:
             self._inputs(request, model, ledger).check_kept(request, plan)
@@ -121,7 +123,7 @@ class TurnPlanner:
         return InputPlanner(self._planner(request, model), ledger, **options)
 
     def _planner(self, request: TurnRequest, model: LoadedModel) -> Planner:
-        """Return what plans the turn: a memory is continued as it is where that leaves room for the answer."""
+        """Return the turn's planner: a memory is continued as it is where that leaves room for the answer."""
         most = model.context_length - room_for_answer(model.context_length, self._wanted(request))
         return Planner(model.tokenizer, model.renderer, self.limits._replace(most_tokens=most))
 
@@ -131,10 +133,8 @@ class TurnPlanner:
     async def _snapshot(
         self, turn: Turn, model: LoadedModel, ledger: Ledger, plan: Plan
     ) -> tuple[int, Ledger, Plan] | None:
-        """Return the snapshot that the prompt continues, where it has more of it than of the present ledger.
-
-        Its version, its ledger, and the plan against that. An agent that edits a message and then returns to what it
-        had leaves the present state and not the prompt behind.
+        """Return version, ledger and plan of the snapshot that the prompt continues, where it has more of it than the
+        present ledger: an agent may edit a message and then return.
         """
         request = turn.request
         leaves = plan.kind in (types_pb2.MATCH_PARTIAL, types_pb2.MATCH_DIVERGE)
@@ -163,12 +163,12 @@ class TurnPlanner:
 
 
 def _shared_tokens(ledger: Ledger, plan: Plan) -> int:
-    """Return how many of the ledger's tokens stay in the commit. A trim writes what it carries along again."""
+    """Return how many of the ledger's tokens stay in the commit. A trim writes what it carries again."""
     return plan.keep_tokens if plan.trim is not None else common_length(ledger.token_ids, plan.sequence)
 
 
 def _opening_bytes(turn: Turn, model: LoadedModel) -> int:
-    """Return the opening of the ledger that the turn makes: the ledger's own, unless the turn begins it anew."""
+    """Return the opening of the ledger that the turn makes: the ledger's own, unless the turn begins a new one."""
     request, plan, ledger = turn.request, turn.plan, turn.ledger
     if plan.trim is not None:
         return plan.trim.opening_bytes

@@ -1,6 +1,5 @@
-"""A turn's KV when it has committed: its blocks in the pool get names, and it is written to disk.
-
-Whatever goes wrong here costs time later and nothing else: the ledger has the turn, or never had it.
+"""A committed turn's KV: its blocks in the pool get names, and it is written to disk. Failures cost time later and
+nothing else.
 """
 
 from dataclasses import dataclass, replace
@@ -26,14 +25,13 @@ from inference_service.turns.turn import Turn
 
 @dataclass(eq=False, repr=False)
 class PoolWriter:
-    """Keeps the KV of turns. Event loop only; call it under the agent's lock."""
+    """Keeps the KV of turns. Event loop only, under the agent's lock."""
 
     _engine: EngineThread
     _threads: WorkerThreads
     _persister: Persister
 
     async def keep(self, turn: Turn, model: LoadedModel, job: TurnJob) -> None:
-        """Name the blocks of a committed turn's KV, and have them written to disk."""
         key, reservation = turn.request.key, turn.reservation
         kv, _ = job.future.result()
         if kv is None or not self._engine.alive:
@@ -53,9 +51,8 @@ class PoolWriter:
     async def write(
         self, model: LoadedModel, reservation: Reservation, kv: Sequence, token_ids: Uint32, blocks: list[BlockHeader]
     ) -> Table:
-        """Name by `blocks` those of a sequence of these tokens, and what it goes on from at its end.
-
-        Return the table, with its references. Raises PoolError.
+        """Name the blocks of a sequence of these tokens by `blocks`, and its checkpoint; return the table, with its
+        references. Raises PoolError.
         """
         pool = model.memory.pool
         end = None
@@ -72,7 +69,6 @@ class PoolWriter:
 
 
 def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
-    """Return the ledger that the commit made."""
     generated = turn.generated.token_ids
     added = [*turn.plan.sequence[turn.keep_tokens :].tolist(), *generated]
     ledger = turn.ledger.kept(turn.keep_tokens).followed_by(
@@ -87,7 +83,7 @@ def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
 
 
 def _windows(turn: Turn, model: LoadedModel, captured: dict[int, Table], table: Table) -> dict[int, int]:
-    """Return the agent's windows: stored tokens by position. None for a model of full attention alone."""
+    """Return stored tokens by position; none for full attention alone."""
     windows, hot = turn.restored.stored_windows(), turn.reservation.hot.windows if turn.reservation.hot else {}
     windows |= {position: tokens for position, tokens in hot.items() if position <= turn.shared_tokens}
     windows |= {position: checkpoint.window_tokens for position, checkpoint in captured.items()}

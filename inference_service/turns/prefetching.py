@@ -35,7 +35,7 @@ class Prefetched(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Prefetcher:
-    """Event loop only; call it under the agent's lock."""
+    """Event loop only, under the agent's lock."""
 
     engine: EngineThread
     threads: WorkerThreads
@@ -47,9 +47,8 @@ class Prefetcher:
     async def prefetch(self, key: AgentKey, model: LoadedModel) -> Prefetched:
         """Have the agent's KV in the pool, as far as there is any and memory for it, and the agent as the last used.
 
-        It waits for no memory: turns come before it, and so do agents that speak as soon. What another tokenizer made
-        is left: the next turn will not use it. Raises NotFound for an unknown agent, and FailedPrecondition for one
-        that would not fit into an empty pool.
+        It waits for no memory. KV of another tokenizer is left. Raises NotFound for an unknown agent, and
+        FailedPrecondition for one that would not fit into an empty pool.
         """
         memory, agent = model.memory, await opened(self.store, model, key)
         if agent.version == NO_VERSION:

@@ -1,4 +1,4 @@
-"""What a model's coming and going means for its agents' KV, the metrics and the log."""
+"""A model's coming and going, for its agents' KV, the metrics and the log."""
 
 import asyncio
 import logging
@@ -81,16 +81,14 @@ class Presence:
             gauge.remove(*labels)
 
     def left(self, model: LoadedModel, reason: str) -> None:
-        """Count that it was unloaded."""
         self._metrics.model_info.remove(model.model_id, str(model.geometry.format))
         self._metrics.model_unloads.labels(model.model_id, reason).inc()
 
     def failed(self, model_id: str) -> None:
-        """Count that it could not be loaded."""
         self._metrics.model_loads.labels(model_id, "failed").inc()
 
     def _gauges(self, model: LoadedModel) -> list[tuple[Gauge, tuple[str, ...], Callable[[], float]]]:
-        """The series of a loaded model: their labels, and what they read, on another thread."""
+        """Return the series of a loaded model: labels, and what they read, on another thread."""
         metrics, model_id = self._metrics, model.model_id
         hot, pool, engine = model.memory.hot, model.memory.pool.full, model.engine
         return [

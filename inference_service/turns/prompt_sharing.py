@@ -1,6 +1,5 @@
 """A running turn's prompt in the pool: its full blocks are named as they are computed, and stay if it does not commit.
-
-They go to blocks that the turn has reserved. The ledger has nothing of them before the commit.
+The ledger has nothing of them before.
 """
 
 from dataclasses import dataclass, field
@@ -37,15 +36,14 @@ class PromptSharing:
         )
 
     def _keep(self, kept: Kept) -> None:
-        """Note blocks that others find: a turn that has to begin once more does not write them again. Engine thread."""
+        """Note blocks that others find: a turn that begins again does not write them again. Engine thread."""
         self.turn.reservation.named = kept.end
         self.turn.reservation.given |= set(kept.checkpoint.pieces if kept.checkpoint is not None else ())
         self.engine.tell(self._name, kept)
 
     def _name(self, kept: Kept) -> None:
-        """Have blocks found that are computed, and the checkpoint at their end.
-
-        A name that is there already gets this turn's reference, and its own block is the turn's still.
+        """Have computed blocks found, and the checkpoint at their end. A known name gets this turn's reference, and its
+        own block is still the turn's.
         """
         if self._over:
             return
@@ -67,9 +65,8 @@ class PromptSharing:
             reservation.pins.append(pool.publish_checkpoint(names[kept.end - 1], table))
 
     def _look(self) -> None:
-        """See what others have computed since the turn's KV was found, and go on from there if that is more.
-
-        Not where files were read: what was found is larger than what others are likely to have in common with it.
+        """Go on from what others have computed since, if that is more. Not where files were read: those are more than
+        others are likely to share.
         """
         turn, job = self.turn, self.job
         if job is None:
@@ -89,9 +86,9 @@ class PromptSharing:
                 self.engine.submit(lambda: job.found(begin, tokens))
 
     def leave(self) -> None:
-        """End it for a turn that was not committed: what it has computed stays in the pool, until memory is needed.
+        """End it for a turn that was not committed: its blocks stay in the pool, until memory is needed.
 
-        A turn that was to leave nothing leaves nothing: its blocks are found only while it runs.
+        Those of a turn that was to leave nothing are found only while it runs.
         """
         job, pool = self.job, self.model.memory.pool
         if job is None or not self._kept or not self.turn.request.commits:
@@ -106,5 +103,5 @@ class PromptSharing:
         self.model.memory.hot.leave(self.turn.request.key, left, listed=self.turn.base.number > 0)
 
     def close(self) -> None:
-        """End it: what is written later is nobody's. What refers to this goes, or it would wait to be collected."""
+        """End it: later writes are nobody's. References go, or it would wait to be collected."""
         self._over, self.job, self.blocks = True, None, PromptBlocks()

@@ -1,4 +1,4 @@
-"""The KV that was found for one sequence: what is taken of it, what it has to read and fetch, and where it goes on."""
+"""The KV found for one sequence: what is taken of it, read and fetched, and where it goes on."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -23,11 +23,11 @@ from inference_service.turns.fetching import source_of
 
 @dataclass(eq=False)
 class Restored:
-    """The KV found for one sequence, what of it is taken, and where the sequence goes on from it.
+    """The KV found for one sequence, what of it is taken, and where the sequence goes on.
 
     `blocks` and `windows` are in the pool, `files` and `window_files` outside, all by chain hash. `reason` says why not
-    more is taken. `tensors` are what was read of files, until a sequence has taken them; empty of what was read to its
-    block. `room` is where the sequence grows, once it is held.
+    more is taken. `tensors` were read of files, empty where read to its block. `room` is where the sequence grows, once
+    it is held.
     """
 
     model: LoadedModel
@@ -47,7 +47,7 @@ class Restored:
 
     @classmethod
     def in_pool(cls, key: AgentKey, model: LoadedModel, lookup: Lookup) -> "Restored":
-        """Begin with what is in the pool. `hold` it before the next await if it is to be used."""
+        """Begin with what is in the pool. `hold` it before the next await."""
         pool = model.memory.pool
         if not model.geometry.resumes_anywhere:
             lookup = lookup.with_checkpoints(name for name in lookup.own if pool.find_checkpoint(name) is not None)
@@ -62,7 +62,7 @@ class Restored:
 
     @property
     def tokens(self) -> int:
-        """How many tokens are reused."""
+        """Tokens that are reused."""
         return self.choice.tokens
 
     @property
@@ -104,7 +104,9 @@ class Restored:
         self.tensors = {}
 
     def choose(self, min_file_tokens: int) -> Reason:
-        """Take the most that can be reused. Fewer than `min_file_tokens` of files are not worth reading: say so."""
+        """Take the most that can be reused; return why not more. Fewer than `min_file_tokens` of files are not worth
+        reading.
+        """
         self.choice = self._best()
         if not 0 < self.choice.warm_tokens < min_file_tokens:
             return types_pb2.MISS_REASON_UNSPECIFIED
@@ -114,7 +116,7 @@ class Restored:
 
     @property
     def away(self) -> dict[Source, int]:
-        """The bytes that the choice has to fetch, by where they are."""
+        """Bytes that the choice has to fetch, by where they are."""
         sizes = Counter[Source]()
         for _, file in self.wanted_files():
             if not file.path:
@@ -145,23 +147,23 @@ class Restored:
 
     @property
     def block_tokens(self) -> int:
-        """How many tokens there are blocks for, whatever windows there are."""
+        """Tokens with blocks, whatever windows there are."""
         return choose(self.lookup, self.blocks, self.files).tokens
 
     @property
     def end(self) -> Place | None:
-        """Where another's block could go on; None where all that the agent had is found: what follows then is new."""
+        """Where another's block could go on; None where all that the agent had is found."""
         if 0 < self.lookup.keep_tokens <= self.block_tokens:
             return None
         return self.lookup.end({*self.blocks, *self.files})
 
     def files_could_add(self) -> bool:
-        """Whether files could give more than what the pool has."""
+        """Return whether files could give more than the pool."""
         windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.checkpoints)
         return bool(self.missing) or self.end is not None or max(windows, default=0) > self.choice.tokens
 
     def wanted_files(self) -> list[tuple[BlockHeader, pb.StoredFile]]:
-        """Return the files that the choice needs, with the headers that they must have."""
+        """Return the files that the choice needs, with their headers."""
         wanted = [(c.header, self.files[c.header.chain_hash]) for c in self.choice.warm]
         window = self.choice.checkpoint
         if window is not None and window.name not in self.windows:
@@ -170,20 +172,20 @@ class Restored:
         return wanted
 
     def add_fetched(self, name: FileName, file: pb.StoredFile) -> None:
-        """Replace a remote file by its copy on the store's disk. It still counts as remote, where it was found."""
+        """Replace a remote file by its copy on the store's disk. It still counts as remote."""
         found = pb.StoredFile()
         found.CopyFrom(file)
         found.tier = types_pb2.TIER_REMOTE
         self._of_kind(name)[name.chain_hash] = found
 
     def add(self, place: Place, name: bytes, token_ids: bytes) -> bool:
-        """Look for that block, too, which was found at `place` by its tokens; False where it is of no use."""
+        """Look for that block, too, found at `place` by its tokens; False where it is of no use."""
         lookup = self.lookup.with_block(self.model.fingerprint, self.namespace, place, name, token_ids)
         self.lookup = lookup or self.lookup
         return lookup is not None
 
     def refuse(self, name: FileName) -> None:
-        """Leave out a file that turned out to be bad."""
+        """Leave out a bad file."""
         del self._of_kind(name)[name.chain_hash]
 
     def places(self) -> list[int]:
@@ -196,7 +198,7 @@ class Restored:
         return found
 
     def buffers(self, header: BlockHeader) -> HostBuffers | None:
-        """Return the memory of the block that a block's file goes to; None where it is not the host's. Any thread."""
+        """Return the memory of the block that a file goes to; None where it is not the host's. Any thread."""
         assert self.room is not None
         index = header.first_token // BLOCK_TOKENS
         if not len(self.room.shared) <= index < len(self.room.places):

@@ -35,7 +35,7 @@ _NO_FAULT = frozenset(
         types_pb2.MISS_REASON_INCOMPATIBLE,
     }
 )
-"""Reasons that speak of blocks which were not found: where all of the ledger's were, they are not why it was left."""
+"""Reasons of blocks that were not found: where all of the ledger's were, they are not why it was left."""
 
 
 def kv_lookup(
@@ -46,9 +46,8 @@ def kv_lookup(
     sequence: TokenIds,
     checkpoints: Sequence[int] = (),
 ) -> Lookup:
-    """Return which KV would serve `sequence`, whose first `keep_tokens` tokens are the ledger's.
-
-    Names of blocks are hashes of all tokens: milliseconds for long contexts, so call it off the event loop.
+    """Return which KV would serve `sequence`, whose first `keep_tokens` tokens are the ledger's. Hashes all tokens:
+    call it off the event loop.
     """
     ids = model.fingerprint, namespace
     windows: tuple[CheckpointCandidate, ...] = ()
@@ -73,7 +72,7 @@ class Restorer:
     _engine: EngineThread | None = None
 
     def computed(self, model: LoadedModel, chunks: Iterable[Chunk]) -> None:
-        """A prompt's chunks were computed: how long what is not fetched will take."""
+        """Note a prompt's computed chunks: how long what is not fetched will take."""
         for chunk in chunks:
             if chunk.alone:
                 self._speeds.computed(model.model_id, chunk.tokens, chunk.ended - chunk.began)
@@ -89,10 +88,9 @@ class Restorer:
     ) -> Restored:
         """Take the longest gapless run of blocks, those in the pool first, and read what of it is in files.
 
-        `reservation` then holds those in the pool. A model with other layers than full attention resumes only where
-        there is a checkpoint. KV elsewhere is fetched where that is estimated to be faster than to compute it, and
-        `ahead` of a turn, when nobody waits, always. Raises ResourceExhausted where the device has no memory for what
-        files would be read into.
+        `reservation` then holds those in the pool. A model with other layers than full attention resumes only at a
+        checkpoint. KV elsewhere is fetched where that is estimated to be faster, and always `ahead` of a turn. Raises
+        ResourceExhausted where the device has no memory for files.
         """
         started = time.monotonic()
         found = Restored.in_pool(key, model, lookup)
@@ -117,7 +115,7 @@ class Restorer:
         return found
 
     async def _look(self, found: Restored, key: AgentKey, *, peek: bool = False) -> Reason:
-        """Ask the store, if it could have more than the pool; return why there is not more, as far as it knows."""
+        """Ask the store, if it could have more than the pool; return why there is not more."""
         found.choose(0)
         # Without hot state the store alone knows the checkpoints that the turn's state will have.
         known = found.model.geometry.resumes_anywhere or found.room is None or found.room.hot is not None
@@ -161,7 +159,7 @@ class Restorer:
         return types_pb2.MISS_REASON_FETCH_SLOWER
 
     async def _read(self, found: Restored, *, ahead: bool) -> Reason:
-        """Choose, and read what was chosen, until all of it is good; return why it is not more."""
+        """Choose, and read, until all that was chosen is good; return why it is not more."""
         fault: Reason = types_pb2.MISS_REASON_UNSPECIFIED
         model, counted = found.model, ahead
         while True:
@@ -187,7 +185,7 @@ class Restorer:
                 found.refuse(name)
 
     async def _take(self, found: Restored) -> None:
-        """Have memory behind the blocks that files are read to."""
+        """Allocate the blocks that files are read to."""
         arena, places = found.model.arenas.full, found.places()
         if self._engine is None or arena.has(places):
             return
@@ -197,7 +195,7 @@ class Restorer:
             raise ResourceExhausted(f"the device's memory is taken: {error}") from None
 
     async def _bring(self, found: Restored) -> list[FileName]:
-        """Bring what was chosen and is elsewhere to the store's disk; return what does not come."""
+        """Bring chosen files to the store's disk; return those that do not come."""
         files = {FileName.of(header): file for header, file in found.wanted_files() if not file.path}
         fetched = await self._fetcher.bring(found.namespace, files)
         for name, file in fetched.items():

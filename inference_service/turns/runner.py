@@ -69,7 +69,7 @@ class TurnRunner:
     _draining: bool = field(default=False, init=False)
 
     def start(self, request: TurnRequest) -> TurnStream:
-        """Begin a turn; return the caller's end of it. Raises what is wrong with it, without side effect."""
+        """Begin a turn; return the caller's end of it. Raises a request's mistakes, without side effect."""
         try:
             self._check_accepts(request)
         except AgentmemError as error:
@@ -115,7 +115,7 @@ class TurnRunner:
         await self.persister.flush(layout.LAST_SECONDS)
 
     def _end(self, turn: Turn, error: Exception | None = None) -> None:
-        """Tell the caller that the turn is over. What follows is between the engine and the store."""
+        """Tell the caller that the turn is over. The rest is between the engine and the store."""
         if not turn.stream.ended:
             turn.stream.end(error)
             turn.timing.end("" if turn.stream.error is None else tracing.failure_of(turn.stream.error))
@@ -147,7 +147,7 @@ class TurnRunner:
                     await self._serve(turn, model)
 
     async def _serve(self, turn: Turn, model: LoadedModel) -> None:
-        """Do the whole turn; call it under the agent's lock."""
+        """Do the whole turn, under the agent's lock."""
         request, timing = turn.request, turn.timing
         timing.enter("match")
         agent = NOTHING if request.anonymous else await opened(self.store, model, request.key, request.request_id)
@@ -198,12 +198,11 @@ class TurnRunner:
 
     @staticmethod
     def _reuses(turn: Turn) -> bool:
-        """Return whether a turn may start from KV: what was computed of other tokens never serves, not even where some
-        have stayed."""
+        """Return whether a turn may start from KV: that of other tokens never serves."""
         return turn.request.cache_policy != inference_pb2.CACHE_POLICY_RECOMPUTE and not turn.retokenized
 
     async def _restore(self, turn: Turn, model: LoadedModel) -> Restored:
-        """Return the KV to start from; what of it is in the pool is held by the turn's reservation."""
+        """Return the KV to start from; the turn's reservation holds what of it is in the pool."""
         if not self._reuses(turn):
             reason = types_pb2.MISS_REASON_INCOMPATIBLE if turn.retokenized else types_pb2.MISS_REASON_UNSPECIFIED
             return Restored(model, reason=reason, room=turn.reservation)
@@ -251,7 +250,7 @@ class TurnRunner:
             await self.engine.wait(job.future)
 
     def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float, reused: int) -> None:
-        """Tell the caller that the engine has started the turn, at `at`, and what memory gave: `reused` tokens."""
+        """Tell the caller that the engine has started the turn, at `at`, with `reused` tokens."""
         if reused < turn.restored.tokens:  # There was no memory to go on from it, and the turn was begun without.
             turn.restored = Restored(model, reason=types_pb2.MISS_REASON_EVICTED, room=turn.reservation)
         turn.timing.start(at, turn.restored.read_seconds, assembly_seconds)
@@ -281,7 +280,7 @@ def _captures(turn: Turn, model: LoadedModel) -> tuple[int, ...]:
 
 
 def _granted_captures(turn: Turn, model: LoadedModel) -> list[int]:
-    """Return those behind the KV that was found for which the turn has memory; give back what they do not need."""
+    """Return those after the found KV for which the turn has memory; give back the rest."""
     ahead = [position for position in _captures(turn, model) if position > turn.restored.tokens]
     long = len(turn.plan.sequence) - turn.restored.tokens > SMALLEST_CHUNK
     model.memory.admission.capture_at_most(turn.reservation, len(ahead) + long)

@@ -1,4 +1,4 @@
-"""The caller's end of a turn: what it reads from, and cancels."""
+"""The caller's end of a turn: its events, and its cancellation."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from inference_service.text.answering import NO_DELTA, AnswerDelta
 from inference_service.text.tokenizer import Tokenizer
 
 BUFFER_TOKENS: Final = 4096
-"""How many tokens a reader may be behind before its turn is ended."""
+"""Tokens that a reader may be late before its turn is ended."""
 
 
 class TurnStream:
@@ -24,16 +24,15 @@ class TurnStream:
 
     def __init__(self, buffer: int = BUFFER_TOKENS) -> None:
         self.tokens: list[TokenEvent] = []
-        """All that were generated so far."""
         self.cancelled = threading.Event()
         """Read by the engine before each step."""
         self.committing = False
         """The ledger is being written: the turn can no longer be cancelled."""
         self.ended = False
         self.error: Exception | None = None
-        """What ended the turn, or will."""
+        """Ends the turn, or will."""
         self.interrupt: Callable[[], object] | None = None
-        """Ends what the turn waits for, outside the engine: its agent, memory, the store."""
+        """Ends the turn's wait outside the engine: for its agent, memory, the store."""
         self.on_token: Callable[[float], object] | None = None
         """Called with the time at which each token was sampled."""
         self._buffer = buffer
@@ -63,9 +62,8 @@ class TurnStream:
                 return
 
     def cancel(self, error: Exception | None = None) -> None:
-        """End the turn within one step; nothing is committed. Without effect once the commit has begun.
-
-        `error` is what the caller gets, Cancelled by default.
+        """End the turn within one step, unless the commit has begun; nothing is committed. `error` is the caller's, by
+        default Cancelled.
         """
         if self.ended or self.committing or self.cancelled.is_set():
             return
@@ -80,7 +78,6 @@ class TurnStream:
             raise self.error or Cancelled("the request was cancelled")
 
     def take(self, event: TokenEvent) -> None:
-        """Take a token."""
         self.tokens.append(event)
         if self.on_token is not None:
             self.on_token(event.at)
@@ -133,7 +130,7 @@ class TurnStream:
 def delta(
     events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: AnswerDelta = NO_DELTA, *, parts: bool = False
 ) -> inference_pb2.Delta:
-    """Several tokens in one delta, and what became certain when generation ended; `parts` of calls, if wanted."""
+    """Return several tokens as one delta, with what became certain at the end; `parts` of calls, if wanted."""
     message = inference_pb2.Delta()
     for event in events:
         message.reasoning += event.reasoning

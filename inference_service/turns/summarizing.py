@@ -33,7 +33,7 @@ _WORDS_PER_TOKEN: Final = 0.5
 
 @dataclass(eq=False, repr=False)
 class Summarizer:
-    """Has the model write notes. Event loop only; call it under the agent's lock, before the turn has its memory."""
+    """Has the model write notes. Event loop only, under the agent's lock, before the turn has its memory."""
 
     engine: EngineThread
     threads: WorkerThreads
@@ -84,7 +84,7 @@ class Summarizer:
 
 
 def _request(turn: Turn, model: LoadedModel) -> TurnRequest:
-    """Return the turn that asks for the note: what is dropped, and then the instruction. Raises FailedPrecondition."""
+    """Return the turn that asks for the note: what is dropped, then the instruction. Raises FailedPrecondition."""
     assert turn.plan.trim is not None
     tokens = room_for_summary(model.context_length)
     dropped = turn.ledger.kept(turn.plan.trim.dropped)

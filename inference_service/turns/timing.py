@@ -11,9 +11,8 @@
     decode           with the moment of the first token
     commit           the ledger is written, fsynced
 
-Together those before prefill take as long as `queue_seconds` and `load_seconds`; prefill and decode are as the engine
-measured them, but that the prefill there begins with the load on the engine and includes the time between chunks, in
-which others decode.
+Those before prefill take `queue_seconds` and `load_seconds`; prefill and decode are the engine's, whose prefill
+includes the load and the time between chunks.
 """
 
 import time
@@ -56,11 +55,10 @@ class Timing:
         self._span("load", at, self._assembled, where="engine")
 
     def first_token_seconds(self, generated: Generated) -> float:
-        """Return the seconds from arrival to the first token; 0 without one."""
+        """0 without a first token."""
         return 0.0 if generated.first_token_at is None else generated.first_token_at - self.arrived
 
     def to_proto(self, generated: Generated) -> types_pb2.Timings:
-        """Return all times, for the caller."""
         return types_pb2.Timings(
             queue=duration(self.queue_seconds),
             load=duration(self.load_seconds),
@@ -79,7 +77,7 @@ class Timing:
         tracing.enter(self._trace.within(self._step))
 
     def leave(self) -> None:
-        """End the span of the step; what follows belongs to the request."""
+        """End the span of the step."""
         if self._request is not None:
             self.end()
             tracing.enter(self._trace)
@@ -95,7 +93,7 @@ class Timing:
             self._request.set(_named(attributes))
 
     def computed(self, job: TurnJob, failure: str) -> None:
-        """Record the spans of what the engine did, which has ended now; `failure` is a status, or empty."""
+        """Record the spans of the engine's work; `failure` is a status, or empty."""
         if self._request is None or not job.started:
             return
         tracing.enter(self._trace)
@@ -139,7 +137,6 @@ def _named(attributes: Mapping[str, spans.Attribute]) -> dict[str, spans.Attribu
 
 
 def duration(seconds: float) -> Duration:
-    """Seconds as a message."""
     message = Duration()
     message.FromTimedelta(timedelta(seconds=max(0.0, seconds)))
     return message

@@ -57,57 +57,52 @@ class Turn:
 
     request: TurnRequest
     hint: Hint | None = None
-    """What had been announced of this turn when it arrived."""
+    """The hint of this turn when it arrived."""
     stream: TurnStream = field(default_factory=TurnStream)
     timing: Timing = field(default_factory=Timing)
 
     # Planned. A second plan, with a note, replaces all of it.
     base: Version = field(init=False)
-    """The version that the turn is based on."""
     ledger: Ledger = field(init=False)
-    """The ledger that it continues: the base's, or the snapshot's; in the present tokenizer, at the turn's time."""
+    """The base's, or the snapshot's; in the present tokenizer, at the turn's time."""
     snapshot_version: int = field(init=False)
     """The version of the snapshot that it continues; 0 for the base."""
     plan: Plan = field(init=False)
-    """The prompt in tokens, and how it relates to the ledger."""
     keep_tokens: int = field(init=False)
     """How many of the ledger's first tokens the commit keeps; 0 where the ledger was tokenized again."""
     shared_tokens: int = field(init=False)
     """How many of the base's own tokens the commit keeps."""
     dropped_tokens: int = field(init=False)
-    """How many of the base's tokens the prompt leaves behind; to tokenize a text again drops none."""
+    """How many of the base's tokens the prompt leaves; to tokenize a text again drops none."""
     appended: bool = field(init=False)
     """The input was taken as what is new."""
     retokenized: bool = field(init=False)
     """The base's ledger was of another tokenizer."""
     opening_bytes: int = field(init=False)
-    """The opening of the ledger that the turn makes; see Ledger."""
+    """Of the ledger that the turn makes; see Ledger."""
     policy: Policy = field(init=False)
-    """What the agent does where its memory outgrows the context."""
+    """For a memory that outgrows the context."""
     lookup: Lookup = field(init=False)
-    """The KV that would serve."""
     decoding: Decoding | None = field(init=False)
-    """How to generate; None for Prefill."""
+    """None for Prefill."""
     context_remaining: int = field(init=False)
-    """How many tokens the context has behind the prompt."""
+    """Tokens that the context has after the prompt."""
     note: Note = NO_NOTE
 
     reservation: Reservation = field(init=False)
-    """The memory for all that the turn can grow to."""
     restored: Restored = field(init=False)
-    """The KV that it starts from."""
     started: inference_pb2.Started | None = None
     """The first event, once the engine has started the turn."""
     generated: Generated = field(default_factory=Generated)
-    """What was generated; the engine writes here until it is done."""
+    """The engine writes here until it is done."""
     version: Version = field(init=False)
-    """The version that the commit made."""
+    """Made by the commit."""
     message_hashes: list[bytes] = field(init=False)
-    """The hash chain of its conversation, where it was a whole chat."""
+    """Of its conversation, where it was a whole chat."""
 
     @property
     def wants_note(self) -> bool:
-        """Whether a note is to stand for what is dropped, and none was tried yet."""
+        """Return whether a note is to stand for what is dropped, and none was tried yet."""
         return self.plan.trim is not None and self.policy == SUMMARIZE and self.note == NO_NOTE
 
     @property
@@ -117,7 +112,7 @@ class Turn:
 
     @property
     def most_tokens(self) -> int:
-        """What prompt and answer can grow to."""
+        """Tokens of prompt and answer, at most."""
         return len(self.plan.sequence) + (self.decoding.max_tokens if self.decoding else 0)
 
     @property
@@ -128,9 +123,8 @@ class Turn:
 
     @property
     def miss_reason(self) -> Reason:
-        """Why not more was reused; unspecified where all that could be was.
-
-        Of a new agent's prompt others may have computed a part that it cannot go on from.
+        """Why not more was reused; unspecified where all that could be was. Others may have computed a part of a new
+        agent's prompt that it cannot go on from.
         """
         of_others = self.plan.reason == types_pb2.MISS_REASON_ABSENT
         if of_others and self.restored.reason == types_pb2.MISS_REASON_NOT_TRIMMABLE:
@@ -139,7 +133,6 @@ class Turn:
         return self.plan.reason if all_reused else self.restored.reason or self.plan.reason
 
     def cache_report(self) -> types_pb2.CacheReport:
-        """Return what the turn reuses, for the caller."""
         return types_pb2.CacheReport(
             match=self.plan.kind,
             cached=self.restored.by_tier,
@@ -150,7 +143,7 @@ class Turn:
         )
 
     def context_trim(self) -> types_pb2.ContextTrim | None:
-        """Return what is dropped for the prompt to fit the context, for the caller; None if nothing is."""
+        """Return what is dropped for the prompt to fit the context; None if nothing is."""
         trim = self.plan.trim
         if trim is None:
             return None

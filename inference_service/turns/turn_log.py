@@ -1,8 +1,7 @@
-"""What a turn leaves behind: one line in the log, its counts in the metrics, and its last event.
+"""A turn's line in the log, its counts in the metrics, and its last event.
 
-The line says whose turn it was, what was reused, how many tokens, how long, and how it ended. It has no text of prompt
-or answer. Why a turn was refused or failed is its status; the error's own words are only there where nothing that the
-caller sent can be in them.
+The line says whose turn it was, what was reused, how many tokens, how long, and how it ended; it has no text of prompt
+or answer. An error's own words are there only where nothing that the caller sent can be in them.
 """
 
 import logging
@@ -39,11 +38,10 @@ class TurnLog:
             self._metrics.finished.labels(*self._metrics.turn(request.key), reason_of(error)).inc()
 
     def arrived(self, turn: Turn) -> None:
-        """Count a turn that waits."""
         self._metrics.waiting.labels(turn.request.key.model_id).inc()
 
     def started(self, turn: Turn) -> None:
-        """Count a turn that the engine has started, and what it reuses; count its tokens from here on."""
+        """Count a started turn, and what it reuses; count its tokens from here on."""
         metrics, key, timing = self._metrics, turn.request.key, turn.timing
         assert timing.started is not None
         labels = metrics.turn(key)
@@ -79,7 +77,6 @@ class TurnLog:
         )
 
     def completed(self, turn: Turn) -> None:
-        """Count and log a turn that went well."""
         metrics, key, generated = self._metrics, turn.request.key, turn.generated
         labels = metrics.turn(key)
         metrics.prefill_time.labels(*labels).observe(generated.prefill_seconds)
@@ -93,7 +90,7 @@ class TurnLog:
         _log_end("turn finished", turn)
 
     def _log_losses(self, turn: Turn) -> None:
-        """Log what a commit makes of the agent's memory besides adding to it."""
+        """Log what a commit takes from the agent's memory."""
         key, trim = turn.request.key, turn.context_trim()
         ids = _ids(key.to_proto())
         if turn.retokenized:
@@ -124,7 +121,6 @@ class TurnLog:
             )
 
     def replayed(self, turn: Turn) -> None:
-        """Count and log a committed turn that was answered again."""
         _log_end("turn replayed", turn)
         self._metrics.finished.labels(*self._metrics.turn(turn.request.key), REPLAYED).inc()
 
@@ -138,7 +134,7 @@ class TurnLog:
 
 
 def token_counter(metrics: WorkerMetrics, labels: tuple[str, ...]) -> Callable[[float], None]:
-    """Return what counts one turn's tokens as they come, by when each was sampled: so a stall shows while it lasts."""
+    """Return a counter of one turn's tokens, by when each was sampled: so a stall shows while it lasts."""
     tokens, gaps = metrics.generation_tokens.labels(*labels), metrics.inter_token_latency.labels(*labels)
     last: float | None = None
 
@@ -154,7 +150,7 @@ def token_counter(metrics: WorkerMetrics, labels: tuple[str, ...]) -> Callable[[
 
 @contextmanager
 def refused(key: types_pb2.AgentKey) -> Iterator[None]:
-    """Log a request that raises what is wrong with it before it is a turn. Nothing of `key` is checked yet."""
+    """Log a request that is refused before it is a turn. Nothing of `key` is checked yet."""
     try:
         yield
     except AgentmemError as error:
@@ -163,7 +159,6 @@ def refused(key: types_pb2.AgentKey) -> Iterator[None]:
 
 
 def failed(turn: Turn, error: Exception) -> None:
-    """Log a turn that an error ended."""
     cancelled = tracing.failure_of(error) == tracing.CANCELLED
     _log_end("turn cancelled" if cancelled else "turn failed", turn, **_why(error))
 
