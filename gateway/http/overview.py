@@ -83,10 +83,11 @@ class Overview:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 pages = await asyncio.gather(self._own_page(), *(self._page(name) for name in self._addresses))
                 found: Pages = dict(zip(("gateway", *self._addresses), pages, strict=True))
+                turns = self._running.to_json()  # before the answer's time, which none of them began after
                 read_at = time.monotonic()
                 seconds = read_at - self._read_at if self._pages else None
                 answer = await asyncio.to_thread(overview_of, found, self._pages, seconds, datetime.now(UTC))
-                self._answer = {**answer, "turns_running": self._running.to_json()}
+                self._answer = {**answer, "turns_running": turns}
                 self._pages, self._read_at = found, read_at
             return self._answer
 
