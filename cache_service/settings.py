@@ -17,7 +17,7 @@ from cache_service.tiers.remote.contract import RemoteSettings, check_endpoint
 Survives = Literal["server", "crash", "nothing"]
 
 NODE_NAME: Final = r"^([a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)?$"
-"""Of nodes: a host name, or nothing."""
+"""A host name, or nothing."""
 
 
 class StoreSettings(ServiceSettings):

@@ -104,7 +104,7 @@ class Store:
         self._last_use, probe, metrics = last_use, Probe(self._directory), StoreMetrics(registry)
         rows.before_commit.append(last_use.flush_files)
         self.process_metrics = ProcessMetrics(registry, "store")
-        """Of this process; for its GrpcServer."""
+        """They are for this process's GrpcServer."""
 
         def failed(failure: Failure) -> None:
             metrics.failures.labels(failure).inc()

@@ -21,7 +21,7 @@ from gateway.worker import Worker
 
 
 class Extension:
-    """What a ring does beside the servers. Event loop only: `start`, `leave`, `stop`, `close`, each once.
+    """A ring's work beside the servers. Event loop only: `start`, `leave`, `stop`, `close`, each once.
 
     Extensions start in the order in which they were attached, and end in the reverse one.
     """
@@ -53,7 +53,7 @@ class Extension:
 
 
 class Parts:
-    """What a gateway is made of, which rings take and change before its servers are made.
+    """The parts of a gateway, which rings take and change before its servers are made.
 
     `worker` may be replaced, `keys` be set, and `services`, `routes` and `extensions` get more.
     """

@@ -84,7 +84,7 @@ class Membership:
         self._reconciled = False
         self._rejoins = 0
         self._following: tuple[Future[None], int | None] | None = None
-        """What files do now: reconcile for so many rejoins, or (None) follow."""
+        """The files' present work: reconciling for so many rejoins, or (None) following."""
         self._claimed: frozenset[AgentKey] | None = None
         self._objects = False
         self._stopping = threading.Event()

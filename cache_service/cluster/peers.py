@@ -34,7 +34,7 @@ Holder = Callable[[AgentKey], Awaitable[tuple[str, Version]]]
 Connect = Callable[[str], grpc.aio.Channel]
 
 _LOOK_SECONDS: Final = 1.0
-"""Of the question what another node has; the turn waits for it."""
+"""Limit for asking another node for its files; the turn waits for it."""
 _FIRST_SECONDS: Final = 5.0
 """Until a file's first bytes come. A node that hangs later is found by its pings (`channels.NODE_OPTIONS`)."""
 _READ_SECONDS: Final = 30.0

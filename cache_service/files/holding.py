@@ -40,7 +40,7 @@ class KVChange(NamedTuple):
     source_snapshot: int
     tokens: int
     version: int
-    """Of the agent's own state then; the change is passed over where a newer one is published."""
+    """The agent's own state then; the change is skipped where a newer one is published."""
     namespace: str
     agent_id: str | None
     model_id: str | None

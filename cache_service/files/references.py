@@ -62,7 +62,7 @@ class Dropped:
 COLUMNS = (
     "kind, chain_hash, first_token, token_count, size_bytes, digest, namespace, agent_id, model_id, fingerprint, parent"
 )
-"""Of a file's or an object's row."""
+"""The columns that rows of files and of objects share."""
 _KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third of a call
 
 

@@ -37,13 +37,13 @@ class Usage(NamedTuple):
 
 
 def ledger_bytes(connection: Connection, namespace: str) -> int:
-    """Of store.db."""
+    """Read store.db."""
     counted = "SELECT coalesce(sum(ledger_bytes), 0) FROM namespaces WHERE namespace = ?"  # on PostgreSQL, of 64 rows
     return int(connection.execute(counted, (namespace,)).fetchone()[0])
 
 
 def kv_bytes(connection: sqlite3.Connection, namespace: str) -> int:
-    """Of warm.db."""
+    """Read warm.db."""
     summed = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE namespace = ?"
     return int(connection.execute(summed, (namespace,)).fetchone()[0])
 

@@ -33,7 +33,7 @@ class Incoming(NamedTuple):
 
 
 class Heard:
-    """What one turn has said so far."""
+    """The text and calls of one turn so far."""
 
     def __init__(self) -> None:
         self.started = inference_pb2.Started()

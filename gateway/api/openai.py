@@ -73,7 +73,7 @@ else:  # a field for each parameter of the contract
 
 
 class SampledRequest(_Sampled):
-    """What chat completions and completions have in common."""
+    """The fields that chat completions and completions share."""
 
     model: KeyPart | None = None
     stream: bool | None = None

@@ -44,7 +44,7 @@ _HASH_BYTES = 4
 
 
 class Beginning(NamedTuple):
-    """What a ledger begins with, as hashes of eight hexadecimal digits; `reasoning` is of the template's arguments."""
+    """A ledger's first parts as hashes of eight hexadecimal digits; `reasoning` hashes the template's arguments."""
 
     instructions: str
     tools: str

@@ -52,7 +52,7 @@ class Thinks(Body):
         return (self.reasoning and self.reasoning.effort) or self.reasoning_effort
 
     def template_arguments(self) -> str | None:
-        """Of several words the last wins: chat_template_kwargs, enable_thinking, thinking, reasoning."""
+        """Return JSON; the last one given wins: chat_template_kwargs, enable_thinking, thinking, reasoning."""
         arguments: dict[str, Any] = dict(self.chat_template_kwargs or {})
         thinking = self.thinking.thinks if isinstance(self.thinking, Switch) else self.thinking
         for thinks in (self.enable_thinking, thinking, self.reasoning and self.reasoning.enabled):

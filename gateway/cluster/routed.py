@@ -26,7 +26,7 @@ from gateway.upstream import Unreachable
 from gateway.worker import Worker
 
 _TELL_SECONDS: Final = 5.0
-"""Of a call to another node, where a call goes to all."""
+"""Limit for one node, where a call goes to all."""
 
 NOT_BEGUN: Final = "agentmem-not-begun"
 """Trailing metadata of a node that refuses a call because it is not ready."""

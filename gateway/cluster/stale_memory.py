@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _REMEMBERED: Final = 10_000
 """Agents that are remembered, the last ones with a turn."""
 _SECONDS: Final = 10.0
-"""Of one call: a turn of the agent may be under way."""
+"""Limit for one call, which may wait for a turn of the agent."""
 _PAUSE: Final = 2.0
 """Before an unanswered call is made again."""
 

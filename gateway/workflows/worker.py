@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 _KEPT_FOR: Final = timedelta(days=7)
 """Idle time after which an agent is deleted that a run left."""
 _BEST_EFFORT_SECONDS: Final = 30.0
-"""Of a call that only makes a run faster, or cleans up."""
+"""Limit for a call that only makes a run faster, or cleans up."""
 
 Listener = Callable[[inference_pb2.GenerateResponse], None]
 """Called with the events of a turn as they come; where an attempt fails, again from the beginning."""

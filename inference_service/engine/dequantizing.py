@@ -14,7 +14,7 @@ _THREADS: Final = 256
 _EACH: Final = 4
 _BITS: Final = (4, 8)
 DTYPES: Final = (mx.bfloat16, mx.float16)
-"""Of the scales, and so of the weights."""
+"""The scales', and so the weights'."""
 _FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "dequantizing.cu")
 
 _DEQUANTIZE = """

@@ -167,7 +167,7 @@ class Geometry:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of quantized KV in full-attention layers."""
+        """Bytes of quantized KV in full-attention layers."""
         return round(sum(map(self._token_bytes, self.full_groups)))
 
     @property
@@ -180,7 +180,7 @@ class Geometry:
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """Of a token's K and V in the widest full-attention layer, in the compute dtype."""
+        """Bytes of a token's K and V in the widest full-attention layer, in the compute dtype."""
         return max(map(self._array_bytes, self.full_groups), default=0)
 
     def window_layer_bytes(self, new: int) -> int:

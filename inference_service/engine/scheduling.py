@@ -29,11 +29,11 @@ _ROUND = 256
 SMALLEST_CHUNK = _ROUND
 
 SECONDS_WHILE_OTHERS_DECODE = 0.25
-"""Of a chunk, for which streams wait, and for prompts that ride in their pass."""
+"""A chunk's time while streams wait for it, and for prompts that ride in their pass."""
 SECONDS_ALONE = 0.5
-"""Of a chunk when no stream can stall; a new request waits for a layer of it."""
+"""A chunk's time when no stream can stall; a new request waits for a layer of it."""
 SECONDS_OF_A_LAYER = 0.05
-"""That a chunk may also take, per layer: DeepSeek-V2-Lite on an H200 took 1.08 times as long as mlx-lm for 2,048 tokens
+"""A chunk may take this per layer, too: DeepSeek-V2-Lite on an H200 took 1.08 times as long as mlx-lm for 2,048 tokens
 in chunks of 768, 1.015 times in one.
 """
 

@@ -25,11 +25,11 @@ from inference_service.text.prompt import Rendered, Span, inside_character
 from inference_service.text.template import UserTurn
 
 TARGET_SHARE = 0.5
-"""Of the context that a trimmed prompt takes, where whole turns allow it."""
+"""A trimmed prompt's share of the context, where whole turns allow it."""
 ANSWER_SHARE = 0.125
-"""Of the context that an answer can ask to be kept free."""
+"""The largest share of the context that an answer can ask to be kept free."""
 SUMMARY_SHARE = 0.0625
-"""Of the context that a note of what was dropped takes."""
+"""The summary's share of the context."""
 MAX_SUMMARY_TOKENS = 512
 
 

@@ -126,7 +126,7 @@ class BlockPool:
 
     @property
     def open_bytes(self) -> int:
-        """Of open segments; their memory is taken when something is written there."""
+        """Bytes of open segments; their memory is taken when something is written there."""
         return self.opened * self.segment.block_bytes
 
     def open(self) -> None:

@@ -77,7 +77,7 @@ class Sizes:
         return self.tokens * geometry.bytes_per_token + self.space.pieces * geometry.piece_bytes
 
     def segments(self, geometry: Geometry) -> tuple[Segment, Segment]:
-        """Of the blocks' and of the pieces' arenas."""
+        """Return the segments of the blocks' and of the pieces' arenas."""
         blocks = segment_of(self.space.blocks, BLOCK_TOKENS * geometry.bytes_per_token, self.segment_bytes)
         return blocks, segment_of(self.space.pieces, geometry.piece_bytes, self.segment_bytes)
 

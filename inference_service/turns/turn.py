@@ -79,7 +79,7 @@ class Turn:
     retokenized: bool = field(init=False)
     """The base's ledger was of another tokenizer."""
     opening_bytes: int = field(init=False)
-    """Of the ledger that the turn makes; see Ledger."""
+    """The ledger that the turn makes opens with so many; see Ledger."""
     policy: Policy = field(init=False)
     """For a memory that outgrows the context."""
     lookup: Lookup = field(init=False)
@@ -98,7 +98,7 @@ class Turn:
     version: Version = field(init=False)
     """Made by the commit."""
     message_hashes: list[bytes] = field(init=False)
-    """Of its conversation, where it was a whole chat."""
+    """Hashes of its conversation's messages, where it was a whole chat."""
 
     @property
     def wants_note(self) -> bool:

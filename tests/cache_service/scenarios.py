@@ -222,7 +222,7 @@ async def lose_a_file(store: Store) -> None:
 
 
 def leave_litter(data: Path) -> None:
-    """What a crash may have left: a staged file, an orphan, a row without a file."""
+    """Leave a staged file, an orphan and a row without a file, as a crash may."""
     source = next((data / "blocks").rglob("*.safetensors"))
     shutil.copy(source, data / "staging" / "left.safetensors")
     orphan = kv.header([77, 7]).chain_hash

@@ -1,4 +1,4 @@
-"""What the client of the contract package offers beside plain turns, on real services: tools, models, runs, keys."""
+"""The contract package's client on real services, beside plain turns: tools, models, runs, keys."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _SILENT: Final = "does not speak in this phase"
 
 
 class Problem(NamedTuple):
-    """What is wrong at `path`, or with its key.
+    """A mistake at `path`, or in its key.
 
     Where a name is unknown, `given` is that name and `known` are those it may have been meant to be.
     """

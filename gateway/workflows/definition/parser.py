@@ -234,7 +234,7 @@ class _Composer(Composer):  # type: ignore[misc]
 
 
 class _Size(NamedTuple):
-    """Of a node with its aliases expanded."""
+    """A node's size with its aliases expanded."""
 
     nodes: int
     characters: int

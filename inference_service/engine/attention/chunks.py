@@ -17,7 +17,7 @@ TILES: Final = (*FILES, "attention/tiles.cu")
 """As `FILES`, for kernels on tensor cores."""
 _MERGE_FILES: Final = (*TILES, "matrices.cu", "attention/merging.cu")
 _MOST_THREADS: Final = 512
-"""Of a thread block that multiplies several heads with a basis."""
+"""The most threads of a block that multiplies several heads with a basis."""
 
 _MERGE = """
   const int output = blockIdx.x * {together} + threadIdx.x / {v_dim};

@@ -1,4 +1,4 @@
-"""What is not there yet is not spoken of."""
+"""Reports leave out figures that are missing."""
 
 import json
 from typing import Any

@@ -13,7 +13,7 @@ TOKENS, SIZE = 2048, 64 * MIB
 
 
 def measured(bytes_per_second: float = 100 * MIB, tokens_per_second: float = 1000.0) -> Speeds:
-    """What is known after a fetch from either source, and one long prompt."""
+    """Return speeds measured by a fetch from either source, and one long prompt."""
     speeds = Speeds()
     for source in Source:
         fetch(speeds, SIZE / bytes_per_second, source)

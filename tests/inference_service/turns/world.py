@@ -48,7 +48,7 @@ from tests.oracle import Oracle
 
 BLOCKS, PIECES = 5, 12
 TOLERANCE = 1e-3
-"""Of log-probabilities."""
+"""The largest difference of log-probabilities."""
 _TO_THE_END = types_pb2.Sampling(ignore_eos=True)
 
 
