@@ -22,7 +22,7 @@ products.py        products of rows with quantized weights; `product_speeds` cho
                    few rows, `dequantizing` one for weights as a whole
 quantization.py    the quantization scheme of K and V
 codec.py           K and V centred, balanced and rotated for quantization, with `rotation` and `calibration`, which is
-                   measured by `calibrating`, with `balancing`
+                   measured by `calibrating`, with `balancing`; `matrices` multiplies by heads on NVIDIA GPUs
 blas_threads.py    NumPy's linear algebra of small matrices, on one thread
 cuda_kernel.py     makes our kernels for NVIDIA GPUs; `cuda_encoding` is one, which packs K and V
 geometry.py        the shape of a model's KV: layer groups, widths, bytes

@@ -13,6 +13,7 @@ from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
+from inference_service.engine.matrices import times_matrices
 from inference_service.engine.paged import kernels
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.shares import Run, shares
@@ -223,7 +224,7 @@ def over_arrays(
     )
     packed = codec.queries(queries) if packed_queries is None else packed_queries
     found = mx.fast.scaled_dot_product_attention(packed, k, v, scale=scale, mask=mask, sinks=sinks)
-    return codec.outputs(found)
+    return times_matrices(found, bases[1].back) if (bases := codec.kernel_bases) else codec.outputs(found)
 
 
 def _check(group: PagedGroup) -> None:

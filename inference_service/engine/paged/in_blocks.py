@@ -20,6 +20,8 @@ from inference_service.engine.paged.sequence import SLACK, BlockTable
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.shares import Run, shares
 
+_FEW: Final = 511
+"""Most queries of one sequence that attend over packed K and V."""
 ROWS_OF_ONE: Final = 8
 """Rows of one sequence from which on they attend together, so that K and V are read once."""
 _BUCKET: Final = 8
@@ -120,7 +122,7 @@ class BlockKVCache(KVCache):
         super().__init__(of, layer, codec, group.window)
         self._group, self._index, self._tables, self._before = group, index, tables, before
         self._one, self._few = one, few
-        self._most_few = MOST_ABSORBED if latents else kernels.FEW
+        self._most_few = MOST_ABSORBED if latents else _FEW
         self._written: mx.array | None = None
         self._kv: tuple[mx.array, mx.array] | None = None
         """K and V that are written with the queries."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_copies, cuda_encoding, dequantizing, prompts, skinny
+from inference_service.engine import cuda_copies, cuda_encoding, dequantizing, matrices, prompts, skinny
 from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, write_kernels
@@ -99,6 +99,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
         dequantizing._kernel,
         write_kernels._writer,
         write_kernels._based_writer,
+        matrices._kernel,
         paged_kernels._decoder,
         paged_kernels._store,
         paged_kernels._load,
