@@ -79,9 +79,8 @@ def _limited(descriptor: Descriptor) -> dict[int, _Limited]:
     limited = {}
     for field in descriptor.fields:
         if field.is_repeated:
-            bound = REPEATED.get(f"{descriptor.name}.{field.name}")
-            if bound is not None and bound.most is not None:
-                limited[field.number] = _Limited(field, bound.most)
+            if (most := REPEATED.get(f"{descriptor.name}.{field.name}")) is not None:
+                limited[field.number] = _Limited(field, most)
         elif field.message_type is not None and _limited(field.message_type):
             limited[field.number] = _Limited(field, None)
     return limited
