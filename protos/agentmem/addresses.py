@@ -1,11 +1,11 @@
-"""TCP addresses as text. Imports little, because small commands use it."""
+"""TCP addresses. Imports little, because small commands use it."""
 
 from ipaddress import ip_address
 from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """A TCP address. `str()` gives "host:port", with an IPv6 host in brackets."""
+    """An address; its text has an IPv6 host in brackets."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ def parse_address(text: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is this machine; names other than localhost are not looked up."""
+    """Return whether `host` is this machine; only localhost is known by name."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""Mistakes in files that people write. A `FileError` has a line for each `Diagnostic`, such as
+"""Mistakes in files that people write: a line for each, such as
 
     models.toml: models.small.kv_bit: is not supported; did you mean kv_bits?
 
-In an RPC a diagnostic is a `Violation` whose problem begins with its place: "line 7, column 1: …".
+In an RPC a diagnostic is a `Violation` whose problem begins with "line 7, column 1: ".
 """
 
 import json
@@ -20,9 +20,7 @@ _PLACED: Final = re.compile(r"line (\d+), column (\d+): (.*)", re.DOTALL)
 
 
 class Diagnostic(NamedTuple):
-    """One mistake. `field` is a dotted path, or empty for the whole file. `line` and `column`, in characters, count
-    from 1, or are 0 without a place.
-    """
+    """One mistake at a dotted path, or "" for the file. `line` and `column` count from 1; 0: unknown."""
 
     field: str
     message: str
@@ -39,17 +37,14 @@ class Diagnostic(NamedTuple):
 
     @classmethod
     def of_violation(cls, violation: Violation) -> "Diagnostic":
-        """Parse what `violation` made."""
         if (found := _PLACED.fullmatch(violation.problem)) is None:
             return cls(violation.field, violation.problem)
         return cls(violation.field, found[3], int(found[1]), int(found[2]))
 
 
 class FileError(ValueError):
-    """`str()` has a line for each of `diagnostics`."""
-
     def __init__(self, path: Path | str, *diagnostics: Diagnostic | str) -> None:
-        """Take a text for a diagnostic about the whole file."""
+        """A text is about the whole file."""
         self.path = path
         self.diagnostics = [Diagnostic("", one) if isinstance(one, str) else one for one in diagnostics]
         super().__init__("\n".join(diagnostic.render(path) for diagnostic in self.diagnostics))
@@ -73,7 +68,7 @@ def toml_key(keys: Iterable[str]) -> str:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return, for the end of a message, "; did you mean --data?" or "". Leading dashes and slashes are ignored."""
+    """Return "; did you mean --data?" or "". Leading dashes and slashes are ignored."""
     names = {name.lstrip("-/"): name for name in known}
     found = get_close_matches(given.lstrip("-/"), names, n=2)
     return f"; did you mean {' or '.join(names[name] for name in found)}?" if found else ""

@@ -1,4 +1,4 @@
-"""Limits that all APIs share: elements of a request, and values of sampling parameters."""
+"""Limits that all APIs share."""
 
 import math
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ REPEATED: Final[Mapping[str, int]] = {
     "RunWorkflowRequest.variables": MAX_VARIABLES,
     "CheckWorkflowRequest.variables": MAX_VARIABLES,
 }
-"""The most elements of each repeated field or map that callers send. They are counted before decoding, because a
-decoded message may take fifty times its bytes. Messages between our own processes are bounded by their bytes.
+"""The most elements of each repeated field that callers send, counted before decoding: a decoded message may take fifty
+times its bytes.
 """
 
 
@@ -42,7 +42,7 @@ decoded message may take fifty times its bytes. Messages between our own process
 
 
 class Bounds(NamedTuple):
-    """The range of a parameter, from `low` (excluded if `open`) to `high`."""
+    """From `low` (excluded if `open`) to `high`."""
 
     low: float
     high: float
@@ -74,7 +74,7 @@ SAMPLING: Final[Mapping[str, Bounds]] = {
 
 
 def check_sampling(sampling: types_pb2.Sampling) -> None:
-    """Raise InvalidArgument for a value out of bounds."""
+    """Raises InvalidArgument."""
     for field, value in sampling.ListFields():
         if (bounds := SAMPLING.get(field.name)) is None:
             continue

@@ -1,4 +1,4 @@
-"""Words about turns and memory for client, dialects and command line, and text for terminals."""
+"""Words about turns and memory, and text for terminals."""
 
 import re
 from functools import cache
@@ -21,7 +21,6 @@ def short_names(enum: EnumDescriptor) -> dict[int, str]:
 
 
 def short_name(enum: EnumDescriptor, number: int) -> str:
-    """Return a value's short name, or "" if it has none."""
     return short_names(enum).get(number, "")
 
 
@@ -75,5 +74,4 @@ def tier_name(tier: types_pb2.Tier.ValueType) -> str:
 
 
 def cached_tokens(usage: types_pb2.Usage) -> int:
-    """Return the prompt tokens reused from all tiers."""
     return sum(part.tokens for part in usage.cached)

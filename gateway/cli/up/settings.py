@@ -14,7 +14,7 @@ from agentmem.console import Mistake
 from agentmem.kv.bits import KVBitsText
 from agentmem.kv.object_location import LocationText
 from agentmem.process.models import ModelSettings
-from agentmem.process.settings import SettingsError, load
+from agentmem.process.settings import SettingsError, load, options
 from agentmem.process.sockets import OptionalLoopbackAddress, parse_address
 from gateway.settings import GatewaySettings, ListenSettings
 
@@ -30,12 +30,8 @@ class SettingsCommand(click.Command):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return flags with this beginning."""
-        found = super().shell_complete(ctx, incomplete)
-        for name, field in self._settings.model_fields.items():
-            words = name.replace("_", "-")
-            flags = (f"--{words}", f"--no-{words}") if field.annotation is bool else (f"--{words}",)
-            found += [CompletionItem(flag, help=field.description) for flag in flags if flag.startswith(incomplete)]
-        return found
+        given = click.Command(self.name, params=[*options(self._settings)])
+        return [*super().shell_complete(ctx, incomplete), *given.shell_complete(ctx, incomplete)]
 
 
 class UpSettings(ModelSettings, ListenSettings):

@@ -1,19 +1,17 @@
 """Settings of a service: flags, then environment, then a TOML file; unknown keys are errors."""
 
-import argparse
-import inspect
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin
 
+import click
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
-    CliSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -34,8 +32,7 @@ MAX_INTEGER: Final = 2**63 - 1
 MAX_SECONDS: Final = 1e9
 """31 years: the limit of timers."""
 
-_NONE: Final = "\0"
-"""pydantic-settings' None on the command line: nothing that can stand there. Its default is "null"."""
+_METAVARS: Final = {Path: "PATH", int: "N", float: "N", dict: "NAME=N"}
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -51,14 +48,7 @@ def _known_level(value: str) -> str:
 class ServiceSettings(BaseSettings):
     """Base class. Subclasses set `model_config` with `env_prefix` and `cli_prog_name`."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_parse_none_str=_NONE,
-    )
+    model_config = SettingsConfigDict(extra="forbid", allow_inf_nan=False)
     toml_table: ClassVar[str]
     """The TOML table that this class reads."""
 
@@ -112,18 +102,11 @@ class SettingsError(Exception):
 def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) -> _Settings:
     """Load settings from `arguments` (default: the command line), environment and TOML file.
 
-    Raises SettingsError. `--help` prints and exits, as does a word that is no flag.
+    Raises SettingsError. `--help` prints and exits.
     """
     _refuse_unknown_variables(settings_cls)
-    given = sys.argv[1:] if arguments is None else arguments
-    _refuse_unknown_flags(settings_cls, given)
     try:
-        cli: CliSettingsSource[Any] = CliSettingsSource(
-            settings_cls,
-            cli_parse_args=_unsplit(settings_cls, given),
-            formatter_class=_HelpFormatter,
-        )
-        return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
+        return settings_cls(**_given(settings_cls, sys.argv[1:] if arguments is None else arguments))
     except UnreadableSetting as error:
         raise SettingsError(
             f'{error}; lists and mappings are JSON in the environment, such as ["demo"] or {{"a": 1}}'
@@ -132,27 +115,43 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
         raise SettingsError("\n".join(_problem(settings_cls, details) for details in error.errors())) from error
 
 
-def _unsplit(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> list[str]:
-    """Quote values of lists, which pydantic-settings would split at commas."""
-    flags = {
-        f"--{name.replace('_', '-')}"
-        for name, field in settings_cls.model_fields.items()
-        if field.annotation == list[str]
-    }
-    told: list[str] = []
-    for before, argument in zip(("", *arguments), arguments, strict=False):
-        flag, equals, value = argument.partition("=")
-        if before in flags:
-            told.append(_quoted(argument))
-        elif equals and flag in flags:
-            told.append(f"{flag}={_quoted(value)}")
-        else:
-            told.append(argument)
-    return told
+def _given(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that flags give. Raises SettingsError."""
+    program = settings_cls.model_config["cli_prog_name"]
+    command = click.Command(program, params=[*options(settings_cls)], help=settings_cls.__doc__)
+    try:
+        with command.make_context(program, [*arguments], max_content_width=100) as context:
+            given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    except click.exceptions.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
+    except click.UsageError as error:
+        raise SettingsError(error.format_message()) from error
+    for name in given:
+        if get_origin(settings_cls.model_fields[name].annotation) is dict:
+            given[name] = dict(pair.partition("=")[::2] for pair in given[name])
+    return given
 
 
-def _quoted(value: str) -> str:
-    return value if '"' in value else f'"{value}"'
+def options(settings_cls: type[ServiceSettings]) -> Iterator[click.Option]:
+    """Yield an option for each setting; values of lists and mappings are repeated."""
+    for name, field in settings_cls.model_fields.items():
+        flag, kind, default = name.replace("_", "-"), field.annotation, default_of(field)
+        said = f"{field.description}{f' (default: {default})' if default else ''}"
+        if kind is bool:
+            yield click.Option([f"--{flag}/--no-{flag}"], default=None, help=said)
+            continue
+        kinds = (get_origin(kind), kind, *get_args(kind))
+        metavar = next((_METAVARS[each] for each in kinds if each in _METAVARS), "TEXT")
+        several = get_origin(kind) in (list, dict)
+        yield click.Option([f"--{flag}"], multiple=several, default=None, metavar=metavar, help=said)
+
+
+def default_of(field: FieldInfo) -> str:
+    """Return a setting's default as text, or ""."""
+    value: Any = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value).replace(str(Path.home()), "~", 1) if value or value == 0 else ""
 
 
 def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
@@ -197,42 +196,6 @@ def in_words(details: ErrorDetails) -> str:
     }.get(details["type"], details["msg"].removeprefix("Value error, "))
 
 
-class _HelpFormatter(argparse.HelpFormatter):
-    """Describes values in the command line's words, without empty defaults."""
-
-    _WORDS: ClassVar = {
-        "str": "TEXT",
-        "list[str]": "TEXT",
-        "Path": "PATH",
-        "int": "N",
-        "float": "N",
-        "dict[str,int]": "NAME=N",
-    }
-
-    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
-        word = self._WORDS.get(str(action.metavar), action.metavar)
-        known = word if isinstance(word, str) else default_metavar
-        return lambda size: (known,) * size
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        paragraphs = inspect.cleandoc(text).split("\n\n")
-        return "\n\n".join(fill(p, width, indent) for p in paragraphs)
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return re.sub(rf" \(default(: {_NONE}|: |: \[\]| factory: .*)\)$", "", action.help or "")
-
-
-def _refuse_unknown_flags(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> None:
-    fields = {name.replace("_", "-"): field for name, field in settings_cls.model_fields.items()}
-    known = {"--help", *(f"--{name}" for name in fields)}
-    known |= {f"--no-{name}" for name, field in fields.items() if field.annotation is bool}
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            raise SettingsError(f"there is no flag {flag}{did_you_mean(flag, known) or '; --help lists them'}")
-
-
 def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
     prefix = settings_cls.model_config.get("env_prefix", "")
     known = {f"{prefix}{name}".upper() for name in settings_cls.model_fields}
@@ -261,6 +224,3 @@ def _toml_table(name: str) -> dict[str, Any]:
     if problems:
         raise SettingsError(str(FileError(path, *problems)))
     return {key.replace("-", "_"): value for key, value in data.get(name, {}).items()}
-
-
-__all__ = ["CONFIG_VARIABLE", "TABLES", "ServiceSettings", "SettingsError", "in_words", "load"]

@@ -142,22 +142,16 @@ def test_log_level(toml: Path) -> None:
         load(Settings, [])
 
 
-def test_a_word_that_is_no_flag_exits(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        load(Settings, ["stray"])
-    assert caught.value.code == 2
-    assert "stray" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--run-dri", "x"], "there is no flag --run-dri; did you mean --run-dir?"),
-        (["--grace", "1", "--modle=a"], "there is no flag --modle; did you mean --model?"),
-        (["--xyzzy"], "there is no flag --xyzzy; --help lists them"),
-        (["--no-grace"], "there is no flag --no-grace"),
+        (["--run-dri", "x"], "No such option '--run-dri'. Did you mean '--run-dir'?"),
+        (["--xyzzy"], "No such option '--xyzzy'."),
+        (["--no-grace"], "No such option '--no-grace'."),
+        (["--grace"], "Option '--grace' requires an argument."),
+        (["stray"], "Got unexpected extra argument (stray)"),
     ],
 )
-def test_an_unknown_flag_is_refused_with_what_was_meant(given: list[str], told: str) -> None:
+def test_what_is_no_flag_is_refused(given: list[str], told: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(told)):
         load(Settings, given)
