@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
+import psutil
 from rich.text import Text
 
 from agentmem import layout
@@ -23,9 +24,9 @@ from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.process.sockets import listens
 from agentmem.words import printable
-from gateway.cli.up.lock import LOCK_FILE, has_been_taken, may_hold
+from gateway.cli.up.lock import LOCK_FILE
 from gateway.cli.up.log_file import prepared
-from gateway.cli.up.preflight import check, check_ports
+from gateway.cli.up.preflight import check
 from gateway.cli.up.readiness import unready
 from gateway.cli.up.settings import UpSettings, gateway_settings, up_settings
 
@@ -62,8 +63,6 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
             "tls_cert of the gateway is set, and what a chat starts is asked without TLS; start it with `agentmem up`, "
             f"and then talk: agentmem chat --model {model} --gateway HOST:PORT --ca FILE"
         )
-    if not has_been_taken(settings.data_directory):
-        check_ports(settings)
     patience = 3 * (settings.grace + layout.END_SECONDS)
     if model not in _registered():
         fetch(parse(model)[1], settings)
@@ -170,7 +169,7 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
             return found
         said = told()
         holder = _holder(settings).get("pid", up.pid)
-        if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
+        if ended and (holder == up.pid or not psutil.pid_exists(holder)):
             raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
         time.sleep(_INTERVAL)
 

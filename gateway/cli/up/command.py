@@ -17,7 +17,7 @@ from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
-from gateway.cli.up.lock import UpLock, has_been_taken
+from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
@@ -54,11 +54,8 @@ def up(arguments: tuple[str, ...]) -> None:
     settings = up_settings(UpSettings, arguments)
     logs.configure("up", settings.log_level, settings.log_format)
     check(settings)
-    # An earlier up may have the ports, and the lock's message says so.
-    if not has_been_taken(settings.data_directory):
-        check_ports(settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
-        check_ports(settings)
+        check_ports(settings)  # after the lock, whose message says that an earlier up may have them
         if sys.stdout.isatty():  # without a terminal the worker fetches it, and the others serve
             first = next(iter(register(settings.model, settings.adapter, settings.models).values()))
             fetch(first.source, settings)
