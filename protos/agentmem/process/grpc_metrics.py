@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final, Protocol
+from typing import Final
 
 import grpc
 from google.protobuf import descriptor_pool
@@ -38,22 +38,13 @@ _TYPES: Final = {
 }
 
 
-class _Incremented(Protocol):
-    def inc(self, amount: float = 1) -> None: ...
-
-
-class _Ignored:
-    def inc(self, amount: float = 1) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class MethodCounts:
     """Any thread."""
 
-    started: _Incremented
-    received: _Incremented
-    sent: _Incremented
+    started: Counter
+    received: Counter
+    sent: Counter
     handled: dict[grpc.StatusCode, Counter]
     seconds: Histogram | None
 
@@ -63,7 +54,8 @@ class MethodCounts:
             self.handled[code].inc()
 
 
-UNCOUNTED: Final = MethodCounts(_Ignored(), _Ignored(), _Ignored(), {}, None)
+_IGNORED: Final = Counter("ignored", "Counts of methods that are not served.", registry=None)
+UNCOUNTED: Final = MethodCounts(_IGNORED, _IGNORED, _IGNORED, {}, None)
 
 
 class RpcMetrics:

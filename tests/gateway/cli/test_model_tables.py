@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from agentmem.v1 import model_pb2
-from gateway.cli.model_tables import models_table
+from gateway.cli.models import models_table
 
 GB = 10**9
 MODEL = model_pb2.Model(
