@@ -77,8 +77,3 @@ lines](../nothing), <a href="nowhere.md">
         *("guides/other-languages.md", "guides/python.md#keys", "#not-here", "guides/images/none.png", "../nothing"),
         *("nowhere.md", "reference/none.md"),
     ]
-
-
-def test_headings_are_called_as_on_github() -> None:
-    page = "# Keys & `TLS`\n## Two words\n```sh\n# a comment\n```\n## Two words\n## [A link](x.md): `--flag`, a_b\n"
-    assert headings(page) == {"keys--tls", "two-words", "two-words-1", "a-link---flag-a_b"}

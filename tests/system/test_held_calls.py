@@ -12,7 +12,6 @@ import grpc
 import openai
 import pytest
 import pytest_asyncio
-from pydantic import BaseModel, ConfigDict, Field
 
 from agentmem.v1 import inference_pb2, types_pb2
 from tests.json_schemas import Schema, fits
@@ -177,27 +176,6 @@ async def test_responses_and_messages_require_calls_too(
     assert block.type == "tool_use"
     assert fits(json.dumps(block.input), PARAMETERS[block.name])
     assert answer.stop_reason == "tool_use"
-
-
-class Alarm(BaseModel):
-    """An alarm."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    at: str = Field(pattern="^[0-2][0-9]:[0-5][0-9]$")
-    days: list[int] = Field(max_length=2)
-
-
-@pytest.mark.slow
-async def test_instructor_in_its_default_mode_gets_what_it_names(sdk: openai.AsyncOpenAI) -> None:
-    """Other frameworks are in test_framework_guide."""
-    import instructor
-
-    client = instructor.from_openai(sdk)
-    assert client.mode is instructor.Mode.TOOLS
-    for _ in range(3):
-        asked: Any = {"model": "scripted", "messages": HI, "max_retries": 1}
-        assert isinstance(await client.chat.completions.create(response_model=Alarm, **asked), Alarm)
 
 
 async def test_conversations_that_differ_in_the_templates_arguments_are_two(sdk: openai.AsyncOpenAI) -> None:

@@ -127,20 +127,6 @@ async def test_figures_are_what_was_done_and_a_killed_worker_is_down(served: Sta
         await top.until(lambda line: bool(line["models"]) and tiny(line)["hot_agents"] == 1)
 
 
-@pytest.mark.slow
-async def test_without_a_terminal_there_is_one_view(served: Stack) -> None:
-    once = await asyncio.create_subprocess_exec(
-        *command(served, "--interval", "1"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    said, complained = await once.communicate()
-    assert (once.returncode, complained) == (0, b"")
-    lines = said.decode().splitlines()
-    for service in ("gateway", "worker", "store"):
-        assert any(line.split()[:2] == [service, "up"] for line in lines)
-    assert any(line.split()[:2] == ["tiny", "loaded"] for line in lines)
-    assert "\x1b" not in said.decode()
-
-
 @contextmanager
 def terminal(columns: int, rows: int) -> Iterator[tuple[int, int]]:
     """Both ends of one: ours, and the one that programs have."""

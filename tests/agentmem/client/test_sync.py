@@ -47,12 +47,6 @@ def test_both_have_the_same_methods(blocking: type, original: type) -> None:
         assert method.__doc__
 
 
-@pytest.mark.parametrize("kind", [kind for pair in PAIRS for kind in pair])
-def test_each_method_has_its_own_docstring(kind: type) -> None:
-    told = [getattr(kind, name).__doc__ for name in public(kind)]
-    assert len(set(told)) == len(told)
-
-
 async def test_all_of_a_conversation(address: str, worker: ScriptedWorker) -> None:
     def talk() -> None:
         with Client(address) as client:

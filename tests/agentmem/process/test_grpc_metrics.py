@@ -277,13 +277,3 @@ async def test_labels_are_those_of_the_contract_whatever_is_called(client: Clien
     await health_pb2_grpc.HealthStub(client.channel).Check(health_pb2.HealthCheckRequest())
     assert client.labels() == before
     assert not any(client.codes(method) for _, method in before)
-
-
-async def test_a_stream_that_goes_on_shows_what_it_has_sent(client: Client, service: Service) -> None:
-    service.fault = forever
-    call = client.start("unary_stream")
-    await service.entered.wait()
-    assert client.value("msg_sent_total", "unary_stream") == SENT - 1
-    assert client.value("handling_seconds_count", "unary_stream") == 0
-    call.cancel()
-    await client.ended("unary_stream")

@@ -223,16 +223,6 @@ async def _first(call: Any, arity: str) -> Any:
     return await (call if arity.endswith("unary") else call.read())
 
 
-@pytest.mark.parametrize("arity", ARITIES)
-async def test_a_deadline_ends_the_handler(client: Client, service: Service, arity: str) -> None:
-    service.fault = forever
-    failure = await client.failure(arity, timeout=0.3)
-    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await service.left.wait()
-    assert service.cancelled
-    assert isinstance(errors.from_rpc(failure), errors.DeadlineExceeded)
-
-
 async def test_a_reader_that_leaves_early_ends_the_stream(client: Client, service: Service) -> None:
     service.good = 10**9
     async with closing_stream(client.start("unary_stream", b"")) as responses:

@@ -60,13 +60,6 @@ async def test_serves_on_a_unix_socket_that_is_private(running: GrpcServer, run_
         assert stat.S_IMODE((run_dir / name).stat().st_mode) & 0o077 == 0
 
 
-async def test_makes_the_directory_private(run_dir: Path) -> None:
-    started = server(f"unix:{run_dir}/a/b/s.sock")
-    await started.start()
-    assert stat.S_IMODE((run_dir / "a" / "b").stat().st_mode) == 0o700
-    await started.stop(0)
-
-
 async def test_a_second_server_does_not_steal_the_socket(running: GrpcServer) -> None:
     with pytest.raises(AddressError, match="another server"):
         await server(running.address, Models("thief")).start()
@@ -178,17 +171,6 @@ async def _answers(target: str) -> bool:
     except grpc.aio.AioRpcError:
         return False
     return True
-
-
-async def test_calls_that_outlast_the_grace_end(run_dir: Path) -> None:
-    models = Models()
-    started = server(f"unix:{run_dir}/s.sock", models)
-    await started.start()
-    call = asyncio.create_task(ask(started.address, "wait"))
-    await models.entered.wait()
-    await started.stop(0)
-    with pytest.raises(grpc.aio.AioRpcError):
-        await call
 
 
 async def test_large_messages_pass(running: GrpcServer) -> None:

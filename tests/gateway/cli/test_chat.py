@@ -21,16 +21,10 @@ def written(*tellings: list[str]) -> str:
 @pytest.mark.parametrize(
     ("tellings", "expected"),
     [
-        ([["Hel", "lo"]], "Hello"),
-        ([["Hel"], ["Hello"]], "Hello"),
         ([["Hel", "lo"], ["H", "ell", "o", " you"]], "Hello you"),
-        ([["Hel"], [], ["Hello"]], "Hello"),
         ([["Hello"], ["Help", "!"]], "Hello\nHelp!"),
-        ([["Hello"], ["Hel"]], "Hello\nHel"),
         ([["Hello\n"], ["Bye"]], "Hello\nBye"),
-        ([["Hello"], ["He"], ["Hello", "!"]], "Hello!"),
         ([["\x1b[2J"], ["\x1b[2J", "x"]], "\\x1b[2Jx"),
-        ([[], []], ""),
     ],
 )
 def test_what_is_written(tellings: list[list[str]], expected: str) -> None:

@@ -72,9 +72,3 @@ async def test_the_grpc_door(worker: ScriptedWorker, gateway: Gateway) -> None:
     told = await status(gateway.addresses["grpc"])
     assert told.exit_code == 1
     assert told.output.startswith("Error: ")
-
-
-async def test_a_key_in_clear_text_is_warned_of() -> None:
-    told = await status("192.0.2.1.invalid:1", key="am_x")
-    assert "warning: the key goes to 192.0.2.1.invalid:1 in clear text; use --tls or --ca FILE" in told.output
-    assert "am_x" not in told.output

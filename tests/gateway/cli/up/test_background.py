@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -21,7 +20,6 @@ from agentmem.console import console
 from agentmem.process.sockets import listens
 from gateway.cli.up.background import _log_tail
 from gateway.cli.up.lock import UpLock
-from gateway.cli.up.log_file import MOST_BYTES, prepared
 from inference_service.models.sources import registry
 from tests import blas
 from tests.full_matrix import FULL
@@ -146,23 +144,6 @@ async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytes
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=1)
     assert "Agentmem could not be started; it wrote:" in err and "warm_bytes" in err
     assert left(run_dir) == []
-
-
-@pytest.mark.slow
-async def test_a_stack_that_runs_begins_a_long_log_anew(run_dir: Path) -> None:
-    log = prepared(run_dir)
-    with log.open("ab") as out:
-        out.truncate(MOST_BYTES + 1)
-        process = await asyncio.create_subprocess_exec(*COMMAND, "up", stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    try:
-        await eventually(lambda: b"Ready. Ctrl-C stops." in log.read_bytes(), within=120)
-        process.terminate()
-        assert await asyncio.wait_for(process.wait(), 60) == 0
-    finally:
-        for each in left(run_dir):
-            each.kill()
-    assert b" store " in log.read_bytes() and b"\0" not in log.read_bytes(), "what the services write is in the new one"
-    assert log.with_suffix(".log.1").read_bytes().startswith(b"\0" * MOST_BYTES)
 
 
 def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:

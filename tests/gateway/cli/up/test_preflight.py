@@ -58,19 +58,6 @@ def test_no_port_twice(taken: int) -> None:
     assert said == f"--grpc 127.0.0.1:{port}: port {port} is that of --http 127.0.0.1:{port}, too; choose another"
 
 
-@pytest.mark.parametrize("given", ["{}/none", "x={}/none", "{}/file", "./none", "~/none-such"])
-def test_a_model_path_is_a_directory(given: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    model = given.format(tmp_path)
-    problem = rf"--model '{re.escape(model)}': .* (does not exist|is not a directory)$"
-    assert re.match(problem, refusal("--model", model))
-
-
-@pytest.mark.parametrize("models", [["z="], ["demo", "demo"], ["a=x", "a=y"]])
-def test_what_the_worker_would_refuse(models: list[str]) -> None:
-    assert refusal(*(part for model in models for part in ("--model", model))).startswith("--model ")
-
-
 def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
     file = written(tmp_path, "[models.m]\nsource = 'demo'\nkv_bits = 7\n")
     assert refusal("--models", str(file)).startswith(f"{file}: models.m.kv_bits: must be ")
@@ -79,13 +66,6 @@ def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
     file.write_text("[models.m]\nsource = 'demo'\n")
     adapter(tmp_path / "lora")
     check(load(UpSettings, [*ANY, "--models", str(file), "--adapter", f"m+x={tmp_path}/lora", "--offline"]))
-
-
-def test_what_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "demo").touch()
-    monkeypatch.chdir(tmp_path)
-    models = ["demo", "org/name", "x=org/name", str(tmp_path), "y=."]
-    check(load(UpSettings, [*ANY, *(part for model in models for part in ("--model", model))]))
 
 
 def test_a_data_directory_that_holds_something_else_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from agentmem.process.settings import SettingsError, load
 from cache_service.settings import StoreSettings
 from cache_service.tiers.quotas import Quotas
 from gateway.cli.up.settings import UpSettings, service_arguments, store_environment, up_settings
-from gateway.edge.tls import TlsFiles
 from gateway.settings import GatewaySettings
 
 
@@ -44,44 +43,6 @@ def test_what_up_has_no_flags_for_is_read_by_the_services(monkeypatch: pytest.Mo
     told = load(StoreSettings, service_arguments(load(UpSettings, ["--data", str(tmp_path)])).store)
     assert (told.data, told.grace, told.warm_bytes) == (tmp_path, 3, 9000)
     assert told.quotas == Quotas(100, {"team-a": 50})
-
-
-def test_defaults() -> None:
-    settings = load(UpSettings, [])
-    assert (settings.http, settings.grpc, settings.metrics) == ("127.0.0.1:8080", "127.0.0.1:50051", "127.0.0.1:9464")
-    assert settings.run_directory == Path.home() / ".agentmem/run"
-    assert settings.model == []
-
-
-def test_no_metrics_and_any_port() -> None:
-    for metrics in ("", "127.0.0.1:0"):
-        told = service_arguments(load(UpSettings, ["--metrics", metrics]))
-        assert all(f"--metrics={metrics}" in arguments for arguments in told)
-
-
-@pytest.mark.parametrize("flag", ["--http", "--grpc", "--metrics"])
-def test_only_loopback(flag: str) -> None:
-    with pytest.raises(SettingsError, match="not authenticated"):
-        load(UpSettings, [flag, "0.0.0.0:1"])
-
-
-def test_the_doors_security_is_passed_on() -> None:
-    security = ["--keys", "k.json", "--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-ca", "a.pem"]
-    security += ["--allowed-host", "a.example", "--allowed-host", "b.example"]
-    told = service_arguments(load(UpSettings, ["--http", "0.0.0.0:8080", *security])).gateway
-    settings = load(GatewaySettings, told)
-    assert settings.public == {"http": "0.0.0.0:8080"}
-    assert settings.allowed_host == ["a.example", "b.example"]
-    assert (settings.keys, settings.tls) == (Path("k.json"), TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem")))
-
-
-def test_all_services_send_their_traces_to_one_place() -> None:
-    told = service_arguments(load(UpSettings, ["--otlp", "collector:4317"]))
-    for arguments in told:
-        assert "--otlp=http://collector:4317" in arguments
-    assert load(GatewaySettings, told.gateway).otlp == "http://collector:4317"
-    with pytest.raises(SettingsError, match="otlp: 'collector' is not HOST:PORT"):
-        load(UpSettings, ["--otlp", "collector"])
 
 
 CLUSTER = [
