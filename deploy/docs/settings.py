@@ -15,12 +15,10 @@ CLASSES: tuple[type[ServiceSettings], ...] = (UpSettings, GatewaySettings, Worke
 
 
 def page() -> str:
-    """Return a section with a table for each class."""
     return "\n".join(_section(settings) for settings in CLASSES)
 
 
 def flags(settings: type[ServiceSettings]) -> list[str]:
-    """Return all flags of a class, such as `--pool-bytes`."""
     return [flag for option in options(settings) for flag in _flags(option)]
 
 

@@ -40,7 +40,7 @@ _PULL_SECONDS: Final = 5.0
 
 
 class Stack(NamedTuple):
-    """A stack's gRPC address; `pid` is its `agentmem up`, and `ours` whether this command started it."""
+    """`pid` is its `agentmem up`, and `ours` whether this command started it."""
 
     address: str
     pid: int
@@ -51,7 +51,7 @@ class Stack(NamedTuple):
 def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     """Yield the stack that runs on the data directory, or a new one with `model` registered, which is fetched first.
 
-    A new stack has the settings of `agentmem up`, and is stopped unless `keep`. Raises ClickException.
+    A new one is stopped unless `keep`. Raises ClickException.
     """
     settings = up_settings(UpSettings, _arguments(model))
     if (running := _running(settings)) is not None:
@@ -104,7 +104,7 @@ def _arguments(model: str) -> list[str]:
 
 
 def fetch(source: str, settings: UpSettings) -> None:
-    """Fetch a model with a line on size and fit; silent if it is here. Raises Exit after a reported failure."""
+    """Fetch a model, unless it is here, with a line on size and fit. Raises Exit after a reported failure."""
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
         return
     with _bound(("inference_service.hub", "fetch", source), _PULL_SECONDS, None) as fetching:
@@ -122,7 +122,7 @@ def fetch(source: str, settings: UpSettings) -> None:
 def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module as a child that ends with this process or the block, at the latest after `patience` seconds.
 
-    It writes to the file `log`; without one to standard error, and gets the terminal's Ctrl-C, too.
+    It writes to `log`; without one to standard error, and gets the terminal's Ctrl-C, too.
     """
     lifeline, ours = os.pipe()
     try:

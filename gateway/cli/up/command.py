@@ -1,5 +1,3 @@
-"""`agentmem up`."""
-
 import asyncio
 import signal
 import sys
@@ -46,10 +44,8 @@ _PROBE_TIMEOUT = 2.0
 def up(arguments: tuple[str, ...]) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.
 
-    At a terminal the default model is fetched first if needed, after a line with its size and whether it fits.
-    A model that is too large is refused; if the hub does not answer, the worker tries again.
-
-    Exit status 2: a mistake, before anything was started; 1: a service cannot be kept running.
+    At a terminal the default model is fetched first; one that is too large is refused, and if the hub does not answer,
+    the worker tries again. Exit status 2: a mistake, before anything was started; 1: a service cannot be kept running.
     """
     settings = up_settings(UpSettings, arguments)
     logs.configure("up", settings.log_level, settings.log_format)

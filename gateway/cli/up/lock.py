@@ -19,8 +19,8 @@ _INTERVAL = 0.1
 class UpLock:
     """The lock, held until this process and all children with `fileno` are gone.
 
-    Services of a killed predecessor hold it while they write their last blocks, and are waited for, for `patience`
-    seconds. Raises Mistake.
+    Services of a killed predecessor hold it while they write their last blocks: they get `patience` seconds. Raises
+    Mistake.
     """
 
     def __init__(self, directory: Path, patience: float, report: Callable[[str], None]) -> None:
@@ -44,7 +44,7 @@ class UpLock:
         return self._file.fileno()
 
     def write(self, **addresses: str) -> None:
-        """Name the holder and its addresses, for the message of the next `agentmem up`."""
+        """Name the holder and its addresses."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(json.dumps({"pid": os.getpid(), **addresses}))

@@ -1,5 +1,5 @@
-"""The log of a stack in the background, and the one before it. Only `agentmem up` writes it, from pipes, so that
-rotation loses no line.
+"""The log of a stack in the background, and the one before it. Only `agentmem up` writes it, so that rotation loses no
+line.
 """
 
 import asyncio

@@ -29,7 +29,6 @@ class SettingsCommand(click.Command):
         self._settings = settings
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return flags with this beginning."""
         given = click.Command(self.name, params=[*options(self._settings)])
         return [*super().shell_complete(ctx, incomplete), *given.shell_complete(ctx, incomplete)]
 
@@ -96,7 +95,6 @@ class UpSettings(ModelSettings, ListenSettings):
 
     @property
     def run_directory(self) -> Path:
-        """The directory of the sockets, absolute."""
         return layout.run_directory(self.data, self.run_dir)
 
 
@@ -106,7 +104,7 @@ def gateway_settings(settings: UpSettings) -> GatewaySettings:
 
 
 def up_settings(kind: type[_Settings], arguments: Sequence[str]) -> _Settings:
-    """Return settings from arguments, environment and TOML file. Raises Mistake."""
+    """Raises Mistake."""
     if any(map(shows_password, arguments)):
         raise Mistake("--cluster: a password on a command line is seen by all users; set AGENTMEM_UP_CLUSTER instead")
     try:

@@ -1,4 +1,4 @@
-"""Blocking calls from coroutines: one event loop on a thread for each client, and wrappers that keep the types."""
+"""Blocking calls from coroutines: an event loop on a thread, and wrappers that keep the types."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ _B = TypeVar("_B", bound="Blocking[Any]")
 
 
 class Closed(RuntimeError):
-    """The client was closed."""
-
     def __init__(self) -> None:
         super().__init__("the client is closed")
 
 
 class _Call(Generic[_T]):
-    """A coroutine for a loop, and its future for another thread, which Ctrl-C may interrupt while it hands this over.
-
-    Methods are for the loop's thread, after that.
+    """A coroutine for a loop, and its future for another thread, which Ctrl-C may interrupt while it hands this
+    over.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
@@ -68,7 +65,8 @@ class LoopThread:
         self._closed = False
         self._lock = threading.RLock()
         """Held while a coroutine is handed over: it runs before `close` stops the loop, or not at all. Reentrant,
-        because the garbage collector may finish an iterator meanwhile."""
+        because the garbage collector may finish an iterator meanwhile.
+        """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agentmem-client", daemon=True)
         self._thread.start()
@@ -78,7 +76,7 @@ class LoopThread:
         return self._closed
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return a coroutine's result. Whatever interrupts the caller, such as Ctrl-C, cancels it.
+        """Return a coroutine's result; Ctrl-C and the like cancel it.
 
         Raises Cancelled if `close` ends it; Closed after `close`; RuntimeError on the loop's own thread.
         """
@@ -98,7 +96,7 @@ class LoopThread:
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a cleanup, without waiting for it on the loop's own thread, where the garbage collector may call this."""
+        """Run a cleanup; on the loop's own thread, where the garbage collector may call this, do not wait for it."""
         with suppress(Closed, Cancelled):
             if self._is_here():
                 self._begin(_Call(coroutine))
@@ -139,8 +137,6 @@ class LoopThread:
 
 
 class Blocking(Generic[_A]):
-    """An asynchronous object and its loop."""
-
     def __init__(self, wrapped: _A, loop: LoopThread) -> None:
         self._wrapped = wrapped
         self._loop = loop
@@ -150,8 +146,6 @@ class Blocking(Generic[_A]):
 
 
 def blocking(method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
-    """Make a blocking method of a coroutine method."""
-
     @wraps(method)
     def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self._loop.run(method(self._wrapped, *args, **kwargs))
@@ -160,8 +154,6 @@ def blocking(method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]]) -> 
 
 
 def iterating(method: Callable[Concatenate[_A, _P], AsyncIterator[_T]]) -> Callable[Concatenate[Any, _P], Iterator[_T]]:
-    """Make an iterating method of an asynchronous one."""
-
     @wraps(method)
     def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
         return _iterate(method(self._wrapped, *args, **kwargs), self._loop)

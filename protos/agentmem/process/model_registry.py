@@ -55,14 +55,13 @@ class _Document(_Strict):
 
 
 class ModelFile(NamedTuple):
-    """A registry file. Each of `models` is followed by its adapters; paths are absolute."""
+    """Each of `models` is followed by its adapters; paths are absolute."""
 
     path: Path
     default: str | None
     models: tuple[RegisteredModel, ...]
 
     def error(self, keys: Sequence[str], message: str) -> FileError:
-        """Return an error at the key that `keys` lead to."""
         return FileError(self.path, Diagnostic(toml_key(keys), message))
 
 
@@ -116,8 +115,7 @@ def register(
 ) -> dict[str, RegisteredModel]:
     """Return models by id, the default first: the file's `default`, or else the first of `names`, then of the file.
 
-    `names` are values of `--model`, `adapters` of `--adapter` (BASE+NAME=DIRECTORY). The demo model is always there.
-    Raises ValueError.
+    `names` are values of `--model`, `adapters` of `--adapter`. The demo model is always there. Raises ValueError.
     """
     registered = {name: RegisteredModel(name, source) for name, source in parse_all(names).items()}
     file_models = read(file) if file is not None else None

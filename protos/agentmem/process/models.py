@@ -1,4 +1,4 @@
-"""Registered models as flags give them, their mistakes, and the setting `offline`."""
+"""Registered models as flags give them, and the setting `offline`."""
 
 import os
 import re
@@ -21,10 +21,8 @@ _ADAPTER_NAME = re.compile(r"[^+=\s]+")
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model to request. `source` is a directory or a hub id, `adapter` a directory of LoRA weights.
-
-    None means the worker's setting. `kv_bits` is `KVBits` as text. `ttl` is idle seconds until it is unloaded; `pinned`
-    models make no room for others.
+    """A model to request. `source` is a directory or a hub id, `adapter` a directory of LoRA weights; None is the
+    worker's setting. `ttl`: idle seconds until it is unloaded. `pinned` models make no room for others.
     """
 
     model_id: str
@@ -65,7 +63,6 @@ def problem_of_source(source: str, directory: Path) -> str:
 
 
 def problem_of_adapter(name: str, directory: Path) -> str:
-    """Return why there can be no such adapter, or ""."""
     if not _ADAPTER_NAME.fullmatch(name):
         return f"{name!r} cannot name an adapter; give a name without spaces, + and ="
     if not directory.is_dir():
@@ -86,7 +83,7 @@ _WORDS: Final = {
 
 
 def _strictest(offline: bool) -> bool:
-    """Return the setting or the variable. Raises ValueError."""
+    """Raises ValueError."""
     word = os.environ.get(VARIABLE, "")
     try:
         return _WORDS[word.strip().lower()] or offline
@@ -99,8 +96,6 @@ Offline = Annotated[bool, AfterValidator(_strictest)]
 
 
 class ModelSettings(ServiceSettings):
-    """See `agentmem.process.model_registry`."""
-
     model: list[str] = Field(
         default_factory=list,
         description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default where "

@@ -22,7 +22,6 @@ from agentmem.diagnostics import Diagnostic, FileError, did_you_mean, read_toml,
 from agentmem.process.sockets import OptionalCollector
 
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
-"""Names the TOML file."""
 
 TABLES = frozenset(("up", "gateway", "worker", "store"))
 
@@ -50,7 +49,6 @@ class ServiceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(extra="forbid", allow_inf_nan=False)
     toml_table: ClassVar[str]
-    """The TOML table that this class reads."""
 
     log_level: Annotated[str, AfterValidator(_known_level)] = Field("info", description=", ".join(LOG_LEVELS))
     log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
@@ -63,7 +61,7 @@ class ServiceSettings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _text_as_its_type(cls, value: Any, info: ValidationInfo) -> Any:
-        """Convert what pydantic does not, whole-number choices, and refuse empty paths."""
+        """Convert whole-number choices, which pydantic does not, and refuse empty paths."""
         assert info.field_name is not None
         kind = cls.model_fields[info.field_name].annotation
         if value == "" and Path in (kind, *get_args(kind)):
@@ -116,7 +114,6 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
 
 
 def _given(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that flags give. Raises SettingsError."""
     program = settings_cls.model_config["cli_prog_name"]
     command = click.Command(program, params=[*options(settings_cls)], help=settings_cls.__doc__)
     try:
@@ -155,7 +152,7 @@ def default_of(field: FieldInfo) -> str:
 
 
 def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
-    """Return one mistake in our words, with its place if it is in the file."""
+    """Return one mistake in our words, with its key if it is in the file."""
     if not details["loc"]:  # several settings together, which the message names
         return details["msg"].removeprefix("Value error, ")
     key = str(details["loc"][0])
@@ -175,7 +172,6 @@ def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
 
 
 def in_words(details: ErrorDetails) -> str:
-    """Return what is wrong with a value that pydantic refused."""
     limits = details.get("ctx", {})
     return {
         "float_parsing": f"{details['input']!r} is not a number",

@@ -1,4 +1,4 @@
-"""Sockets of services: allowed addresses, and Unix sockets that one server owns.
+"""Allowed addresses, and Unix sockets that one server owns.
 
 A lock on `<socket>.lock` guards a socket, because gRPC servers silently replace others' sockets.
 """
@@ -84,19 +84,18 @@ def _optional(check: Callable[[str], str]) -> AfterValidator:
 
 
 TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(text)))]
-"""A setting: "host:port". Callers need credentials unless `is_loopback`."""
+"""Callers need credentials unless `is_loopback`."""
 
 OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
-"""A setting: "host:port" on loopback, or empty."""
 
 OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(text)))]
-"""A setting: "host:port", or empty for the default. Callers need credentials."""
+"""Empty: the default. Callers need credentials."""
 
 OptionalUnixSocket = Annotated[str, _optional(_unix_socket)]
-"""A setting: "unix:PATH", or empty for the default."""
+""" "unix:PATH", or empty for the default."""
 
 OptionalCollector = Annotated[str, _optional(collector_url)]
-"""A setting: an OTLP collector's URL, or empty."""
+"""An OTLP collector's URL, or empty."""
 
 
 MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
@@ -126,7 +125,7 @@ class SocketGuard:
             raise AddressError(problem) from error
 
     def release(self) -> None:
-        """Keep the lock's file, so that no unlinked file is ever locked. May be called twice."""
+        """Keep the lock's file, so that no unlinked file is ever locked."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

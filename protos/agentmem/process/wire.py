@@ -1,4 +1,4 @@
-"""Requests that are refused: counting elements before decoding, since one of two bytes takes a hundred decoded."""
+"""Elements of requests, counted before decoding: one of two bytes takes a hundred decoded."""
 
 import asyncio
 from collections import Counter
@@ -33,9 +33,7 @@ _CONTINUED: Final = bytes(range(0x80, 0x100))
 
 
 _Field = tuple[int, int, int, int]
-"""Number, kind, start and end of a field: data[start:end] follows tag and length. A plain tuple, because a long chat
-has thousands.
-"""
+"""Number, kind, start and end: data[start:end] follows tag and length. A plain tuple: a long chat has thousands."""
 
 
 class _Limited(NamedTuple):
