@@ -25,39 +25,6 @@ class Closed(RuntimeError):
         super().__init__("the client is closed")
 
 
-class _Call(Generic[_T]):
-    """A coroutine for a loop, and its future for another thread, which Ctrl-C may interrupt while it hands this
-    over.
-    """
-
-    def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
-        self.future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        self._coroutine = coroutine
-        self._task: asyncio.Task[_T] | None = None
-
-    def start(self) -> None:
-        try:
-            self._task = asyncio.get_running_loop().create_task(self._coroutine)
-        except BaseException as error:
-            self.future.set_exception(error)
-            raise
-        self._task.add_done_callback(self._ended)
-
-    def interrupt(self) -> None:
-        if self._task is None:
-            self._coroutine.close()
-        else:
-            self._task.cancel()
-
-    def _ended(self, task: asyncio.Task[_T]) -> None:
-        if task.cancelled():
-            self.future.cancel()
-        elif (error := task.exception()) is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(task.result())
-
-
 class LoopThread:
     """An event loop on a daemon thread, for any number of threads."""
 
@@ -83,23 +50,20 @@ class LoopThread:
         if self._is_here() and not self._closed:
             coroutine.close()
             raise RuntimeError("this blocks the client's own event loop")
-        call = _Call(coroutine)
+        future = self._begin(coroutine)
         try:
-            self._begin(call)
-            return call.future.result()
+            return future.result()
         except concurrent.futures.CancelledError:
             raise Cancelled(_CUT_OFF) from None
         except BaseException:
-            if not call.future.done():
-                with self._lock, suppress(RuntimeError):  # the loop may have ended
-                    self._loop.call_soon_threadsafe(call.interrupt)
+            future.cancel()  # and the coroutine
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a cleanup; on the loop's own thread, where the garbage collector may call this, do not wait for it."""
         with suppress(Closed, Cancelled):
             if self._is_here():
-                self._begin(_Call(coroutine))
+                self._begin(coroutine)
             else:
                 self.run(coroutine)
 
@@ -114,12 +78,11 @@ class LoopThread:
     def _is_here(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def _begin(self, call: _Call[Any]) -> None:
+    def _begin(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         with self._lock:
             if not self._closed:
-                self._loop.call_soon_threadsafe(call.start)
-                return
-        call.interrupt()
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
         raise Closed
 
     def _run(self) -> None:
@@ -186,7 +149,8 @@ def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
             return None
 
     async def closing() -> None:
-        if running is not None and not running.done():  # cancelled, and has to end first
+        if running is not None and not running.done():
+            running.cancel()  # Ctrl-C may have come while it was handed over
             await asyncio.wait({running})
         if (close := getattr(items, "aclose", None)) is not None:
             await close()
