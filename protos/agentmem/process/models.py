@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.process.settings import ServiceSettings
@@ -76,18 +76,15 @@ def problem_of_adapter(name: str, directory: Path) -> str:
 VARIABLE: Final = "AGENTMEM_OFFLINE"
 """Forbids all processes the network for models, whatever their settings say."""
 
-_WORDS: Final = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("", "0", "false", "no", "off"), False),
-}
+_BOOL: Final = TypeAdapter(bool)
 
 
 def _strictest(offline: bool) -> bool:
     """Raises ValueError."""
     word = os.environ.get(VARIABLE, "")
     try:
-        return _WORDS[word.strip().lower()] or offline
-    except KeyError:
+        return _BOOL.validate_python(word.strip() or False) or offline
+    except ValidationError:
         raise ValueError(f"{VARIABLE} is {word!r}; set it to 1, true or yes, or to 0, false or no") from None
 
 

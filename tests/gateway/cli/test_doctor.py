@@ -26,7 +26,7 @@ from agentmem.process.checkup import Finding, State, ok, problem, unknown, warni
 from agentmem.process.settings import load
 from gateway.app import Gateway
 from gateway.cli import doctor as subject
-from gateway.cli.doctor import findings, judge_running, open_files, ports, print_report, running, status, to_json
+from gateway.cli.doctor import findings_of, judge_running, open_files, ports, print_report, running, status, to_json
 from gateway.cli.main import main
 from gateway.cli.up.settings import UpSettings
 
@@ -58,7 +58,7 @@ def descriptors() -> set[tuple[str, str]]:
 
 async def said(how: str) -> list[Finding]:
     before, opened = children(), descriptors()
-    found = await findings("it", MODULE, ["--grace=1"], {"HOW": how})
+    found = await findings_of("it", MODULE, ["--grace=1"], {"HOW": how})
     assert children() == before, "it leaves no process behind"
     assert not descriptors() - opened, "nor an open file; those of earlier tests may close in the meantime"
     return found
