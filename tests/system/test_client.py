@@ -150,30 +150,3 @@ async def test_an_agent_from_its_first_turn_to_its_end(stack: Stack) -> None:
             assert marco.delete(missing_ok=True, all_models=True).memories == 0
 
     await asyncio.to_thread(live)
-
-
-async def test_an_agent_as_a_file(stack: Stack, tmp_path: object) -> None:
-    await stack.renew("gateway")
-
-    def move() -> None:
-        path = f"{tmp_path}/marco.agent"
-        with Client(address(stack)) as client:
-            marco = client.agent("marco")
-            marco.ask("The key is red.", max_tokens=4)
-            size = marco.export(path)
-            with open(path, "rb") as file:
-                assert len(file.read()) == size
-                file.seek(0)
-                imported = client.import_agent(file, name="ada")
-            assert (imported.info.name, imported.info.tokens, imported.kv_misfit) == ("ada", marco.info().tokens, "")
-            with open(f"{tmp_path}/more", "wb") as file:
-                file.write(b"before")
-                marco.export(file)
-            with open(path, "rb") as one, open(f"{tmp_path}/more", "rb") as other:
-                assert b"before" + one.read() == other.read()
-            with pytest.raises(errors.AlreadyExists):
-                client.import_agent(path)
-            with pytest.raises(OSError, match="nowhere"):
-                marco.export(f"{tmp_path}/nowhere/marco")
-
-    await asyncio.to_thread(move)

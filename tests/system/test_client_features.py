@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agentmem import AsyncClient, Called, Client, LoadStep, Message, ToolChoice, errors
+from agentmem import AsyncClient, Called, Client, LoadStep, Message, errors
 from agentmem.v1.workflow_pb2 import (
     AgentListened,
     AgentsHeard,
@@ -69,14 +69,6 @@ async def test_a_tool_is_called_and_its_result_said(client: AsyncClient) -> None
     said = [*kept, Message("user", "both")]
     probed = (await marco.ask(said, tools=[WEATHER], memory_mode="auto")).memory
     assert (probed.match, probed.dropped_tokens) == ("extend", 0)
-
-
-async def test_calls_that_cannot_be_are_refused(client: AsyncClient) -> None:
-    with pytest.raises(errors.InvalidArgument) as raised:
-        await client.agent("", model="scripted").ask("x", tools=[WEATHER], tool_choice=ToolChoice(names=("none",)))
-    assert raised.value.field.startswith("tool_choice")
-    with pytest.raises(errors.FailedPrecondition, match="no tool parser"):
-        await client.agent("", model="demo").ask("hi", tools=[WEATHER])
 
 
 async def test_models_are_loaded_step_by_step_and_unloaded(stack: Stack) -> None:

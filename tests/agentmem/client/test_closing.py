@@ -197,3 +197,12 @@ async def test_other_calls_go_on_while_a_file_goes_to_the_disk(
     await client.agent("ada").info()
     over.set()
     assert await export == 6
+
+
+async def test_an_open_file_is_written_from_its_position(client: AsyncClient, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"before")
+        assert await client.agent("marco").export(file) == 6
+    assert (tmp_path / "file").read_bytes() == b"beforeonetwo"
+    with pytest.raises(OSError, match="nowhere"):
+        await client.agent("marco").export(tmp_path / "nowhere" / "file")

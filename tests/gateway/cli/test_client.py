@@ -8,27 +8,16 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import click
 import pytest
 import trustme
 from click.testing import CliRunner, Result
 
-from agentmem import AsyncClient, errors
 from agentmem.console import write_json
 from gateway.app import Gateway
-from gateway.cli.client import Client
 from gateway.cli.main import main
 from tests.gateway.running import settings
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key
-
-
-def test_one_clear_line() -> None:
-    async def refused(_: AsyncClient) -> None:
-        raise errors.NotFound("agent", "bob")
-
-    with pytest.raises(click.ClickException, match=r"^agent 'bob' does not exist$"):
-        Client("127.0.0.1:1").ask(refused)
 
 
 @pytest.mark.parametrize(("encoding", "told"), [("utf-8", '["漢"]'), ("iso-8859-1", '["\\u6f22"]')])

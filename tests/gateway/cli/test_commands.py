@@ -66,13 +66,6 @@ async def test_no_agents(worker: ScriptedWorker, agentmem: Command) -> None:
     assert (await agentmem("agents", "--json")).output == "[]\n"
 
 
-async def test_hostile_names_are_shown_and_not_obeyed(worker: ScriptedWorker, agentmem: Command) -> None:
-    worker.agents = [agent("[bold]x\x1b[2J\n")]
-    output = (await agentmem("agents")).output
-    assert "[bold]x\\x1b[2J\\n" in output
-    assert "\x1b" not in output
-
-
 async def test_show(worker: ScriptedWorker, agentmem: Command) -> None:
     worker.agents = [agent("bob"), agent("eve")]
     shown = await agentmem("agents", "show", "bob")
@@ -185,18 +178,6 @@ async def test_chat_goes_on_after_an_outage_in_mid_answer(
     assert len(set(ids)) == 1
 
 
-async def test_chat_that_fails_in_mid_answer_says_so(worker: ScriptedWorker, agentmem: Command) -> None:
-    async def broken(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        yield delta("half an ans")
-        raise errors.FailedPrecondition("the context is full")
-
-    worker.script = broken
-    said = await agentmem("chat", "bob", "--message", "hi")
-    assert said.exit_code == 1
-    assert "Error: the context is full" in said.output
-
-
 async def test_chat_that_is_interrupted_ends_quietly(
     worker: ScriptedWorker, agentmem: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,16 +209,7 @@ async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) ->
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["agents"],
-        ["agents", "show", "a"],
-        ["agents", "fork", "a", "b"],
-        ["agents", "trim", "a", "1"],
-        ["models"],
-        ["models", "load", "a"],
-        ["chat", "a", "--message", "x"],
-    ],
+    "arguments", [["agents", "trim", "a", "1"], ["models", "load", "a"], ["chat", "a", "--message", "x"]]
 )
 def test_no_gateway(arguments: list[str]) -> None:
     said = CliRunner().invoke(main, [*arguments, "--gateway", "127.0.0.1:1"])

@@ -1,4 +1,3 @@
-import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,23 +65,6 @@ def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
     file.write_text("[models.m]\nsource = 'demo'\n")
     adapter(tmp_path / "lora")
     check(load(UpSettings, [*ANY, "--models", str(file), "--adapter", f"m+x={tmp_path}/lora", "--offline"]))
-
-
-def test_a_data_directory_that_holds_something_else_is_named(tmp_path: Path) -> None:
-    def check_data(directory: Path) -> None:
-        check(load(UpSettings, [*ANY, "--data", str(directory)]))
-
-    check_data(tmp_path)
-    check_data(tmp_path / "absent")
-    (tmp_path / "run").mkdir()
-    check_data(tmp_path)
-    (tmp_path / "thesis.txt").touch()
-    with pytest.raises(Mistake, match=re.escape(f"--data: {tmp_path} is not empty and not Agentmem's")):
-        check_data(tmp_path)
-    with pytest.raises(Mistake, match="cannot be used: Not a directory"):
-        check_data(tmp_path / "thesis.txt")
-    (tmp_path / "store.db").touch()
-    check_data(tmp_path)
 
 
 def test_files_of_the_doors_are_looked_at(tmp_path: Path) -> None:
