@@ -1,5 +1,3 @@
-"""The hash chain of messages: what makes a message another one, and what does not."""
-
 import json
 from typing import Any
 

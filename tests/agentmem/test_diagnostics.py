@@ -1,5 +1,3 @@
-"""Mistakes in files that people write: their places, and how they are rendered."""
-
 from pathlib import Path
 
 import pytest

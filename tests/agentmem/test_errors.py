@@ -31,7 +31,6 @@ KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issu
 
 
 def over_the_wire(error: AgentmemError) -> grpc.aio.AioRpcError:
-    """The error as a client sees it."""
     status = cast(Any, rpc_status.to_status(error.to_status()))
     metadata = grpc.aio.Metadata(*status.trailing_metadata)
     return grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), metadata, details=status.details)

@@ -21,7 +21,6 @@ GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
 
 
 def ways(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
-    """The ways to all repeated fields and maps of a message."""
     for field in descriptor.fields:
         if field.is_repeated:
             yield (field,)
@@ -30,7 +29,6 @@ def ways(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
 
 
 def name_of(field: FieldDescriptor) -> str:
-    """As the table names it."""
     return f"{field.containing_type.name}.{field.name}"
 
 
@@ -49,7 +47,6 @@ LIMITED = [
 
 
 def with_elements(way: tuple[FieldDescriptor, ...], count: int) -> bytes:
-    """A message with so many empty elements in the last field of `way`; numbers are packed."""
     *outer, field = way
     packed = field.type == FieldDescriptor.TYPE_UINT32
     data = tagged(field.number, b"\1" * count) if packed else tagged(field.number, b"") * count

@@ -31,7 +31,6 @@ def tracked() -> frozenset[str]:
 
 
 def headings(markdown: str) -> set[str]:
-    """What GitHub calls the headings of a page, in links."""
     found, seen = set[str](), Counter[str]()
     for title in re.findall(r"^#{1,6} +(.*?) *#*$", _CODE.sub("", markdown), re.MULTILINE):
         shown = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title)
@@ -42,7 +41,6 @@ def headings(markdown: str) -> set[str]:
 
 
 def dead(page: str, markdown: str) -> Iterator[str]:
-    """The links of a page that lead nowhere."""
     for match in _LINK.finditer(_CODE.sub("", markdown)):
         target = next(filter(None, match.groups()))
         parts = urlsplit(target)

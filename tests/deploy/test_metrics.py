@@ -1,5 +1,3 @@
-"""The table of metrics: what design, rules and the overview rest on is in it."""
-
 import sys
 
 import pytest
@@ -24,7 +22,6 @@ def test_the_overview_asks_the_worker_for_series_that_it_has(rows: tuple[Row, ..
 
 
 def series(row: Row) -> list[str]:
-    """The names of a metric's series, as `name[]` of a page's address has them."""
     return [f"{row.name}_{part}" for part in ("bucket", "count", "sum")] if row.type == "histogram" else [row.name]
 
 

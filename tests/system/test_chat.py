@@ -1,5 +1,3 @@
-"""`agentmem chat` at two terminals."""
-
 import asyncio
 from pathlib import Path
 

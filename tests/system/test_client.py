@@ -1,5 +1,3 @@
-"""The client of the contract package against real services that are killed."""
-
 from __future__ import annotations
 
 import asyncio
@@ -12,7 +10,6 @@ from agentmem import AsyncAgent, AsyncClient, Client, Message, errors
 from tests.system.stack import Stack
 
 LONG = {"max_tokens": 400, "ignore_eos": True}
-"""Long enough to be killed in its middle."""
 
 
 def address(stack: Stack) -> str:
@@ -20,7 +17,6 @@ def address(stack: Stack) -> str:
 
 
 async def said_alike(agent: AsyncAgent, other: AsyncAgent) -> None:
-    """Both have had the same conversation, each turn once."""
     mine, its = await agent.messages(), await other.messages()
     assert mine == its
     assert (await agent.info()).turns == (await other.info()).turns

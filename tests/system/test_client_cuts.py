@@ -44,7 +44,6 @@ async def streamed(agent: AsyncAgent) -> Answer:
 
 
 def points(size: int) -> Iterator[int]:
-    """Bytes of an answer of that size behind which it is cut."""
     yield from (0, 1, 20)
     yield from (size * part // 6 for part in range(1, 6))
     yield from (size - end for end in ENDS if end < size - 20)

@@ -35,7 +35,6 @@ WEATHER: dict[str, Any] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """All three processes with two models: the demo's, and one that calls tools."""
     scripted = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
     flags = ("--model", f"scripted={scripted}", "--loaded-models", "2", "--pool-bytes", str(1 << 26))
     async with hosting("demo", "store", "worker", "gateway", worker_flags=flags) as stack:

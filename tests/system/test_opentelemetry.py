@@ -41,7 +41,6 @@ def collector() -> Iterator[Collector]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path, collector: Collector) -> AsyncIterator[Stack]:
-    """All three services, which send their spans there ten times a second."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         flags = ("--otlp", collector.address, "--log-format", "json", "--log-level", "debug")
@@ -56,7 +55,6 @@ async def client(stack: Stack) -> Client:
 
 
 def caller(*, sampled: bool = True) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-    """A caller's trace and span, and the metadata that tell of them."""
     trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
     parent = f"00-{trace_id}-{span_id}-0{int(sampled)}"
     return trace_id, span_id, (("traceparent", parent), ("x-request-id", f"id-of-{trace_id}"))
@@ -65,7 +63,6 @@ def caller(*, sampled: bool = True) -> tuple[str, str, tuple[tuple[str, str], ..
 async def said(
     client: Client, agent: str, metadata: Any, text: str = "the boat is green", **arguments: Any
 ) -> tuple[inference_pb2.Started, inference_pb2.Finished]:
-    """A turn's first and last event."""
     append = types_pb2.Append(messages=chat(("user", text)))
     arguments = {"append": append, "max_tokens": 4, **arguments}
     call = client.inference.Generate(client.request(agent, **arguments), metadata=metadata, timeout=60)
@@ -74,7 +71,6 @@ async def said(
 
 
 async def left(client: Client, agent: str, metadata: Any) -> None:
-    """A turn whose caller goes away when the first text has come."""
     call = client.inference.Generate(client.request(agent, prompt="hello", **LONG), metadata=metadata)
     async for event in call:
         if event.HasField("delta"):
@@ -138,7 +134,6 @@ async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: 
 
 
 def check_chunks(spans: list[Seen], tokens: int, at_least: int = 1) -> None:
-    """A span for each chunk, one after the other."""
     chunks = [
         (s.attributes["agentmem.position"], s.attributes["agentmem.tokens"]) for s in spans if s.name == "prefill"
     ]

@@ -29,7 +29,6 @@ async def stack(tiny: Any) -> AsyncIterator[Stack]:
 
 
 def lines(stack: Stack, service: str, request_id: str) -> list[str]:
-    """The lines of a service's log that a request wrote."""
     named = re.compile(rf'(request_id=|"request_id": ){re.escape(json.dumps(request_id))}')
     return [line for line in stack.logs(service).splitlines() if named.search(line)]
 

@@ -40,7 +40,6 @@ def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def raised(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
-    """A thread that makes a call, and what it raises."""
     errors_of_it = list[BaseException]()
 
     def run() -> None:

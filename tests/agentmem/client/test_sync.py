@@ -1,5 +1,3 @@
-"""The client that blocks: the same methods with the same signatures, on any thread."""
-
 from __future__ import annotations
 
 import asyncio
@@ -29,7 +27,6 @@ PAIRS = (
     (Workflows, AsyncWorkflows),
 )
 INNER = {AsyncClient: {"default_model"}, AsyncWorkflows: {"raw_events"}}
-"""What is for other modules."""
 
 
 def public(kind: type) -> set[str]:
@@ -146,8 +143,6 @@ def test_ctrl_c_while_a_call_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Unreadable(io.RawIOBase):
-    """A file on a disk that fails."""
-
     def readable(self) -> bool:
         return True
 

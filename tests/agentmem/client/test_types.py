@@ -1,5 +1,3 @@
-"""Types as users see them: exact signatures, also of what blocks."""
-
 import re
 import subprocess
 import sys

@@ -129,7 +129,6 @@ class Client:
         raise AssertionError("it went well")
 
     async def code(self, name: str, *requests: bytes, timeout: float | None = None) -> grpc.StatusCode:
-        """Return the status that the client gets."""
         call = self.start(name, *requests, timeout=timeout)
         with suppress(grpc.aio.AioRpcError):
             await self.read(call)

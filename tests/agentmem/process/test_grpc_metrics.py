@@ -1,5 +1,3 @@
-"""Counts of RPCs of all four arities, over a real socket."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,7 +16,6 @@ from tests.agentmem.process.four_arities import ARITIES, NAME, UNSERVED, WRITES,
 
 TYPES = dict(zip(ARITIES, ("unary", "server_stream", "client_stream", "bidi_stream"), strict=True))
 SENT = 3
-"""Messages that a stream of responses has."""
 
 
 def _type(name: str) -> str:
@@ -47,7 +44,6 @@ class Client(four_arities.Client):
         return self.codes(name)
 
     def labels(self) -> set[tuple[str, str]]:
-        """All services and methods that there are series of."""
         return {
             (sample.labels["grpc_service"], sample.labels["grpc_method"])
             for family in self._registry.collect()

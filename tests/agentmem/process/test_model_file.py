@@ -14,7 +14,6 @@ BITS_WANTED = (
 
 
 def adapter(directory: Path) -> Path:
-    """A directory that looks like an adapter's."""
     directory.mkdir(parents=True)
     for name in ADAPTER_FILES:
         (directory / name).touch()

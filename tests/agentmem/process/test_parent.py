@@ -1,5 +1,3 @@
-"""Real processes: a service that `python -m agentmem.process.parent` runs, and its parent's pipe is closed."""
-
 import os
 import signal
 import subprocess
@@ -25,8 +23,6 @@ while True:
 
 
 class Started:
-    """A service and the writing end of its pipe."""
-
     def __init__(self, directory: Path, *arguments: str, grace: float) -> None:
         (directory / "some_service.py").write_text(SERVICE)
         self.reading, self.writing = os.pipe()
@@ -56,7 +52,6 @@ class Started:
         return lines
 
     def orphan(self) -> None:
-        """What the system does when the parent is gone, however it went."""
         os.close(self.writing)
         self.writing = -1
 

@@ -1,5 +1,3 @@
-"""Errors of handlers of all four arities, as clients get them over a real socket."""
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

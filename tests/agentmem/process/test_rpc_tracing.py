@@ -77,7 +77,6 @@ async def _read(call: Any) -> list[bytes]:
 
 
 async def returned(call: Any) -> dict[str, str]:
-    """What came back with a call that went well."""
     await _read(call)
     return dict(await call.initial_metadata())
 
@@ -93,7 +92,6 @@ async def back() -> AsyncIterator[Service]:
 
 @pytest.fixture
 async def front(back: Service) -> AsyncIterator[Service]:
-    """Calls the back."""
     service = Service()
     service.server = server = GrpcServer(  # type: ignore[attr-defined]
         "127.0.0.1:0", [("test.Service", service.register, service)], edge=True
@@ -143,8 +141,6 @@ async def test_a_failed_call_has_its_id_too(
 
 
 class Gone:
-    """The context of a call whose caller leaves before it has heard anything."""
-
     async def send_initial_metadata(self, _: object) -> None:
         raise asyncio.CancelledError
 

@@ -20,8 +20,6 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 
 class Models(model_pb2_grpc.ModelServiceServicer):
-    """Says its name, and the authority under which it was called; "wait" waits."""
-
     def __init__(self, name: str = "first") -> None:
         self.name = name
         self.entered, self.go_on = asyncio.Event(), asyncio.Event()

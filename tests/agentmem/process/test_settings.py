@@ -10,8 +10,6 @@ from agentmem.process.settings import CONFIG_VARIABLE, ServiceSettings, Settings
 
 
 class Settings(ServiceSettings):
-    """Does what a test needs."""
-
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_STORE_", cli_prog_name="test")
     toml_table: ClassVar[str] = "store"
 
@@ -24,7 +22,6 @@ class Settings(ServiceSettings):
 
 @pytest.fixture
 def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that AGENTMEM_CONFIG names; the test writes it."""
     path = tmp_path / "agentmem.toml"
     monkeypatch.setenv(CONFIG_VARIABLE, str(path))
     return path

@@ -6,7 +6,6 @@ from gateway.cli.chat import Shown
 
 
 def written(*tellings: list[str]) -> str:
-    """What is on the screen after an answer was told so; only the last telling is complete."""
     screen: list[str] = []
     shown, replay = Shown(screen.append, screen.append), Replay()
     told = [Growing(text="".join(telling[:count])) for telling in tellings for count in range(1, len(telling) + 1)]

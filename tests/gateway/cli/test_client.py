@@ -1,5 +1,3 @@
-"""A gateway's client: errors in one line, keys and TLS."""
-
 from __future__ import annotations
 
 import asyncio
@@ -29,8 +27,6 @@ def test_json_says_all_letters_in_any_locale(encoding: str, told: str, monkeypat
 
 
 class Secured:
-    """A gateway with keys and mTLS, and the files for it."""
-
     def __init__(self, gateway: Gateway, directory: Path, key: str) -> None:
         self.address = gateway.addresses["grpc"]
         self.directory = directory

@@ -1,5 +1,3 @@
-"""The commands as processes' users see them, on a gateway before a scripted worker."""
-
 from __future__ import annotations
 
 import asyncio

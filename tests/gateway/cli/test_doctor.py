@@ -1,5 +1,3 @@
-"""`agentmem doctor`: real processes that end, hang or crash; the gateway's checks; the report; the whole command."""
-
 from __future__ import annotations
 
 import contextlib
@@ -48,7 +46,6 @@ def children() -> set[int]:
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """Return number and file of each open descriptor but the one that lists them."""
     found = set()
     for number in os.listdir("/dev/fd"):
         with contextlib.suppress(FileNotFoundError):

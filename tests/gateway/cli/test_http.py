@@ -27,8 +27,6 @@ async def status(http: str, *arguments: str, key: str | None = None) -> Result:
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[str]:
-    """The address of a program that answers every connection so."""
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)

@@ -1,5 +1,3 @@
-"""`agentmem models`, on a gateway before a scripted worker."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What a chat finds on a gateway that runs."""
-
 from __future__ import annotations
 
 import subprocess

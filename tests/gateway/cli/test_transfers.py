@@ -1,5 +1,3 @@
-"""Agents to files and back, by the commands."""
-
 from __future__ import annotations
 
 import asyncio

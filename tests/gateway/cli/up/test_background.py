@@ -1,5 +1,3 @@
-"""`agentmem chat --model` on a machine where nothing runs: what it starts, and that nothing of it is left."""
-
 from __future__ import annotations
 
 import asyncio
@@ -33,7 +31,6 @@ DEMO = Path(registry([])["demo"].source)
 
 @pytest.fixture(autouse=True)
 def settings(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every stack here takes from its environment."""
     if listens(layout.GRPC):
         pytest.skip(f"somebody listens at {layout.GRPC}, and chats would talk with that")
     for name in ("HTTP", "GRPC", "METRICS"):
@@ -45,7 +42,6 @@ def settings(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def left(run_dir: Path) -> list[psutil.Process]:
-    """Processes that serve the data directory."""
     found = []
     for each in psutil.process_iter():
         try:
@@ -62,7 +58,6 @@ def none_is_left(run_dir: Path) -> Callable[[], bool]:
 
 
 async def ran(*arguments: str, status: int = 0) -> tuple[str, str]:
-    """What a command writes to standard output, and to standard error."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -74,7 +69,6 @@ async def ran(*arguments: str, status: int = 0) -> tuple[str, str]:
 
 @asynccontextmanager
 async def chatting(run_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A chat that has had an answer, and waits for what is said next."""
     process = await asyncio.create_subprocess_exec(
         *(*COMMAND, "chat", "--model", "demo"),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,

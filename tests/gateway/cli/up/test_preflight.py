@@ -16,7 +16,6 @@ ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that someone listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
