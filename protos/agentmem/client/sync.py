@@ -115,16 +115,19 @@ class Client(Blocking[AsyncClient]):
     """A client of one gateway; `with` closes it. It and its agents may be shared by threads. Ctrl-C also ends the call
     at the server. The parameters, and their defaults:
 
-    gateway "HOST:PORT" of its gRPC server; AGENTMEM_ADDRESS, or 127.0.0.1:50051 key the key to send; AGENTMEM_API_KEY
-    tls True, False, or a ClientTls; AGENTMEM_TLS, AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY timeout
-    seconds that a call may take, outages included; no limit patience seconds for which calls are retried during an
-    outage; not where no gateway has answered yet on_outage called with the reason of each outage, on the client's
-    thread; by default it is logged
+    gateway     "HOST:PORT" of its gRPC server; AGENTMEM_ADDRESS, or 127.0.0.1:50051
+    key         the key to send; AGENTMEM_API_KEY
+    tls         True, False, or a ClientTls; AGENTMEM_TLS, AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY
+    timeout     seconds that a call may take, outages included; no limit
+    patience    seconds for which calls are retried during an outage; not where no gateway has answered yet
+    on_outage   called with the reason of each outage, on the client's thread; by default it is logged
 
     Raises InvalidArgument for an invalid key, OSError for TLS files.
 
-    >>> with Client() as client: ... marco = client.agent("marco", system="You are Marco.") ... marco.ask("The key is in
-    the cellar.").version.version 1
+    >>> with Client() as client:
+    ...     marco = client.agent("marco", system="You are Marco.")
+    ...     marco.ask("The key is in the cellar.").version.version
+    1
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """The certificates of a cluster's nodes, which know each other by mTLS with an authority of their own.
 
-DIR/ca.pem the authority's certificate DIR/node.pem this node's certificate for its host, as server and client
-DIR/node-key.pem its private key, without a passphrase
+DIR/ca.pem         the authority's certificate
+DIR/node.pem       this node's certificate for its host, as server and client
+DIR/node-key.pem   its private key, without a passphrase
 """
 
 import ssl
