@@ -1,11 +1,11 @@
-"""TCP addresses. Imports little, because small commands use it."""
+"""TCP addresses. Imports little."""
 
 from ipaddress import ip_address
 from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """An address; its text has an IPv6 host in brackets."""
+    """`str()` has brackets around an IPv6 host."""
 
     host: str
     port: int

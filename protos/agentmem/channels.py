@@ -16,7 +16,7 @@ from agentmem import tracing
 
 @dataclass(frozen=True)
 class ClientTls:
-    """Authorities, certificate and key, PEM; without `ca` gRPC's own authorities."""
+    """PEM; without `ca` gRPC's own authorities."""
 
     ca: bytes | None = None
     cert: bytes | None = None
@@ -33,10 +33,9 @@ MAX_METADATA_BYTES = 16 * 1024
 """W3C baggage alone may take gRPC's default of 8 KiB."""
 
 IDLE_SECONDS = 600.0
-"""A node's channel is closed after so long without a call."""
 
 _LAST_CALL_SECONDS = 86_400.0
-"""Limit for calls on a closing channel, such as following a workflow run."""
+"""For calls on a closing channel, such as following a workflow run."""
 
 _T = TypeVar("_T")
 
@@ -97,7 +96,6 @@ def connect(
 
 @asynccontextmanager
 async def closing_stream(call: grpc.aio.UnaryStreamCall[Any, _T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """Iterate a server stream, and cancel it on leaving."""
     try:
         yield call.__aiter__()
     finally:

@@ -44,7 +44,6 @@ class Patience:
         self._ends = None
 
     def has(self, failure: Failure, delay: float) -> bool:
-        """Return whether to retry after a `failure` and a `delay` in seconds."""
         now = self._clock()
         if self._ends is None or now > self._began + self._well_after:
             self._ends = now + self._seconds

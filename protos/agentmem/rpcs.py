@@ -1,5 +1,3 @@
-"""The contract's RPCs by request type, which each RPC has of its own."""
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 

@@ -128,8 +128,6 @@ def serving(trace: Trace | None) -> Iterator[None]:
 
 
 class Threads(ThreadPoolExecutor):
-    """A thread pool whose work runs in its submitter's context."""
-
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         context = copy_context()
         return super().submit(lambda: context.run(fn, *args, **kwargs))
@@ -158,7 +156,7 @@ CANCELLED: Final = "CANCELLED"
 
 
 Recorder = Callable[[str, Trace, Mapping[str, Attribute]], "Span"]
-"""Begins a received request's span, from its name, trace and attributes."""
+"""Begins a received request's span."""
 
 
 class _Tracing:

@@ -1,5 +1,3 @@
-"""Words about turns and memory, and text for terminals."""
-
 import re
 from functools import cache
 
@@ -15,7 +13,7 @@ def printable(text: str, keep: str = "") -> str:
 
 @cache
 def short_names(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the short names of an enum's values ("hot") by number, without 0."""
+    """Return short names ("hot") by number, without 0."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number}
 
@@ -28,7 +26,6 @@ _CONVERSATION_ID = re.compile(r"conv-[0-9a-f]{32}")
 
 
 def is_anonymous(agent_id: str) -> bool:
-    """Return whether the gateway made the id, for an agent found by its conversation."""
     return _CONVERSATION_ID.fullmatch(agent_id) is not None
 
 

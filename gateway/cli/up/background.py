@@ -1,6 +1,5 @@
-"""`agentmem up` as a child of another command, which it notices the end of by a pipe (`agentmem.process.parent`).
-
-It has a process group of its own, because a terminal's Ctrl-C is for the command.
+"""`agentmem up` as a child of another command, which it notices the end of by a pipe (`agentmem.process.parent`); in a
+process group of its own, because a terminal's Ctrl-C is for the command.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ _INTERRUPTED: Final = 130
 _INTERVAL: Final = 0.1
 _PROBE_SECONDS: Final = 2.0
 _PULL_SECONDS: Final = 5.0
-"""Limit for a download's end; what it has fetched is on disk."""
+"""For a download's end; what it has fetched is on disk."""
 
 
 class Stack(NamedTuple):
@@ -49,9 +48,8 @@ class Stack(NamedTuple):
 
 @contextmanager
 def stack(model: str, *, keep: bool) -> Iterator[Stack]:
-    """Yield the stack that runs on the data directory, or a new one with `model` registered, which is fetched first.
-
-    A new one is stopped unless `keep`. Raises ClickException.
+    """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
+    Raises ClickException.
     """
     settings = up_settings(UpSettings, _arguments(model))
     if (running := _running(settings)) is not None:
@@ -83,7 +81,6 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
 
 
 def registered_name(model: str) -> str:
-    """Return the name that requests give a value of `--model`."""
     known = _registered()
     return model if model in known else parse(model)[0]
 
@@ -104,7 +101,7 @@ def _arguments(model: str) -> list[str]:
 
 
 def fetch(source: str, settings: UpSettings) -> None:
-    """Fetch a model, unless it is here, with a line on size and fit. Raises Exit after a reported failure."""
+    """Fetch a model, unless it is here. Raises Exit after a reported failure."""
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
         return
     with _bound(("inference_service.hub", "fetch", source), _PULL_SECONDS, None) as fetching:
@@ -122,7 +119,7 @@ def fetch(source: str, settings: UpSettings) -> None:
 def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module as a child that ends with this process or the block, at the latest after `patience` seconds.
 
-    It writes to `log`; without one to standard error, and gets the terminal's Ctrl-C, too.
+    It writes to `log`, or to standard error, and gets the terminal's Ctrl-C, too.
     """
     lifeline, ours = os.pipe()
     try:
@@ -150,7 +147,6 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
 
 
 def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Run a module in a session of its own, which outlives this process."""
     with open(log, "ab") as out:
         return subprocess.Popen(
             (sys.executable, "-m", *words),
@@ -193,7 +189,7 @@ def _holder(settings: UpSettings) -> dict[str, Any]:
 
 
 def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
-    """Return a function that shows the log's last line from `start` on, and returns its last lines."""
+    """Return a function that shows the log's last line, and returns its last lines."""
 
     def tail() -> str:
         with log.open("rb") as file:

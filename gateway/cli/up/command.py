@@ -44,8 +44,8 @@ _PROBE_TIMEOUT = 2.0
 def up(arguments: tuple[str, ...]) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.
 
-    At a terminal the default model is fetched first; one that is too large is refused, and if the hub does not answer,
-    the worker tries again. Exit status 2: a mistake, before anything was started; 1: a service cannot be kept running.
+    At a terminal the default model is fetched first; if the hub does not answer, the worker tries again. Exit status 2:
+    a mistake, before anything was started; 1: a service cannot be kept running.
     """
     settings = up_settings(UpSettings, arguments)
     logs.configure("up", settings.log_level, settings.log_format)
@@ -92,7 +92,6 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
 
 
 def services(settings: UpSettings) -> list[Service]:
-    """Return the services, each after those that it needs."""
     arguments, run, blas = service_arguments(settings), settings.run_directory, preload_here()
     if blas.message:
         say(f"{blas.message}: {blas.advice}" if blas.advice else blas.message)
@@ -108,7 +107,6 @@ def services(settings: UpSettings) -> list[Service]:
 
 
 def about_models(settings: UpSettings) -> Iterator[str]:
-    """Yield a line on the models that requests may name, and on the demo model's limits."""
     registered = register(settings.model, settings.adapter, settings.models)
     first, *others = registered.values()
     if first.source != DEMO:

@@ -1,4 +1,4 @@
-"""One `agentmem up` per data directory, by a lock on `<data>/up.lock`, which names its holder."""
+"""One `agentmem up` per data directory, by a lock on `<data>/up.lock`."""
 
 import fcntl
 import json

@@ -26,15 +26,12 @@ _SLOWER = "the worker is several times as fast with it"
 
 
 class Preload(NamedTuple):
-    """Variables of the worker, a line for the user, and advice."""
-
     environment: dict[str, str]
     message: str
     advice: str = ""
 
 
 def preload_here() -> Preload:
-    """Return what to preload on this machine; nothing if it has a GPU."""
     names = [str(found.name).lower().replace("_", "-") for found in metadata.distributions()]
     if sys.platform != "linux" or any(name.startswith("mlx-cuda") for name in names):
         return Preload({}, "")

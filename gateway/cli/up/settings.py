@@ -1,5 +1,3 @@
-"""Settings of `agentmem up`, and the arguments of services that follow."""
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
@@ -22,8 +20,6 @@ _Settings = TypeVar("_Settings", bound="UpSettings")
 
 
 class SettingsCommand(click.Command):
-    """A command whose options are read by its class of settings."""
-
     def __init__(self, *, settings: Any, **given: Any) -> None:
         super().__init__(**given)
         self._settings = settings

@@ -29,15 +29,13 @@ PROBE_INTERVAL = 0.1
 TAIL_LINES = 5
 _FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
 _CAUSE_SECONDS = 1.0
-"""Time for an earlier service to fail, which says why a later one did."""
+"""Time for an earlier service to fail, whose failure says more."""
 _CHUNK = 65536
 
 
 @dataclass(frozen=True)
 class Service:
-    """A module that runs as a process. `ready` is polled until True after each start; until then `starting` says what
-    it does.
-    """
+    """`ready` is polled until True after each start; until then `starting` says what it does."""
 
     name: str
     module: str
@@ -52,7 +50,6 @@ class ServiceFailed(Exception):
 
 
 def restart_delay(deaths: int) -> float:
-    """Return the seconds to wait after deaths in a row."""
     return min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(deaths - 1, 16))
 
 
@@ -70,8 +67,8 @@ class Supervisor:
         self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
 
     async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
-        """Start all, call `started` when all are ready, and keep them until `stopping` is set or one fails. Reports
-        follow their order. Raises ServiceFailed, after stopping all.
+        """Start all, call `started` when all are ready, and keep them until `stopping` is set or one fails. Raises
+        ServiceFailed, after stopping all.
         """
         keeping: list[asyncio.Task[None]] = []
         before = ""
@@ -149,7 +146,6 @@ class _Kept:
             await asyncio.sleep(delay)
 
     async def stop(self, keeping: "asyncio.Task[None]") -> None:
-        """End `keep`; send SIGTERM, and SIGKILL to the group after the grace."""
         keeping.cancel()
         await asyncio.wait({keeping})
         if not keeping.cancelled():
@@ -196,7 +192,6 @@ class _Kept:
         self.ready.set()
 
     async def _copy_output(self, written: asyncio.StreamReader) -> None:
-        """Copy the child's lines to standard error, and keep the last ones."""
         rest = b""
         while chunk := await written.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")

@@ -143,7 +143,7 @@ def _stream(inner: Any, begin: Callable[[Any, _Context], _Call], admitted: Any, 
 
 @asynccontextmanager
 async def _mapped(admitted: Any, request: Any, context: _Context, method: str) -> AsyncIterator[None]:
-    """Run a handler as its caller, and end the call with the status of an error."""
+    """Run a handler as its caller; an error becomes the call's status."""
     try:
         async with admitted:
             try:
@@ -172,7 +172,7 @@ class _Call:
 
     @property
     def request(self) -> Any:
-        """The request, or the iterator of requests, counted. Raises InvalidArgument if malformed."""
+        """The request or requests, counted. Raises InvalidArgument if malformed."""
         if isinstance(self._raw, AsyncIterator):
             return self._requests(self._raw)
         self.counts.received.inc()
@@ -214,7 +214,6 @@ class _Call:
             event(log, "answered", level, method=self.method, status=code.name, ms=ms, **self._ids())
 
     def _code(self, raised: type[BaseException] | None) -> grpc.StatusCode:
-        """Return the status that the caller gets after the handler `raised`."""
         code = cast(Any, self._context).code()  # 0 if none was set
         if isinstance(code, grpc.StatusCode):
             return code
@@ -252,8 +251,6 @@ class _Call:
 
 
 class _CountedContext:
-    """Counts messages that a streaming handler reads and writes itself."""
-
     def __init__(self, context: _Context, counts: MethodCounts) -> None:
         self._context = context
         self._counts = counts

@@ -57,7 +57,7 @@ class GrpcServer:
         self._guard = None if path is None else SocketGuard(path)
 
     async def start(self) -> None:
-        """Raises AddressError if the address is taken or too long."""
+        """Raises AddressError."""
         await self.set_serving(False)
         if self._guard is not None:
             self._guard.take()

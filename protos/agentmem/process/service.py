@@ -37,7 +37,7 @@ _SEND_SECONDS: Final = 1.0
 
 
 class ServiceManager:
-    """The service manager that started this process. Any thread."""
+    """Any thread."""
 
     def __init__(self, address: str = "", watchdog_seconds: float = 0.0) -> None:
         """`address`: a Unix socket's path, "@" and an abstract name, or "". The process is ended after

@@ -1,7 +1,4 @@
-"""Allowed addresses, and Unix sockets that one server owns.
-
-A lock on `<socket>.lock` guards a socket, because gRPC servers silently replace others' sockets.
-"""
+"""Allowed addresses, and Unix sockets that one server owns: gRPC servers silently replace others' sockets."""
 
 import fcntl
 import os

@@ -1,5 +1,3 @@
-"""Elements of requests, counted before decoding: one of two bytes takes a hundred decoded."""
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterable, Iterator
@@ -73,7 +71,6 @@ def _count(descriptor: Descriptor, data: bytes, at: int, end: int, path: str, co
 
 @cache
 def _limited(descriptor: Descriptor) -> dict[int, _Limited]:
-    """Return, by number, fields that are limited or contain such fields."""
     limited = {}
     for field in descriptor.fields:
         if field.is_repeated:
