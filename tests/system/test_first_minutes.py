@@ -77,12 +77,6 @@ def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
         assert "pip install 'agentmem[" in said and "Traceback" not in said
 
 
-@pytest.mark.skipif(not FULL, reason="pipx makes environments with pip, half a minute; AGENTMEM_FULL_MATRIX=1 runs it")
-def test_pipx(wheel: Path, environment: dict[str, str]) -> None:
-    said = run(environment, UV.with_name("uvx"), "pipx", "run", "--spec", wheel, "agentmem", "--version")
-    assert said.startswith("agentmem, version ")
-
-
 def three_commands() -> list[str]:
     readme = (ROOT / "README.md").read_text()
     (block,) = re.findall(r"## Three commands\n.*?```sh\n(.*?)```", readme, re.DOTALL)

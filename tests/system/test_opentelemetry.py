@@ -70,14 +70,6 @@ async def said(
     return events[0].started, events[-1].finished
 
 
-async def left(client: Client, agent: str, metadata: Any) -> None:
-    call = client.inference.Generate(client.request(agent, prompt="hello", **LONG), metadata=metadata)
-    async for event in call:
-        if event.HasField("delta"):
-            break
-    call.cancel()
-
-
 def only(spans: list[Seen], service: str, name: str) -> Seen:
     (found,) = [span for span in spans if (span.service, span.name) == (service, name)]
     return found
@@ -214,30 +206,6 @@ async def test_failures_have_their_status(collector: Collector, client: Client, 
         assert (await http.post("/v1/chat/completions", json={}, headers=dict(metadata))).status_code == 400
     (refused,) = await collector.trace(trace_id, {("gateway", "POST /v1/chat/completions")})
     assert (refused.failure, refused.attributes["http.response.status_code"]) == ("400", 400)
-
-
-async def test_a_cancelled_turn(stack: Stack, collector: Collector, client: Client) -> None:
-    trace_id, _, metadata = caller()
-    await left(client, "eve", metadata)
-    cancelled = {("gateway", GENERATE), ("worker", GENERATE), ("worker", "decode")}
-    spans = await collector.trace(trace_id, cancelled)
-    assert {(span.service, span.name) for span in spans if span.failure == "CANCELLED"} == cancelled
-    assert only(spans, "worker", "decode").attributes["agentmem.generated_tokens"] > 0
-    assert "commit" not in {span.name for span in spans}
-    waiting_id, _, waits = caller()
-    long = client.inference.Generate(client.request("eve", prompt="hello", **LONG))
-    async for event in long:
-        if event.HasField("delta"):
-            break
-    waiting = client.inference.Generate(client.request("eve", prompt="hello", **LONG), metadata=waits)
-    async with asyncio.timeout(30):
-        while not await stack.metric("worker", "agentmem_num_requests_waiting"):
-            await asyncio.sleep(0.02)
-    waiting.cancel()
-    spans = await collector.trace(waiting_id, {("worker", "queue"), ("worker", GENERATE)})
-    assert only(spans, "worker", "queue").failure == "CANCELLED"
-    assert only(spans, "worker", "queue").attributes["agentmem.waits_for"] == "agent"
-    long.cancel()
 
 
 async def test_probes_have_no_spans(stack: Stack, collector: Collector, client: Client) -> None:
