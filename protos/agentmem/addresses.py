@@ -1,5 +1,6 @@
 """TCP addresses. Imports little."""
 
+import socket
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -36,3 +37,19 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def listens(target: str) -> bool:
+    """Return whether "unix:PATH" or "host:port" accepts connections, or is busy for a second."""
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(1.0)
+                probe.connect(target.removeprefix("unix:"))
+        else:
+            socket.create_connection(parse_address(target), 1.0).close()
+    except (TimeoutError, BlockingIOError):
+        return True
+    except OSError:  # also for a path that is too long
+        return False
+    return True

@@ -21,7 +21,6 @@ from agentmem import layout
 from agentmem.console import Mistake, console
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
-from agentmem.process.sockets import listens
 from agentmem.words import printable
 from gateway.cli.up.lock import LOCK_FILE
 from gateway.cli.up.log_file import prepared
@@ -174,9 +173,7 @@ def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
     """Return the data directory's stack if it is ready; `ours` is our own process."""
     holder = _holder(settings)
     address, pid = holder.get("grpc", ""), holder.get("pid", 0)
-    if not address or not listens(address):
-        return None
-    if asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
+    if not address or asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
         return None
     return Stack(address, pid, pid == ours)
 

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import AfterValidator
 
 from agentmem.addresses import Address as Address
 from agentmem.addresses import is_loopback as is_loopback
+from agentmem.addresses import listens as listens
 from agentmem.addresses import parse_address as parse_address
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
@@ -42,22 +42,6 @@ def asked_host(header: str) -> str:
     """Return a Host header's name, in small letters, without port; or ""."""
     found = _HOST.fullmatch(header.lower())
     return "" if found is None else found[1] or found[2]
-
-
-def listens(target: str) -> bool:
-    """Return whether "unix:PATH" or "host:port" accepts connections, or is busy for a second."""
-    try:
-        if target.startswith("unix:"):
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(1.0)
-                probe.connect(target.removeprefix("unix:"))
-        else:
-            socket.create_connection(parse_address(target), 1.0).close()
-    except (TimeoutError, BlockingIOError):
-        return True
-    except OSError:  # also for a path that is too long
-        return False
-    return True
 
 
 def _loopback(text: str) -> str:
