@@ -17,7 +17,6 @@ _ELSEWHERE = {
     **{f"agentmem cluster {name}": command for name, command in ledgers.commands.items()},
 }
 """Commands that run in a process of their own."""
-_SETTINGS = ("agentmem doctor", "agentmem up")
 _COLUMNS = 100
 
 
@@ -54,5 +53,4 @@ def _walk(words: str, command: click.Command, parent: click.Context | None) -> I
 
 def _section(each: Described) -> str:
     text = overview() if each.words == "agentmem bench" else each.command.get_help(each.context)
-    more = "Takes the [settings of `agentmem up`](settings.md#agentmem-up), too.\n" if each.words in _SETTINGS else ""
-    return f"{'#' * min(len(each.words.split()) + 1, 4)} {each.words}\n\n```text\n{text}\n```\n\n{more}"
+    return f"{'#' * min(len(each.words.split()) + 1, 4)} {each.words}\n\n```text\n{text}\n```\n"

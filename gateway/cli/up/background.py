@@ -26,7 +26,7 @@ from gateway.cli.up.lock import LOCK_FILE
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
 from gateway.cli.up.readiness import unready
-from gateway.cli.up.settings import UpSettings, gateway_settings, up_settings
+from gateway.cli.up.settings import UpSettings, flags, gateway_settings, up_settings
 
 _COMMAND: Final = "gateway.cli.main"
 _TAIL_LINES: Final = 5
@@ -50,7 +50,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
     Raises ClickException.
     """
-    settings = up_settings(UpSettings, _arguments(model))
+    settings = up_settings(given := _given(model))
     if (running := _running(settings)) is not None:
         yield running
         return
@@ -63,7 +63,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     patience = 3 * (settings.grace + layout.END_SECONDS)
     if model not in _registered():
         fetch(parse(model)[1], settings)
-    log, words = prepared(settings.data_directory), (_COMMAND, "up", *_arguments(model))
+    log, words = prepared(settings.data_directory), (_COMMAND, "up", *flags(given))
     start = log.stat().st_size
     with nullcontext(_detached(words, log)) if keep else _bound(words, patience, log) as up:
         try:
@@ -85,18 +85,16 @@ def registered_name(model: str) -> str:
 
 
 def _registered() -> list[str]:
-    settings = up_settings(UpSettings, ())
+    settings = up_settings({})
     try:
         return list(register(settings.model, settings.adapter, settings.models))
     except ValueError as error:
         raise Mistake(str(error)) from error
 
 
-def _arguments(model: str) -> list[str]:
-    """Return the arguments that add the model to the settings'."""
-    if model in _registered():
-        return []
-    return [f"--model={each}" for each in (model, *up_settings(UpSettings, ()).model)]
+def _given(model: str) -> dict[str, Any]:
+    """Return the option that adds the model to the settings'."""
+    return {} if model in _registered() else {"model": [model, *up_settings({}).model]}
 
 
 def fetch(source: str, settings: UpSettings) -> None:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import click
 
@@ -13,6 +14,7 @@ from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager
+from agentmem.process.settings import HELP_WIDTH, options
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
 from gateway.cli.up.lock import UpLock
@@ -21,7 +23,6 @@ from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import gateway_addresses, unready
 from gateway.cli.up.settings import (
-    SettingsCommand,
     UpSettings,
     gateway_settings,
     service_arguments,
@@ -34,20 +35,18 @@ _LOADING = "loading the model"
 _PROBE_TIMEOUT = 2.0
 
 
-@click.command(
-    cls=SettingsCommand,
-    settings=UpSettings,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def up(arguments: tuple[str, ...]) -> None:
+@click.command(params=[*options(UpSettings)], context_settings={"max_content_width": HELP_WIDTH})
+def up(**given: Any) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.
+
+    Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
+    names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,
+    AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
 
     At a terminal the default model is fetched first; if the hub does not answer, the worker tries again. Exit status 2:
     a mistake, before anything was started; 1: a service cannot be kept running.
     """
-    settings = up_settings(UpSettings, arguments)
+    settings = up_settings(given)
     logs.configure("up", settings.log_level, settings.log_format)
     check(settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:

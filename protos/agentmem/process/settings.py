@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin
 
@@ -30,6 +30,8 @@ MAX_INTEGER: Final = 2**63 - 1
 
 MAX_SECONDS: Final = 1e9
 """31 years: the limit of timers."""
+
+HELP_WIDTH: Final = 100
 
 _METAVARS: Final = {Path: "PATH", int: "N", float: "N", dict: "NAME=N"}
 
@@ -102,31 +104,33 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
 
     Raises SettingsError. `--help` prints and exits.
     """
-    _refuse_unknown_variables(settings_cls)
+    program = settings_cls.model_config["cli_prog_name"]
+    command = click.Command(program, params=[*options(settings_cls)], help=settings_cls.__doc__)
+    words = sys.argv[1:] if arguments is None else [*arguments]
     try:
-        return settings_cls(**_given(settings_cls, sys.argv[1:] if arguments is None else arguments))
+        with command.make_context(program, words, max_content_width=HELP_WIDTH) as context:
+            return loaded(settings_cls, context.params)
+    except click.exceptions.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
+    except click.UsageError as error:
+        raise SettingsError(error.format_message()) from error
+
+
+def loaded(settings_cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:
+    """Load settings from the values of `options`, environment and TOML file. Raises SettingsError."""
+    _refuse_unknown_variables(settings_cls)
+    said = {name: value for name, value in given.items() if value not in (None, ())}
+    for name in said:
+        if get_origin(settings_cls.model_fields[name].annotation) is dict:
+            said[name] = dict(pair.partition("=")[::2] for pair in said[name])
+    try:
+        return settings_cls(**said)
     except UnreadableSetting as error:
         raise SettingsError(
             f'{error}; lists and mappings are JSON in the environment, such as ["demo"] or {{"a": 1}}'
         ) from error
     except ValidationError as error:
         raise SettingsError("\n".join(_problem(settings_cls, details) for details in error.errors())) from error
-
-
-def _given(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> dict[str, Any]:
-    program = settings_cls.model_config["cli_prog_name"]
-    command = click.Command(program, params=[*options(settings_cls)], help=settings_cls.__doc__)
-    try:
-        with command.make_context(program, [*arguments], max_content_width=100) as context:
-            given = {name: value for name, value in context.params.items() if value not in (None, ())}
-    except click.exceptions.Exit as ended:
-        raise SystemExit(ended.exit_code) from None
-    except click.UsageError as error:
-        raise SettingsError(error.format_message()) from error
-    for name in given:
-        if get_origin(settings_cls.model_fields[name].annotation) is dict:
-            given[name] = dict(pair.partition("=")[::2] for pair in given[name])
-    return given
 
 
 def options(settings_cls: type[ServiceSettings]) -> Iterator[click.Option]:

@@ -10,6 +10,8 @@ from agentmem.process.settings import CONFIG_VARIABLE, ServiceSettings, Settings
 
 
 class Settings(ServiceSettings):
+    """Does what a test needs."""
+
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_STORE_", cli_prog_name="test")
     toml_table: ClassVar[str] = "store"
 
