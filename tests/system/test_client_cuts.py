@@ -105,23 +105,6 @@ async def test_a_file_of_an_agent_through_cuts(stack: Stack, tmp_path: object) -
         assert (await stack.ledger("leo")).token_ids == (await stack.ledger("marco")).token_ids
 
 
-async def test_a_deletion_whose_answer_is_lost(stack: Stack) -> None:
-    await stack.renew("gateway")
-    async with behind_a_proxy(stack) as (proxy, client, outages):
-        for count, missing_ok in enumerate((False, True), 1):
-            marco = client.agent("marco")
-            await marco.tell("The key is red.")
-            await marco.snapshot("one")
-            proxy.cut_answer_after(0)
-            await marco.delete_snapshot("one")
-            proxy.cut_answer_after(0)
-            await marco.delete(missing_ok=missing_ok)
-            assert len(outages) == 2 * count
-            assert not await marco.exists()
-        with pytest.raises(errors.NotFound):
-            await client.agent("marco").delete()
-
-
 RUN = """
 workflow: short
 agents:
