@@ -1,8 +1,8 @@
 """MkDocs' hook (mkdocs.yml): adds files that are made from the code, and those from elsewhere.
 
-A generated page has a hand-written head in `docs/`. The rest takes the place of what is between `<!-- generated: NAME
--->` and `<!-- end -->`, which is for readers of the repository. Links work in the repository, and on the site lead to
-the pages that are made of these files.
+A generated page has a hand-written head in `docs/`. The rest goes between `<!-- generated: NAME -->` and
+`<!-- end -->`, in the place of a text for readers of the repository. Links work in the repository, and on the site lead
+to the pages that are made of these files.
 """
 
 import re
