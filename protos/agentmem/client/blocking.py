@@ -38,10 +38,6 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name="agentmem-client", daemon=True)
         self._thread.start()
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return a coroutine's result; Ctrl-C and the like cancel it.
 
