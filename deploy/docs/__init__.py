@@ -1,4 +1,4 @@
-"""The documentation site's generated pages: `hook.py` is what MkDocs calls, the other modules write one page each.
+"""The documentation site's generated pages: MkDocs calls `hook.py`, the other modules write a page each.
 
-MkDocs puts this directory on sys.path while it loads the hook, so no module here may have the name of a package.
+MkDocs puts this directory on sys.path, so no module here may have the name of a package.
 """

@@ -1,5 +1,3 @@
-"""The command line: `--help` of each click command."""
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,22 +16,17 @@ _ELSEWHERE = {
     "agentmem models pull": hub.commands["pull"],
     **{f"agentmem cluster {name}": command for name, command in ledgers.commands.items()},
 }
-"""Commands that `agentmem` runs in a process of their own."""
-_SETTINGS = ("agentmem doctor", "agentmem up")
-"""Commands whose further options are settings."""
+"""Commands that run in a process of their own."""
 _COLUMNS = 100
 
 
 class Described(NamedTuple):
-    """A command, and the words that call it."""
-
     words: str
     command: click.Command
     context: click.Context
 
 
 def page() -> str:
-    """Return a section for each command."""
     return "\n".join(_section(each) for each in commands())
 
 
@@ -43,7 +36,6 @@ def commands() -> Iterator[Described]:
 
 
 def flags(command: click.Command) -> list[str]:
-    """Return all flags of a command."""
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
     return [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
 
@@ -61,5 +53,4 @@ def _walk(words: str, command: click.Command, parent: click.Context | None) -> I
 
 def _section(each: Described) -> str:
     text = overview() if each.words == "agentmem bench" else each.command.get_help(each.context)
-    more = "Takes the [settings of `agentmem up`](settings.md#agentmem-up), too.\n" if each.words in _SETTINGS else ""
-    return f"{'#' * min(len(each.words.split()) + 1, 4)} {each.words}\n\n```text\n{text}\n```\n\n{more}"
+    return f"{'#' * min(len(each.words.split()) + 1, 4)} {each.words}\n\n```text\n{text}\n```\n"

@@ -7,5 +7,4 @@ PROTOS: Final = tuple(sorted((Path(__file__).parents[2] / "protos" / "agentmem" 
 
 
 def page() -> str:
-    """Return each proto under its name."""
     return "\n".join(f"## {path.name}\n\n```proto\n{path.read_text(encoding='utf-8')}```\n" for path in PROTOS)

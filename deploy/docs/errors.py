@@ -8,7 +8,6 @@ from deploy.docs.tables import code, table
 
 
 def page() -> str:
-    """Return the table."""
     rows = [
         (
             code(error.code.name),
@@ -22,7 +21,6 @@ def page() -> str:
 
 
 def errors(base: type[AgentmemError]) -> Iterator[type[AgentmemError]]:
-    """Yield the public subclasses of `base`."""
     for error in base.__subclasses__():
         if not error.__name__.startswith("_") and error.__module__ == AgentmemError.__module__:
             yield error

@@ -22,7 +22,6 @@ ENDPOINTS: Final[Mapping[str, type[BaseModel]]] = {
 
 
 def page() -> str:
-    """Return the tables."""
     parts = ["## Honoured\n"]
     for path, model in ENDPOINTS.items():
         schema = model.model_json_schema(by_alias=True)
@@ -52,7 +51,7 @@ def _rows(place: str, schema: Json, definitions: Json, within: tuple[str, ...]) 
 
 
 def _objects(field: Json, definitions: Json, suffix: str = "") -> Iterator[tuple[Json, str]]:
-    """Yield the objects that a field may hold, and how they stand there: "[]" in a list."""
+    """Yield the objects that a field may hold, and their suffix: "[]" in a list."""
     if "$ref" in field:
         yield from _objects(definitions[field["$ref"].rpartition("/")[2]], definitions, suffix)
     elif "properties" in field:

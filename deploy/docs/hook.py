@@ -1,10 +1,8 @@
-"""What MkDocs calls (`hooks` in mkdocs.yml): adds the files that are made from the code, and those from elsewhere.
+"""MkDocs' hook (mkdocs.yml): adds files that are made from the code, and those from elsewhere.
 
-A page that is generated has a hand-written head in `docs/`, and `<!-- generated: NAME -->` and `<!-- end -->` where the
-rest goes, in the place of what stands between: that is for readers of the repository, and says where they find it.
-
-Pages link files of the repository, where these are, so that the links work there too; on the site they lead to the
-pages that are made of these files.
+A generated page has a hand-written head in `docs/`. The rest goes between `<!-- generated: NAME -->` and
+`<!-- end -->`, in the place of a text for readers of the repository. Links work in the repository, and on the site lead
+to the pages that are made of these files.
 """
 
 import re
@@ -42,16 +40,13 @@ INCLUDED: Final = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
 }
-"""Files of the repository that are pages of the site, too."""
 COPIED: Final = {"benchmarks/results": "results/results"}
-"""Directories whose files RESULTS.md refers to."""
 
 _MARKER: Final = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 _LINK: Final = re.compile(r"```.*?```|(!?)\[([^\]]+)\]\(([^)\s]+)\)", re.DOTALL)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the included pages, what they refer to, and the OpenAPI document."""
     for source, page in INCLUDED.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=_relinked(text, source, page)))

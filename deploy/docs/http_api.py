@@ -24,7 +24,6 @@ def page() -> str:
 
 
 def serialized() -> str:
-    """Return the document as JSON text."""
     return json.dumps(document(), indent=1)
 
 

@@ -25,7 +25,7 @@ from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
 
 OPTIONAL: Final = "namespace"
-"""The label that there is by option only; the table has it in brackets."""
+"""This label is optional; the table has it in brackets."""
 CLUSTER: Final = "store of a cluster"
 REMOTE: Final = "store with a remote tier"
 
@@ -41,7 +41,6 @@ class Row(NamedTuple):
 
 
 def page() -> str:
-    """Return the table."""
     return table(
         ("metric", "type", "labels", "process", "meaning"),
         (

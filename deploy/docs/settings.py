@@ -1,12 +1,10 @@
 """The settings of the three services and of `agentmem up`, from their pydantic classes."""
 
 from inspect import cleandoc
-from pathlib import Path
-from typing import Any
 
-from pydantic.fields import FieldInfo
+import click
 
-from agentmem.process.settings import ServiceSettings
+from agentmem.process.settings import ServiceSettings, default_of, options
 from cache_service.settings import StoreSettings
 from deploy.docs.tables import code, table
 from gateway.cli.up.settings import UpSettings
@@ -17,25 +15,23 @@ CLASSES: tuple[type[ServiceSettings], ...] = (UpSettings, GatewaySettings, Worke
 
 
 def page() -> str:
-    """Return a section with a table for each class."""
     return "\n".join(_section(settings) for settings in CLASSES)
 
 
 def flags(settings: type[ServiceSettings]) -> list[str]:
-    """Return all flags of a class, such as `--pool-bytes`."""
-    return [flag for name, field in settings.model_fields.items() for flag in _flags(name, field)]
+    return [flag for option in options(settings) for flag in _flags(option)]
 
 
 def _section(settings: type[ServiceSettings]) -> str:
     config = settings.model_config
     rows = [
         (
-            ", ".join(code(flag) for flag in _flags(name, field)),
-            code(f"{config['env_prefix']}{name}".upper()),
-            _default(field),
+            ", ".join(map(code, _flags(option))),
+            code(f"{config['env_prefix']}{option.name}".upper()),
+            code(default_of(field)),
             field.description or "",
         )
-        for name, field in settings.model_fields.items()
+        for option, field in zip(options(settings), settings.model_fields.values(), strict=True)
     ]
     about = cleandoc(settings.__doc__ or "").partition("\n\n")[0]
     return f"## {config['cli_prog_name']}\n\n{about} TOML table: `[{settings.toml_table}]`.\n\n" + table(
@@ -43,17 +39,5 @@ def _section(settings: type[ServiceSettings]) -> str:
     )
 
 
-def _flags(name: str, field: FieldInfo) -> list[str]:
-    flag = name.replace("_", "-")
-    return [f"--{flag}", f"--no-{flag}"] if field.annotation is bool else [f"--{flag}"]
-
-
-def _default(field: FieldInfo) -> str:
-    value: Any = field.get_default(call_default_factory=True, validated_data={})
-    if value is None or value in ("", [], {}):
-        return ""
-    if isinstance(value, bool):
-        return code("on" if value else "off")
-    if isinstance(value, Path):
-        return code(str(value).replace(str(Path.home()), "~", 1))
-    return code(f"{value:g}" if isinstance(value, float) else value)
+def _flags(option: click.Option) -> list[str]:
+    return [*option.opts, *option.secondary_opts]

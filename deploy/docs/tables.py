@@ -9,7 +9,6 @@ def cell(text: object) -> str:
 
 
 def code(text: object) -> str:
-    """Return `text` as inline code; "" stays empty."""
     return f"`{text}`" if str(text) else ""
 
 

@@ -7,7 +7,7 @@ http.py           a request to a gateway's HTTP API, and its options
 text.py           numbers, times and messages
 agents.py         `agents`, with branches.py and transfers.py
 chat.py           `chat`; chat_terminal.py: its line editor; serving.py: its gateway and model; turns.py: its lines
-models.py         `models`, with model_tables.py
+models.py         `models`
 keys.py           `keys`, with key_places.py
 top.py, up/, doctor.py
 

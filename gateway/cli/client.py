@@ -3,19 +3,17 @@
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import reduce, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
-import grpc
 from rich.console import ConsoleRenderable
 
 from agentmem import AsyncClient, GatewayUnreachable, errors, layout
 from agentmem.addresses import Address, is_loopback, parse_address
-from agentmem.channels import ClientTls, connect
+from agentmem.channels import ClientTls
 from agentmem.client.connection import ADDRESS, KEY
 from agentmem.console import Mistake, console, json_option, write_json
 from agentmem.diagnostics import Diagnostic
@@ -32,9 +30,6 @@ class Client:
     key: str = ""
     tls: ClientTls | None = None
     as_json: bool = False
-
-    def channel(self) -> AbstractAsyncContextManager[grpc.aio.Channel]:
-        return connect(self.gateway, key=self.key, tls=self.tls)
 
     def ask(
         self,
@@ -55,10 +50,7 @@ class Client:
         except UnicodeError as error:
             raise click.ClickException("what was given is not well-formed UTF-8") from error
 
-    def explain(self, error: errors.AgentmemError | grpc.aio.AioRpcError) -> str:
-        if isinstance(error, grpc.aio.AioRpcError):
-            unreachable = errors.is_unreachable(error)
-            error = GatewayUnreachable(self.gateway) if unreachable else errors.from_rpc(error)
+    def explain(self, error: errors.AgentmemError) -> str:
         if isinstance(error, GatewayUnreachable):
             silent = (
                 f"no gateway answers at {self.gateway}; start one with `agentmem up`, or name another with --gateway"

@@ -1,4 +1,4 @@
-"""`agentmem doctor`. Each service's checks are a process (`agentmem.process.checkup`), which may hang or crash."""
+"""`agentmem doctor`. Checks of store and worker are processes (`agentmem.process.checkup`), which may hang or crash."""
 
 import asyncio
 import json
@@ -11,26 +11,25 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
-from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.text import Text
 
-from agentmem.console import FOLD, LINE, console, table
-from agentmem.process.checkup import Checks, Finding, Findings, State, ok, parse, problem, unknown, warning
+from agentmem.console import FOLD, LINE, console, json_option, table
+from agentmem.process.checkup import Checks, Finding, Findings, State, findings, ok, parse, problem, unknown, warning
+from agentmem.process.settings import HELP_WIDTH, options
 from agentmem.words import printable
 from gateway.cli.text import counted
 from gateway.cli.up import preflight
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.readiness import NAMES, unready
 from gateway.cli.up.settings import (
-    SettingsCommand,
     UpSettings,
     gateway_settings,
     service_arguments,
@@ -38,7 +37,6 @@ from gateway.cli.up.settings import (
     up_settings,
 )
 
-SETTINGS = UpSettings
 MOST_SECONDS = 120.0
 """Opening a model with a large vocabulary takes seconds."""
 
@@ -51,31 +49,20 @@ _OWN_FILES, _FEW_FILES = 128, 512
 _STYLES: Final = dict(zip(State, ("green", "yellow", "bold red", "bold magenta"), strict=True))
 
 
-class DoctorSettings(UpSettings):
-    """Checks whether this machine and these settings can run Agentmem well, and says what to do if not.
+@click.command(params=[*options(UpSettings)], context_settings={"max_content_width": HELP_WIDTH})
+@json_option
+def doctor(as_json: bool, **given: Any) -> None:
+    """Check whether this machine and these settings can run Agentmem well, and say what to do if not.
 
-    It takes the settings of `agentmem up`, from flags, AGENTMEM_UP_… and the table [up]; give it the same. With --json
-    it writes JSON. It changes nothing, and Agentmem may be running.
+    It takes the settings of `agentmem up`; give it the same. It changes nothing, and Agentmem may be running.
 
     Exit status 0: no problems, but maybe warnings; 1: problems; 2: something could not be checked.
     """
-
-    model_config = SettingsConfigDict(cli_prog_name="agentmem doctor")
-
-
-@click.command(
-    cls=SettingsCommand,
-    settings=DoctorSettings,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-@click.option("--json", "as_json", is_flag=True)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
-    """Check whether this machine can run Agentmem well, and say what to do if not."""
-    settings = up_settings(DoctorSettings, arguments)
+    settings = up_settings(given)
     try:
-        found = asyncio.run(_all(settings, arguments))
+        with console(stderr=True).status("checking…", spinner="dots"):
+            found = [replace(each, check=name) for name, check in checks(settings).items() for each in findings(check)]
+            found += asyncio.run(_of_services(settings))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     if as_json:
@@ -85,18 +72,16 @@ def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
     sys.exit(status(found))
 
 
-async def _all(settings: UpSettings, arguments: Sequence[str]) -> list[Finding]:
-    """Return all findings, one service after the other, so that measurements do not disturb each other."""
+async def _of_services(settings: UpSettings) -> list[Finding]:
+    """Check one service after the other, so that measurements do not disturb each other."""
     given = service_arguments(settings)
-    with console(stderr=True).status("checking…", spinner="dots"):
-        return [
-            *await findings("gateway", "gateway.cli.doctor", arguments, {}),
-            *await findings("store", "cache_service.doctor", given.store, store_environment(settings)),
-            *await findings("worker", "inference_service.doctor", given.worker, preload_here().environment),
-        ]
+    return [
+        *await findings_of("store", "cache_service.doctor", given.store, store_environment(settings)),
+        *await findings_of("worker", "inference_service.doctor", given.worker, preload_here().environment),
+    ]
 
 
-async def findings(
+async def findings_of(
     service: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> list[Finding]:
     """Return the findings of a module's checks; the last says where their process crashed or hung."""

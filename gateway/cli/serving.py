@@ -1,7 +1,6 @@
 """Starts a gateway and loads a model for a conversation."""
 
 import importlib
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,7 +10,7 @@ from typing import Final
 import click
 
 from agentmem import AsyncClient, errors, layout
-from agentmem.addresses import parse_address
+from agentmem.addresses import listens
 from agentmem.console import Mistake
 from agentmem.process.model_sources import parse
 from agentmem.words import printable
@@ -19,7 +18,6 @@ from gateway.cli.client import Client
 from gateway.cli.groups import needing_servers
 from gateway.cli.models import progress
 
-_CONNECT_SECONDS: Final = 1.0
 _NAMED: Final = 10
 
 
@@ -30,7 +28,7 @@ def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client,
     If nobody listens at the default address, a stack is started in the background, and stopped at the end of the block,
     unless `keep`, or of this process. Raises ClickException.
     """
-    if client.gateway != layout.GRPC or client.tls is not None or _listens(client.gateway):
+    if client.gateway != layout.GRPC or client.tls is not None or listens(client.gateway):
         name = _name(model)
         load(client, name, model)
         yield client, name
@@ -91,11 +89,3 @@ def note(text: str) -> None:
 
 def _unseen(_stage: str, _share: float) -> None:
     pass
-
-
-def _listens(address: str) -> bool:
-    try:
-        socket.create_connection(parse_address(address), _CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True

@@ -2,10 +2,7 @@
 
     from agentmem import Client
 
-`client` is the client, whose exports are here, too; `v1` the protos and their stubs; `process` what every service
-needs; `kv` what worker and store share. Calls: `addresses`, `channels`, `tracing`, `retries`, `rpcs`. Requests:
-`errors`, `validation`, `limits`, `paging`, `conversations`, `jsontext`, `jsonsize`. People: `diagnostics` of files,
-`words`, `sizes`, `console`. The installation: `layout` of a data directory, `extras` of the package.
+`client` has the exports; `v1` protos and stubs; `process` is for services, `kv` for worker and store.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true, without an import of typing
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import the client when one of its names is used; all are classes. Modules are looked up here first, too."""
+        """Import the client when one of its names, which are all classes, is used."""
         if name[:1].isupper():
             from agentmem import client
 

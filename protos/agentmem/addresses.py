@@ -1,11 +1,12 @@
-"""TCP addresses as text. Imports little, because small commands use it."""
+"""TCP addresses. Imports little."""
 
+import socket
 from ipaddress import ip_address
 from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """A TCP address. `str()` gives "host:port", with an IPv6 host in brackets."""
+    """`str()` has brackets around an IPv6 host."""
 
     host: str
     port: int
@@ -31,8 +32,24 @@ def parse_address(text: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is this machine; names other than localhost are not looked up."""
+    """Return whether `host` is this machine; only localhost is known by name."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def listens(target: str) -> bool:
+    """Return whether "unix:PATH" or "host:port" accepts connections, or is busy for a second."""
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(1.0)
+                probe.connect(target.removeprefix("unix:"))
+        else:
+            socket.create_connection(parse_address(target), 1.0).close()
+    except (TimeoutError, BlockingIOError):
+        return True
+    except OSError:  # also for a path that is too long
+        return False
+    return True

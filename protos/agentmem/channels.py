@@ -1,7 +1,4 @@
-"""Channels between processes and to a gateway: credentials (keys, TLS), limits, keepalive, tracing.
-
-Both ends take their options from here, so that message sizes and keepalive agree.
-"""
+"""Channels with keys, TLS, limits, keepalive and tracing. Both ends take their options from here."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from agentmem import tracing
 
 @dataclass(frozen=True)
 class ClientTls:
-    """TLS of a client: authorities, certificate and key, all PEM. Without `ca` gRPC's own authorities are used."""
+    """PEM; without `ca` gRPC's own authorities."""
 
     ca: bytes | None = None
     cert: bytes | None = None
@@ -33,13 +30,12 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Enough for ledgers of a few hundred thousand tokens; KV is sent in pieces."""
 
 MAX_METADATA_BYTES = 16 * 1024
-"""Limit for one call: W3C baggage alone may take gRPC's default of 8 KiB."""
+"""W3C baggage alone may take gRPC's default of 8 KiB."""
 
 IDLE_SECONDS = 600.0
-"""A node's channel is closed after this time without a call."""
 
 _LAST_CALL_SECONDS = 86_400.0
-"""Limit for calls on a channel that is being closed, such as following a workflow run."""
+"""For calls on a closing channel, such as following a workflow run."""
 
 _T = TypeVar("_T")
 
@@ -50,14 +46,14 @@ _COMMON: list[tuple[str, int | str]] = [
     ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),  # between the two, grpc refuses at random
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Without it gRPC (1.85) waits a minute for a ping's answer, whatever keepalive says.
+    # Else gRPC (1.85) waits a minute for a ping's answer, whatever keepalive says.
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
 SERVER_OPTIONS: list[tuple[str, int | str]] = [
     *_COMMON,
-    # Our pings notice a client that vanished; a client may ping as often as we do.
+    # Our pings notice a client that vanished; a client may ping as often.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.so_reuseport", 0),
@@ -65,31 +61,28 @@ SERVER_OPTIONS: list[tuple[str, int | str]] = [
 
 CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     *_COMMON,
-    # Reconnect at once to a peer that was restarted.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # The limit for one attempt, whatever its name says; 100 ms are too few for a busy machine.
+    # The limit for one attempt, despite its name; 100 ms are too few for a busy machine.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 
 NODE_OPTIONS: dict[str, int | str] = {
-    # A dead node is noticed within ten seconds, the length of its lease.
+    # Shorter than the ten seconds of a node's lease.
     "grpc.keepalive_time_ms": 5_000,
     "grpc.keepalive_timeout_ms": 5_000,
     "grpc.http2.ping_timeout_ms": 5_000,
 }
 
 DOOR_OPTIONS: dict[str, int | str] = {**NODE_OPTIONS, "grpc.http2.min_ping_interval_without_data_ms": 2_500}
-"""For servers that other nodes call."""
 
 
 def connect(
     target: str, *, key: str = "", tls: ClientTls | None = None, options: Mapping[str, int | str] | None = None
 ) -> grpc.aio.Channel:
-    """Return a channel to `target` ("unix:/path" or "host:port"), which connects and reconnects by itself.
+    """Return a channel to "unix:/path" or "host:port", which connects and reconnects by itself.
 
-    Its calls carry the current trace and `key`, which without `tls` is in clear text. `options` override
-    CLIENT_OPTIONS.
+    Calls carry the current trace and `key`. `options` override CLIENT_OPTIONS.
     """
     given = {**dict(CLIENT_OPTIONS), **(options or {})}
     if target.startswith("unix:"):
@@ -103,7 +96,6 @@ def connect(
 
 @asynccontextmanager
 async def closing_stream(call: grpc.aio.UnaryStreamCall[Any, _T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """Iterate a server stream, and cancel it on leaving, or it would stream for ever."""
     try:
         yield call.__aiter__()
     finally:
@@ -111,7 +103,7 @@ async def closing_stream(call: grpc.aio.UnaryStreamCall[Any, _T]) -> AsyncIterat
 
 
 class ChannelsByAddress:
-    """Channels to nodes, made when first used, and closed after IDLE_SECONDS without use. Event loop only."""
+    """Channels to nodes, closed after IDLE_SECONDS without use. Event loop only."""
 
     def __init__(self, connect: Callable[[str], grpc.aio.Channel]) -> None:
         self._connect = connect
@@ -136,7 +128,7 @@ class ChannelsByAddress:
 
 
 class TracedChannel(grpc.aio.Channel):
-    """A channel whose calls carry the current request id, span and `key`; a call's own metadata take precedence.
+    """A channel whose calls carry trace and `key`; a call's own metadata take precedence.
 
     gRPC's call credentials refuse channels without TLS, and its interceptors return calls that behave differently.
     """

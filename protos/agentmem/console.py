@@ -1,4 +1,4 @@
-"""Output of commands: safe text, tables, JSON, and mistakes of the user."""
+"""Output of commands: safe text, tables, JSON, and users' mistakes."""
 
 import json
 import sys
@@ -23,8 +23,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, 
 
 
 class Mistake(click.ClickException):
-    """A mistake on the command line, in a file or on this machine. Exit status 2. `located`: each line has its
-    place."""
+    """A mistake of the user; exit status 2. `located`: each line has its place."""
 
     exit_code = 2
 
@@ -43,7 +42,7 @@ class Mistake(click.ClickException):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return standard output or error; without a terminal it is so wide that nothing is cut."""
+    """Return standard output or error; without a terminal nothing is cut."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
 
@@ -59,5 +58,5 @@ def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str 
 
 
 def write_json(data: object) -> None:
-    """Write one line; letters are escaped if the locale may lack them."""
+    """Write one line; letters that the locale may lack are escaped."""
     click.echo(json.dumps(data, ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))

@@ -1,4 +1,4 @@
-"""Conversations by content: the hash chain of messages by which FindAgent finds candidates, for worker and callers."""
+"""Conversations by content: the hash chain by which FindAgent finds candidates."""
 
 import hashlib
 import json
@@ -17,19 +17,19 @@ _ARGUMENTS_PERSON = b"agentmem.args"
 
 
 def chain_of(messages: types_pb2.Messages) -> list[bytes]:
-    """Return a chat's hash chain. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     return message_hashes(template_messages(messages), template_tools(messages), template_arguments(messages))
 
 
 def message_hashes(
     messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] = (), arguments: Mapping[str, Any] | None = None
 ) -> list[bytes]:
-    """Return one hash per message, 16 bytes: of the hash before, the role, the text and the message's other members.
+    """Return a hash of 16 bytes per message: of the hash before, role, text and other members.
 
-    The first message's hash before is that of the tools and `arguments`, since templates put both before the messages.
-    Messages are JSON objects as chat templates take them. These are equal: a list of text parts and their joined text,
-    no content and empty content, null and an absent member, no calls and an empty list, a call's arguments as object
-    and as JSON text. Reasoning is left out, because clients may or may not send it back.
+    The first message's hash before is that of `tools` and `arguments`, which templates put before the messages. These
+    are equal: a list of text parts and their joined text; no content and empty content; null and an absent member; no
+    calls and an empty list; a call's arguments as object and as JSON text. Reasoning is left out: clients may not send
+    it back.
     """
     chain: list[bytes] = []
     before = b""

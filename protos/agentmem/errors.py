@@ -1,21 +1,21 @@
 """The errors of the contract: one tree, one table, both directions.
 
     AgentmemError
-    ├── InvalidArgument      a field is wrong; `field` names it                     INVALID_ARGUMENT     400
-    ├── Unauthenticated      no credentials, or unknown ones                        UNAUTHENTICATED      401
-    ├── PermissionDenied     not yours                                              PERMISSION_DENIED    403
-    ├── NotFound             unknown agent, model, snapshot                         NOT_FOUND            404
-    ├── AlreadyExists        there is one already                                   ALREADY_EXISTS       409
-    ├── Aborted              another writer was first, or the version differs       ABORTED              409
-    ├── FailedPrecondition   the model can't, or the fingerprint differs            FAILED_PRECONDITION  400
-    │   └── ContextExceeded  the prompt is longer than the model's context          FAILED_PRECONDITION  400
-    ├── ResourceExhausted    pool, queue, disk or quota is full                     RESOURCE_EXHAUSTED   429
-    ├── Unavailable          draining, peer down, model loading, engine dead        UNAVAILABLE          503
-    ├── DeadlineExceeded     the caller's time is over                              DEADLINE_EXCEEDED    504
-    ├── DataLoss             a file that was handed in, or a ledger, is damaged     DATA_LOSS            422
-    ├── Unimplemented        this build does not serve the RPC                      UNIMPLEMENTED        501
-    ├── Cancelled            the caller went away                                   CANCELLED            499
-    └── Internal             a bug (an incident id leaves the process), or a disk   INTERNAL             500
+    ├── InvalidArgument     INVALID_ARGUMENT     400
+    ├── Unauthenticated     UNAUTHENTICATED      401
+    ├── PermissionDenied    PERMISSION_DENIED    403
+    ├── NotFound            NOT_FOUND            404
+    ├── AlreadyExists       ALREADY_EXISTS       409
+    ├── Aborted             ABORTED              409
+    ├── FailedPrecondition  FAILED_PRECONDITION  400
+    │   └── ContextExceeded FAILED_PRECONDITION  400
+    ├── ResourceExhausted   RESOURCE_EXHAUSTED   429
+    ├── Unavailable         UNAVAILABLE          503
+    ├── DeadlineExceeded    DEADLINE_EXCEEDED    504
+    ├── DataLoss            DATA_LOSS            422
+    ├── Unimplemented       UNIMPLEMENTED        501
+    ├── Cancelled           CANCELLED            499
+    └── Internal            INTERNAL             500
 
 `agentmem.process.rpc` turns them into rich gRPC status, `from_rpc` turns a peer's status back into them.
 """
@@ -34,7 +34,6 @@ from grpc import StatusCode
 from grpc_status import rpc_status
 
 _DOMAIN: Final = "agentmem"
-"""The domain of google.rpc.ErrorInfo."""
 
 
 class AgentmemError(Exception):
@@ -75,7 +74,7 @@ def _restored(kind: type[AgentmemError], args: tuple[Any, ...], state: Mapping[s
 
 
 class Violation(NamedTuple):
-    """A field that is wrong, by its path in the request, such as `messages[2].role`."""
+    """A wrong field, by its path in the request, such as `messages[2].role`."""
 
     field: str
     problem: str
@@ -84,7 +83,7 @@ class Violation(NamedTuple):
 class InvalidArgument(AgentmemError, code=StatusCode.INVALID_ARGUMENT, http_status=400):
     """A field is wrong. `field` is its path in the request; `violations` also has the `others`.
 
-    They travel in a trailer, which gRPC limits to 8 KiB or more: pass the first of many.
+    They travel in a trailer, which may hold 8 KiB only.
     """
 
     def __init__(self, field: str, problem: str, others: Sequence[Violation] = ()) -> None:
@@ -140,7 +139,7 @@ class FailedPrecondition(AgentmemError, code=StatusCode.FAILED_PRECONDITION, htt
 class ContextExceeded(FailedPrecondition):
     """The prompt has more tokens than the model's context: at least `tokens`, of `limit`.
 
-    If an answer is wanted, `limit` leaves one token of the context for it.
+    If an answer is wanted, `limit` leaves one token for it.
     """
 
     reason: ClassVar[str] = "CONTEXT_EXCEEDED"
@@ -191,7 +190,7 @@ class Cancelled(AgentmemError, code=StatusCode.CANCELLED, http_status=499):
 
 
 class Internal(AgentmemError, code=StatusCode.INTERNAL, http_status=500):
-    """A bug, whose cause is in the log under the incident id of the message; or a failing disk."""
+    """A bug, logged under the incident id of the message; or a failing disk."""
 
 
 _COUNT: Final = re.compile(r"[0-9]{1,18}")
@@ -213,7 +212,6 @@ _PLAIN: dict[StatusCode, type[AgentmemError]] = {
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
-    """Return a peer's status as our own error."""
     code, message = error.code(), error.details() or error.code().name.lower()
     details = _details(error)
     match code:
@@ -239,22 +237,20 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Return whether the disk, or the user's quota of it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
     """Return whether the transport failed: only our processes' own errors have details.
 
-    A removed stream ends with UNKNOWN, one that an ending peer resets with CANCELLED. (Calls that their own caller
-    cancels raise CancelledError.)
+    A removed stream ends with UNKNOWN, one that an ending peer resets with CANCELLED.
     """
     failed = (StatusCode.UNAVAILABLE, StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.CANCELLED)
     return error.code() in failed and not _is_rich(error)
 
 
 def is_silence(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a process of ours gave no answer, so that its effect is unknown."""
+    """Return whether no process of ours answered, so that the effect is unknown."""
     return is_unreachable(error) or (error.code() is StatusCode.DEADLINE_EXCEEDED and not _is_rich(error))
 
 

@@ -1,5 +1,3 @@
-"""The package's extras, and which one to install if a package is missing."""
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +6,6 @@ from typing import Final
 _OURS: Final = ("agentmem", "benchmarks", "cache_service", "gateway", "inference_service")
 
 BACKEND: Final = "metal" if sys.platform == "darwin" else "cpu"
-"""The extra for a machine that runs the services."""
 
 INSTALL: Final = (
     "install MLX for this machine: make setup, or pip install 'agentmem[cpu]' ('agentmem[cuda13]' for an NVIDIA GPU; "
@@ -18,10 +15,7 @@ INSTALL: Final = (
 
 @contextmanager
 def needing_servers(refusal: Callable[[str], BaseException] = SystemExit) -> Iterator[None]:
-    """Raise `refusal`, made from one line, if the block imports what only the services' extra brings.
-
-    SystemExit writes the line to stderr.
-    """
+    """Raise `refusal` if the block imports what only the services' extra brings."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """Counts of a JSON text's values without parsing it: 3 to 13 ms per megabyte.
 
-Parsing takes up to thirty times a text's bytes and blocks all threads, so texts of others are counted first.
+Parsing takes up to thirty times a text's bytes and blocks all threads.
 """
 
 from collections.abc import Iterable
@@ -15,31 +15,27 @@ class Size(NamedTuple):
     """Names of members are texts, too."""
 
     values: int
-    """Elements of arrays and members of objects, and up to once more the arrays and objects."""
+    """Elements and members, and up to once more the arrays and objects."""
     texts: int
     containers: int
-    """Arrays and objects."""
 
 
 TEXT: Final = Size(values=2**16, texts=2**17, containers=2**15)
 """Limit for JSON that the contract carries as text: up to 50 ms to parse."""
 
 BODY: Final = Size(values=2**20, texts=2**19, containers=2**15)
-"""Limit for a request's body: a million token ids, or 8,000 messages with parts. A garbage collection, which stops all
-threads, takes 50 ms with so many objects.
-"""
+"""Limit for a body: a million token ids, or 8,000 messages with parts; a garbage collection then takes 50 ms."""
 
 MAX_TOGETHER: Final = 500_000
-"""Values in all JSON texts of a chat: each takes up to seventy bytes in each copy."""
+"""Values in all JSON texts of a chat, of up to seventy bytes in each copy."""
 
 MAX_MEMBERS: Final = 4096
-"""Members of one object in a body."""
 
 _WORDS: Final = (*Size._fields[:2], "arrays and objects")
 
 
 def check(field: str, text: bytes | bytearray, most: Size) -> None:
-    """Raise InvalidArgument for `field` if a text holds more than `most`; invalid JSON counts as far as it parses."""
+    """Raise InvalidArgument if a text holds more than `most`; invalid JSON counts as far as it parses."""
     values = quotes = containers = within = begin = 0
     while begin < len(text):
         piece = text[begin : begin + _PIECE]
@@ -60,13 +56,13 @@ def check(field: str, text: bytes | bytearray, most: Size) -> None:
 
 
 def check_together(field: str, texts: Iterable[str]) -> None:
-    """Raise InvalidArgument for texts with more than MAX_TOGETHER values."""
+    """Raise InvalidArgument for more than MAX_TOGETHER values."""
     if sum(text.count(sign) for text in texts for sign in ",[{") > MAX_TOGETHER:
         raise InvalidArgument(field, f"its JSON must have at most {MAX_TOGETHER} values, commas in texts included")
 
 
 def count(value: object, most: int) -> int:
-    """Count a JSON value's elements and members on all levels, stopping beyond `most`."""
+    """Count a value's elements and members on all levels, stopping beyond `most`."""
     found, level = 0, [value]
     while level and found <= most:
         one = level.pop()

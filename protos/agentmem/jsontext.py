@@ -1,4 +1,4 @@
-"""JSON that the contract carries as text, limited to values that every reader can work with."""
+"""JSON that the contract carries as text."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ MAX_DEPTH = 64
 
 
 def parse(field: str, text: str, kind: type) -> Any:
-    """Parse a list or dict (`kind`). Raises InvalidArgument for `field`, also beyond MAX_DEPTH or jsonsize.TEXT, and
-    for lone surrogates.
+    """Parse a list or dict (`kind`). Raises InvalidArgument, also beyond MAX_DEPTH or jsonsize.TEXT, and for lone
+    surrogates.
     """
     jsonsize.check(field, text.encode(errors="surrogatepass"), jsonsize.TEXT)
     try:
@@ -31,7 +31,7 @@ def parse(field: str, text: str, kind: type) -> Any:
 
 
 def write(field: str, value: Any) -> str:
-    """Write text that `parse` takes. Raises InvalidArgument for `field`."""
+    """Write text that `parse` takes. Raises InvalidArgument."""
     if jsonsize.count(value, jsonsize.TEXT.values) > jsonsize.TEXT.values:
         raise InvalidArgument(field, f"must not have more than {jsonsize.TEXT.values} values")
     try:
@@ -45,7 +45,7 @@ def write(field: str, value: Any) -> str:
 
 
 def object_or_text(value: Any) -> Any:
-    """Return the object in a text, or what `parse` refuses as it is."""
+    """Return the object in a text; what `parse` refuses is unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -69,7 +69,6 @@ def shallow(value: Any, members: int | None = None) -> bool:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Yield all texts in a value, names of members included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,15 +1,12 @@
 """The files and addresses of an installation, and how long its processes take to end.
 
 DATA                        ledgers, KV, weight hashes: one store per data directory
-DATA/keys.json              callers' keys, unless `agentmem keys` is given another file
+DATA/keys.json              callers' keys
 DATA/logs/up.log            output of an `agentmem up` that `agentmem chat --model` started
 DATA/logs/up.log.1          the log before it was rotated
 DATA/run                    the run directory, unless --run-dir names another
-    store.sock              the store, for worker and gateway
-    worker.sock             the worker, for the gateway
+    store.sock, worker.sock
     gateway.json            the gateway's actual addresses, while it listens; "tls": "on" if so
-127.0.0.1:8080, 50051       the gateway: HTTP, gRPC
-127.0.0.1:9464, 9465, 9466  metrics of gateway, worker and store
 """
 
 import os
@@ -64,7 +61,7 @@ STORE_METRICS: Final = 2
 _METRICS_PORT: Final = 9464
 
 GRACE_SECONDS: Final = 10.0
-"""Default for running requests at shut-down."""
+"""Default for running requests at shutdown."""
 
 LAST_SECONDS: Final = 3.0
 """Limit of each of the worker's three last steps: cancelled turns, blocks, engine."""

@@ -1,4 +1,4 @@
-"""Limits that all APIs share: elements of a request, and values of sampling parameters."""
+"""Limits that all APIs share."""
 
 import math
 from collections.abc import Mapping
@@ -21,62 +21,28 @@ MAX_HINTS: Final = 1000
 MAX_VARIABLES: Final = 1000
 
 
-class Repeated(NamedTuple):
-    """The most elements of a repeated field or a map; None: as many as fit a message. `then` says what checks it later.
-
-    They are counted before decoding, because a decoded message may take fifty times its bytes.
-    """
-
-    most: int | None
-    then: str
-
-
-_OWN: Final = Repeated(None, "our own processes send it, and channels bound its bytes: channels.MAX_MESSAGE_BYTES")
-
-REPEATED: Final[Mapping[str, Repeated]] = {
-    "Messages.messages": Repeated(
-        MAX_MESSAGES, "against the model's context: inference_service/turns/decoding.py:check_input"
-    ),
-    "TokenIds.ids": Repeated(
-        MAX_TOKEN_IDS, "against context and vocabulary: inference_service/turns/decoding.py:check_input"
-    ),
-    "Sampling.logit_bias": Repeated(
-        MAX_LOGIT_BIASES,
-        "each bias by SAMPLING; ids against the vocabulary: inference_service/turns/decoding.py:check_input",
-    ),
-    "GenerateRequest.stop": Repeated(MAX_STOPS, "each by its bytes: inference_service/servicers/requests.py:_stops"),
-    "ToolChoice.names": Repeated(MAX_TOOLS, "against the tools: inference_service/servicers/requests.py:held_answer"),
-    "ToolChoice.strict": Repeated(MAX_TOOLS, "against the tools: inference_service/servicers/requests.py:held_answer"),
-    "FindAgentRequest.message_hashes": Repeated(
-        MAX_HASHES, "each by its bytes: cache_service/rpc/conversions.py:message_hashes"
-    ),
-    "SetTurnHintsRequest.hints": Repeated(MAX_HINTS, "each by its key: protos/agentmem/kv/hints.py:from_request"),
-    "RunWorkflowRequest.variables": Repeated(
-        MAX_VARIABLES, "against the file's: gateway/workflows/definition/parser.py:load"
-    ),
-    "CheckWorkflowRequest.variables": Repeated(
-        MAX_VARIABLES, "against the file's: gateway/workflows/definition/parser.py:load"
-    ),
-    **dict.fromkeys(
-        (
-            *("OpenCacheRequest.block_hashes", "OpenCacheRequest.window_hashes", "FetchBlocksRequest.names"),
-            *("StageBlocksRequest.names", "PublishBlocksRequest.files", "PublishBlocksRequest.references"),
-            *("CommitTurnRequest.token_ids", "CommitTurnRequest.offsets", "CommitTurnRequest.message_hashes"),
-            *("CommitTurnRequest.carried_turns", "TurnRecord.messages", "CacheReport.cached", "Usage.cached"),
-            *("Delta.token_ids", "Delta.logprobs", "Delta.tool_calls", "Delta.tool_call_parts", "TokenLogprob.top"),
-            *("Ledger.token_ids", "Ledger.offsets", "Ledger.turns", "PutWorkflowRecordRequest.events"),
-            *("SyncNodeRequest.models", "SyncNodeRequest.running"),
-        ),
-        _OWN,
-    ),
+REPEATED: Final[Mapping[str, int]] = {
+    "Messages.messages": MAX_MESSAGES,
+    "TokenIds.ids": MAX_TOKEN_IDS,
+    "Sampling.logit_bias": MAX_LOGIT_BIASES,
+    "GenerateRequest.stop": MAX_STOPS,
+    "ToolChoice.names": MAX_TOOLS,
+    "ToolChoice.strict": MAX_TOOLS,
+    "FindAgentRequest.message_hashes": MAX_HASHES,
+    "SetTurnHintsRequest.hints": MAX_HINTS,
+    "RunWorkflowRequest.variables": MAX_VARIABLES,
+    "CheckWorkflowRequest.variables": MAX_VARIABLES,
 }
+"""The most elements of each repeated field that callers send, counted before decoding: a decoded message may take fifty
+times its bytes.
+"""
 
 
 # Sampling parameters.
 
 
 class Bounds(NamedTuple):
-    """The range of a parameter, from `low` (excluded if `open`) to `high`."""
+    """From `low` (excluded if `open`) to `high`."""
 
     low: float
     high: float
@@ -108,7 +74,7 @@ SAMPLING: Final[Mapping[str, Bounds]] = {
 
 
 def check_sampling(sampling: types_pb2.Sampling) -> None:
-    """Raise InvalidArgument for a value out of bounds."""
+    """Raises InvalidArgument."""
     for field, value in sampling.ListFields():
         if (bounds := SAMPLING.get(field.name)) is None:
             continue

@@ -14,7 +14,7 @@ MAX_PAGE_SIZE = 1000
 
 
 def asked_size(request: Any) -> int:
-    """Return a List request's page size. Raises InvalidArgument outside 1..1000."""
+    """Raises InvalidArgument."""
     if not request.HasField("page_size"):
         return DEFAULT_PAGE_SIZE
     if not 1 <= request.page_size <= MAX_PAGE_SIZE:
@@ -23,7 +23,7 @@ def asked_size(request: Any) -> int:
 
 
 def cut(found: Sequence[_T], size: int, key: Callable[[_T], tuple[str, ...]]) -> tuple[Sequence[_T], str]:
-    """Return a page, and the next one's token or "", from up to one more than `size` found."""
+    """Return a page, and the next one's token or "", from up to `size` + 1 items."""
     return found[:size], token(key(found[size - 1])) if len(found) > size else ""
 
 
@@ -33,13 +33,13 @@ def token(key: tuple[str, ...]) -> str:
 
 
 def pair(token: str) -> tuple[str, str] | None:
-    """Return a token's two strings; None for the first page. Raises InvalidArgument."""
+    """Return None for the first page. Raises InvalidArgument."""
     found = _strings(token, 2)
     return (found[0], found[1]) if found else None
 
 
 def number(token: str) -> int | None:
-    """Return a token's number; None for the first page. Raises InvalidArgument."""
+    """Return None for the first page. Raises InvalidArgument."""
     found = _strings(token, 1)
     if not found:
         return None

@@ -21,8 +21,8 @@ Failure = grpc.aio.AioRpcError | errors.AgentmemError
 class Patience:
     """Time to retry one call through outages of up to `seconds` each. Event loop.
 
-    An outage begins with the first failure, which `on_outage` gets. It is over after `renew`, or an attempt that took
-    longer than `well_after` seconds.
+    An outage begins with the first failure, which `on_outage` gets, and ends with `renew`, or an attempt longer than
+    `well_after` seconds.
     """
 
     def __init__(
@@ -38,15 +38,12 @@ class Patience:
         self._began = clock()
 
     def begin(self) -> None:
-        """Note the start of an attempt."""
         self._began = self._clock()
 
     def renew(self) -> None:
-        """End the outage: the next failure begins another."""
         self._ends = None
 
     def has(self, failure: Failure, delay: float) -> bool:
-        """Return whether to retry after a `failure` and a `delay` in seconds."""
         now = self._clock()
         if self._ends is None or now > self._began + self._well_after:
             self._ends = now + self._seconds
@@ -66,7 +63,7 @@ async def retry(
 ) -> _T:
     """Return the result of `attempt`, retried with `Patience`. Event loop.
 
-    `wait` returns the seconds before a retry, or None for a permanent failure. Raises the last failure.
+    `wait` returns the seconds before a retry; None: a permanent failure. Raises the last failure.
     """
     outages = Patience(patience, well_after=well_after, on_outage=on_outage, clock=clock)
     while True:
@@ -81,5 +78,5 @@ async def retry(
 
 
 def retry_delay(failure: errors.Unavailable | errors.ResourceExhausted) -> float:
-    """Return a failure's delay within bounds: none would be a busy loop, and a minute outlives most outages."""
+    """Return a failure's delay within bounds."""
     return min(max(failure.retry_after, _SHORTEST_WAIT), _LONGEST_WAIT)

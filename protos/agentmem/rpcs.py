@@ -1,5 +1,3 @@
-"""The contract's RPCs by request type, which each RPC has of its own."""
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +9,7 @@ from agentmem.v1 import agent_pb2, cache_store_pb2, cluster_pb2, inference_pb2, 
 
 
 class Rpc(NamedTuple):
-    """One RPC: gRPC's `path`, its types, and its options (v1/options.proto)."""
+    """gRPC's `path`, types, and options (v1/options.proto)."""
 
     method: MethodDescriptor
     path: str

@@ -12,7 +12,7 @@ def byte_size(count: int) -> str:
 
 
 def binary_size(count: int) -> str:
-    """Return bytes with a binary unit and up to four digits, to compare with a limit: "1087 MiB"."""
+    """Return bytes with a binary unit and up to four digits: "1087 MiB"."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 10_000:
             return f"{count} {unit}"

@@ -1,7 +1,7 @@
 """The request that running code serves: its id, W3C trace context and span, from the gateway to the store and back.
 
 A context variable holds it, which tasks, `asyncio.to_thread` and `Threads` inherit. Servers set it from metadata,
-channels send it on, and log lines have its id. Malformed values are dropped, not refused.
+channels send it on, and log lines have its id. Malformed values are dropped.
 
 Spans, if `agentmem.process.otlp` turns tracing on:
 
@@ -13,7 +13,7 @@ Spans, if `agentmem.process.otlp` turns tracing on:
                 │     └ transaction
                 └ …/StageBlocks, …/PublishBlocks: after the answer
 
-A caller that is not sampled gets no spans. Times are those of `time.monotonic`. Spans hold no prompt or answer text.
+Times are those of `time.monotonic`. Spans hold no prompt or answer text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BAGGAGE = "baggage"
 MAX_REQUEST_ID: Final = 128
 """Printable ASCII, no spaces."""
 MAX_TRACESTATE: Final = 512
-"""W3C says that so many must be passed on."""
+"""The length that W3C has everybody pass on."""
 MAX_BAGGAGE: Final = 8192
 _MAX_TRACEPARENT = 256
 
@@ -55,15 +55,14 @@ SHOWN: Final = re.compile(r"am_([0-9a-f]{12})_([A-Za-z0-9_-]{20,200})")
 
 
 def without_secrets(text: str) -> str:
-    """Remove keys' secrets from `text`; their ids stay."""
+    """Remove keys' secrets; their ids stay."""
     return SHOWN.sub(r"am_\1_…", text) if "am_" in text else text
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One request. `request_id` is never empty; the other texts may be. All are well-formed.
-
-    `span` is the current one, if spans are recorded; then `traceparent` is its own.
+    """One request. `request_id` is never empty; `traceparent` is that of `span`, if there is one. All are
+    well-formed.
     """
 
     request_id: str
@@ -92,10 +91,7 @@ class Trace:
 
 
 def received(pairs: Iterable[tuple[str, str | bytes]]) -> Trace:
-    """Return the trace in a call's headers or metadata, names in lower case; with a new id if needed.
-
-    W3C allows no tracestate without a valid traceparent.
-    """
+    """Return the trace in metadata with lower-case names; with a new id if needed."""
     values: dict[str, list[str]] = {REQUEST_ID: [], TRACEPARENT: [], _TRACESTATE: [], _BAGGAGE: []}
     for name, value in pairs:
         if name in values and isinstance(value, str):
@@ -119,13 +115,11 @@ def current() -> Trace | None:
 
 
 def enter(trace: Trace | None) -> None:
-    """Set the request from now on."""
     _current.set(trace)
 
 
 @contextmanager
 def serving(trace: Trace | None) -> Iterator[None]:
-    """Set the request within the block."""
     token = _current.set(trace)
     try:
         yield
@@ -134,8 +128,6 @@ def serving(trace: Trace | None) -> Iterator[None]:
 
 
 class Threads(ThreadPoolExecutor):
-    """A thread pool whose work runs in its submitter's context."""
-
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         context = copy_context()
         return super().submit(lambda: context.run(fn, *args, **kwargs))
@@ -164,7 +156,7 @@ CANCELLED: Final = "CANCELLED"
 
 
 Recorder = Callable[[str, Trace, Mapping[str, Attribute]], "Span"]
-"""Begins a received request's span, from its name, trace and attributes."""
+"""Begins a received request's span."""
 
 
 class _Tracing:

@@ -1,4 +1,4 @@
-"""Checks of requests that several processes make. An agent id may be any UTF-8, because it is never part of a path."""
+"""Checks of requests that several processes make. An agent id may be any UTF-8: it is never part of a path."""
 
 from typing import Final, NamedTuple
 
@@ -12,11 +12,10 @@ MAX_PART_BYTES = 256
 REVISION_BYTES = 16
 MAX_REQUEST_ID_BYTES = 128
 AUTOMATIC_SNAPSHOT = "auto-"
-"""Prefix of the names of automatic snapshots."""
 
 
 class AgentKey(NamedTuple):
-    """(namespace, agent_id, model_id); one agent on two models is two memories."""
+    """One agent on two models is two memories."""
 
     namespace: str
     agent_id: str
@@ -24,7 +23,7 @@ class AgentKey(NamedTuple):
 
     @classmethod
     def from_proto(cls, key: types_pb2.AgentKey, *, anonymous: bool = False, any_model: bool = False) -> "AgentKey":
-        """Check a key. `anonymous` allows an empty agent_id, `any_model` an empty model_id. Raises InvalidArgument."""
+        """Check a key; `anonymous` allows an empty agent_id, `any_model` an empty model_id. Raises InvalidArgument."""
         return cls(
             check_text("key.namespace", key.namespace),
             check_text("key.agent_id", key.agent_id, allow_empty=anonymous),
@@ -40,14 +39,14 @@ def automatic_snapshot(version: int) -> str:
 
 
 def check_revision(field: str, value: bytes) -> bytes:
-    """Return an agent's revision, or b"". Raises InvalidArgument for `field`."""
+    """Return an agent's revision, or b"". Raises InvalidArgument."""
     if len(value) not in (0, REVISION_BYTES):
         raise InvalidArgument(field, f"must be {REVISION_BYTES} bytes, is {len(value)}")
     return value
 
 
 def check_text(field: str, value: str, *, max_bytes: int = MAX_PART_BYTES, allow_empty: bool = False) -> str:
-    """Return UTF-8 of 1 to `max_bytes` bytes. Raises InvalidArgument for `field`."""
+    """Return UTF-8 of 1 to `max_bytes` bytes. Raises InvalidArgument."""
     if not value:
         if allow_empty:
             return value
@@ -88,7 +87,7 @@ class IdleTimes(NamedTuple):
 
     @classmethod
     def from_proto(cls, message: types_pb2.Expiry | agent_pb2.SetAgentTtlRequest, field: str = "") -> "IdleTimes":
-        """Read the times of a message. Raises InvalidArgument; `field` is a prefix."""
+        """Raises InvalidArgument; `field` is a prefix."""
         return cls(
             _nanoseconds(f"{field}ttl", message.ttl) if message.HasField("ttl") else None,
             _nanoseconds(f"{field}delete_after", message.delete_after) if message.HasField("delete_after") else None,

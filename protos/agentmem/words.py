@@ -1,5 +1,3 @@
-"""Words about turns and memory for client, dialects and command line, and text for terminals."""
-
 import re
 from functools import cache
 
@@ -15,13 +13,12 @@ def printable(text: str, keep: str = "") -> str:
 
 @cache
 def short_names(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the short names of an enum's values ("hot") by number, without 0."""
+    """Return short names ("hot") by number, without 0."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number}
 
 
 def short_name(enum: EnumDescriptor, number: int) -> str:
-    """Return a value's short name, or "" if it has none."""
     return short_names(enum).get(number, "")
 
 
@@ -29,7 +26,6 @@ _CONVERSATION_ID = re.compile(r"conv-[0-9a-f]{32}")
 
 
 def is_anonymous(agent_id: str) -> bool:
-    """Return whether the gateway made the id, for an agent found by its conversation."""
     return _CONVERSATION_ID.fullmatch(agent_id) is not None
 
 
@@ -75,5 +71,4 @@ def tier_name(tier: types_pb2.Tier.ValueType) -> str:
 
 
 def cached_tokens(usage: types_pb2.Usage) -> int:
-    """Return the prompt tokens reused from all tiers."""
     return sum(part.tokens for part in usage.cached)

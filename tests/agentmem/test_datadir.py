@@ -1,5 +1,3 @@
-"""Whose a data directory is."""
-
 from pathlib import Path
 
 import pytest

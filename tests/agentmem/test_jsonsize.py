@@ -1,5 +1,3 @@
-"""How much a JSON text holds."""
-
 import json
 from typing import Any
 
@@ -21,7 +19,6 @@ ROOM = 10**9
 
 
 def size_of(value: Any) -> Size:
-    """The same, counted in the value."""
     parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     inner = [size_of(part) for part in parts]
     names = len(value) if isinstance(value, dict) else 0

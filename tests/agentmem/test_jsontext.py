@@ -1,5 +1,3 @@
-"""JSON carried as text."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""All doors draw the same lines, and the contract says which."""
-
 import json
 import math
 from collections.abc import Callable
@@ -27,7 +25,6 @@ BODY: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content"
 
 
 def contract(parameter: str, value: float) -> None:
-    """Over gRPC."""
     given: Any = {3: value} if parameter == "logit_bias" else value
     sampling = types_pb2.Sampling(**{parameter: given})
     key = types_pb2.AgentKey(namespace="n", agent_id="a", model_id="m")
@@ -35,7 +32,6 @@ def contract(parameter: str, value: float) -> None:
 
 
 def rest(parameter: str, value: float) -> None:
-    """Over REST, as the gateway reads it and the worker checks it."""
     given: Any = {"3": value} if parameter == "logit_bias" else value
     body = {"key": {"agent_id": "a", "model_id": "m"}, "prompt": "x", "sampling": {parameter: given}}
     model = message_model(inference_pb2.GenerateRequest.DESCRIPTOR)

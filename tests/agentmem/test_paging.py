@@ -1,5 +1,3 @@
-"""Tokens come back as what they were made of, and nothing else does."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

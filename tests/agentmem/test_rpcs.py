@@ -1,5 +1,3 @@
-"""The options of the contract's RPCs fit their requests."""
-
 import pytest
 
 from agentmem.rpcs import RPCS, Rpc, rpc_of, rpcs_of

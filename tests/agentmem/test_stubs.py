@@ -1,5 +1,3 @@
-"""The stubs that are checked in are those of the protos."""
-
 import shutil
 import subprocess
 import sys
@@ -11,7 +9,6 @@ PROTOS = Path(agentmem.__file__).parents[1]
 
 
 def stubs(root: Path) -> dict[str, str]:
-    """Generated files by their path below `root`."""
     return {
         str(path.relative_to(root)): path.read_text()
         for pattern in ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")

@@ -1,5 +1,3 @@
-"""Command lines of services, read as the services themselves read them."""
-
 from __future__ import annotations
 
 import os

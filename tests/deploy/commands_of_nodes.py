@@ -40,7 +40,6 @@ class Started:
 
     @property
     def stop_seconds(self) -> float:
-        """What the three take to end, one after the other, at most."""
         return 3 * (self.up.grace + layout.END_SECONDS)
 
 

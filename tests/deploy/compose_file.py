@@ -1,5 +1,3 @@
-"""Dockerfile and compose files, as far as tests ask of them."""
-
 from __future__ import annotations
 
 import re
@@ -13,20 +11,17 @@ _VARIABLE = re.compile(r"\$\{\w+:-([^}]*)\}")
 
 
 def compose(path: Path) -> dict[str, Any]:
-    """The services of a compose file, its variables at their defaults."""
     loaded: dict[str, Any] = yaml.safe_load(_VARIABLE.sub(r"\1", path.read_text(encoding="utf-8")))
     return loaded
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile with what follows them, in order."""
     joined = re.sub(r"\\\n\s*", " ", path.read_text(encoding="utf-8"))
     lines = [line for line in joined.splitlines() if line and not line.startswith("#")]
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
 
 
 def environment(path: Path) -> dict[str, str]:
-    """What ENV sets in the last stage of a Dockerfile."""
     found: dict[str, str] = {}
     for name, rest in instructions(path):
         if name == "FROM":

@@ -1,16 +1,12 @@
-"""Names of the documented metrics."""
-
 from deploy.docs import metrics
 
 OF_LINUX = {
     *("process_cpu_seconds_total", "process_max_fds", "process_open_fds", "process_resident_memory_bytes"),
     *("process_start_time_seconds", "process_virtual_memory_bytes"),
 }
-"""Exported on Linux alone."""
 
 
 def of_a_cluster() -> set[str]:
-    """Those of which a single machine's processes have no series."""
     return {row.name for row in metrics.rows() if row.processes == (metrics.CLUSTER,)}
 
 

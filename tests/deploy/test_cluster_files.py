@@ -1,5 +1,3 @@
-"""Nodes of a cluster under systemd and Compose: flags, hosts, and what must be the same on all."""
-
 from __future__ import annotations
 
 import re

@@ -1,10 +1,6 @@
-"""The dashboards' files: whole, and about metrics that there are."""
-
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -50,16 +46,6 @@ def test_numbers_are_those_of_now_and_curves_of_a_range(board: Dashboard) -> Non
     for panel in board.panels:
         for target in panel["targets"]:
             assert (target["instant"], target["range"]) == (panel["type"] == "stat", panel["type"] != "stat")
-
-
-def test_panels_do_not_overlap(board: Dashboard) -> None:
-    def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= 24, panel["title"]
-        return {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-
-    for one, other in combinations(board.json["panels"], 2):
-        assert not cells(one) & cells(other), (one["title"], other["title"])
 
 
 def test_they_ask_for_what_is_documented_or_recorded(board: Dashboard) -> None:

@@ -46,7 +46,6 @@ NAMES = [f"agentmem-{number}" for number in range(SET["replicas"])]
 
 
 def filled_in(name: str) -> Started:
-    """The node of a pod, as Kubernetes starts it."""
     given = {"POD_NAME": name, "POD_NAMESPACE": "agentmem"}
     words = [re.sub(r"\$\((\w+)\)", lambda match: given[match[1]], word) for word in NODE["args"]]
     told = {each["name"]: each["value"] for each in NODE["env"] if "value" in each}

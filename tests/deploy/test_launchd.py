@@ -1,5 +1,3 @@
-"""The property list: its command as the shell and `agentmem up` read it."""
-
 from __future__ import annotations
 
 import os

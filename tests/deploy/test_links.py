@@ -31,7 +31,6 @@ def tracked() -> frozenset[str]:
 
 
 def headings(markdown: str) -> set[str]:
-    """What GitHub calls the headings of a page, in links."""
     found, seen = set[str](), Counter[str]()
     for title in re.findall(r"^#{1,6} +(.*?) *#*$", _CODE.sub("", markdown), re.MULTILINE):
         shown = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title)
@@ -42,7 +41,6 @@ def headings(markdown: str) -> set[str]:
 
 
 def dead(page: str, markdown: str) -> Iterator[str]:
-    """The links of a page that lead nowhere."""
     for match in _LINK.finditer(_CODE.sub("", markdown)):
         target = next(filter(None, match.groups()))
         parts = urlsplit(target)
@@ -77,8 +75,3 @@ lines](../nothing), <a href="nowhere.md">
         *("guides/other-languages.md", "guides/python.md#keys", "#not-here", "guides/images/none.png", "../nothing"),
         *("nowhere.md", "reference/none.md"),
     ]
-
-
-def test_headings_are_called_as_on_github() -> None:
-    page = "# Keys & `TLS`\n## Two words\n```sh\n# a comment\n```\n## Two words\n## [A link](x.md): `--flag`, a_b\n"
-    assert headings(page) == {"keys--tls", "two-words", "two-words-1", "a-link---flag-a_b"}

@@ -29,7 +29,6 @@ PACKAGES = ("haproxy", "liblua5.3-0", "libopentracing1", "libopentracing-c-wrapp
 
 @contextmanager
 def haproxy(config: Path) -> Iterator[None]:
-    """HAProxy with a configuration. Raises debian.Unavailable."""
     program, environment = shutil.which("haproxy"), dict(os.environ)
     if program is None:
         unpacked = debian.unpacked("haproxy", *PACKAGES)
@@ -44,7 +43,6 @@ def haproxy(config: Path) -> Iterator[None]:
 
 
 def page(port: int, host: str) -> httpx.Response:
-    """A page, asked for by a name."""
     end = time.monotonic() + 30
     while True:
         try:
@@ -56,7 +54,6 @@ def page(port: int, host: str) -> httpx.Response:
 
 @contextmanager
 def pages(names: list[str]) -> Iterator[Mapping[str, int]]:
-    """Pages of these processes, as theirs are: their ports."""
     servers = dict[str, MetricsServer]()
     for name in names:
         registry = CollectorRegistry()

@@ -1,5 +1,3 @@
-"""What pyproject.toml says of the package. To build it takes a network, so that is a release's own check."""
-
 from __future__ import annotations
 
 import tomllib
@@ -26,11 +24,3 @@ def test_each_package_of_the_wheel_has_types() -> None:
     packages = found["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert not [package for package in packages if not (ROOT / package / "py.typed").is_file()]
     assert "Typing :: Typed" in found["project"]["classifiers"]
-
-
-def test_the_classifiers_and_the_oldest_python_agree() -> None:
-    project = pyproject()["project"]
-    oldest = project["requires-python"].removeprefix(">=")
-    assert f"Programming Language :: Python :: {oldest}" in project["classifiers"]
-    assert project["keywords"] == sorted(project["keywords"])
-    assert project["classifiers"] == sorted(project["classifiers"])

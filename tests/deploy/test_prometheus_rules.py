@@ -1,5 +1,3 @@
-"""Scrape configuration, rules and their own tests, judged by promtool; and what promtool does not look at."""
-
 from __future__ import annotations
 
 import re
@@ -29,7 +27,6 @@ PROMETHEUS_OWN = {"up"}
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
-    """All rules with the key "record" or "alert"."""
     groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
     return [rule for group in groups for rule in group["rules"] if kind in rule]
 
@@ -43,15 +40,6 @@ def test_promtool_takes_the_configuration_and_the_rules(promtool: prometheus.Pro
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
 def test_the_rules_do_what_their_tests_say(promtool: prometheus.Programs, file: Path) -> None:
     assert "SUCCESS" in promtool.check("test", "rules", file)
-
-
-def test_promtool_finds_a_rule_that_does_something_else(promtool: prometheus.Programs, tmp_path: Path) -> None:
-    for file in (*RULES, *TESTS):
-        copy = tmp_path / file.relative_to(FOLDER)
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_text(file.read_text().replace("limit_used:ratio > 0.95", "limit_used:ratio > 0.97"))
-    with pytest.raises(AssertionError, match="AgentmemDiskNearLimit"):
-        promtool.check("test", "rules", tmp_path / "tests" / "memory.yml")
 
 
 def test_the_alerts_are_those_that_others_know() -> None:

@@ -91,8 +91,6 @@ def test_every_metric_and_error_is_on_its_page(site: Path) -> None:
 
 
 class Loads(HTMLParser):
-    """What a page makes a browser fetch."""
-
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
@@ -105,7 +103,6 @@ class Loads(HTMLParser):
 
 
 def loaded(site: Path) -> Iterator[tuple[Path, str]]:
-    """What pages and style sheets make a browser fetch."""
     for path in site.rglob("*.html"):
         parser = Loads()
         parser.feed(path.read_text(encoding="utf-8"))

@@ -1,5 +1,3 @@
-"""The units: what systemd says of them, and what the services say of their flags."""
-
 from __future__ import annotations
 
 import os
@@ -30,7 +28,6 @@ def unit(service: str) -> UnitFile:
 
 
 def stop_seconds(file: UnitFile) -> float:
-    """What the service takes to end at most."""
     grace = settings_of(file.command, file.environment).model_dump()["grace"]
     return float(grace) + layout.END_SECONDS
 
@@ -98,7 +95,6 @@ def test_systemd_finds_it_hardened(name: str) -> None:
 
 
 def analyze(directory: Path, *arguments: str) -> str:
-    """What systemd-analyze complains about, of our units only."""
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{directory}:", "XDG_RUNTIME_DIR": str(directory)}
     command = ["systemd-analyze", "--man=no", "--recursive-errors=no", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -1,5 +1,3 @@
-"""Unit files of systemd."""
-
 from __future__ import annotations
 
 import shlex
@@ -9,8 +7,6 @@ _SPECIFIERS = {"%S": "/var/lib", "%C": "/var/cache", "%t": "/run", "%h": "/home/
 
 
 class UnitFile:
-    """What a unit says, key by key."""
-
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._values: dict[str, list[str]] = {}
@@ -28,16 +24,13 @@ class UnitFile:
 
     @property
     def command(self) -> list[str]:
-        """ExecStart, with specifiers as a system's manager fills them in."""
         return [_filled_in(word) for word in shlex.split(self.one("ExecStart"))]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment=, likewise."""
         return dict(_filled_in(word).split("=", 1) for word in self.all("Environment"))
 
     def seconds(self, key: str) -> float:
-        """A span of time, of those forms that we use."""
         value = self.one(key)
         for suffix, factor in (("min", 60.0), ("", 1.0)):
             if value.endswith(suffix):

@@ -1,29 +1,10 @@
-"""`agentmem chat` at two terminals."""
-
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from agentmem import AsyncClient
-from gateway.cli.chat import Conversation
 from tests.system.stack import Stack
 from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
-
-
-async def test_two_who_begin_at_once_talk_with_one_agent(stack: Stack) -> None:
-    await stack.renew("gateway")
-    async with AsyncClient(f"127.0.0.1:{stack.ports['grpc']}") as client:
-        first, second = (Conversation("ada", "tiny", options={"max_tokens": 4}) for _ in range(2))
-        for conversation in (first, second):
-            await conversation.open(client)
-            assert conversation.is_new
-        await first.take_turn(client, "the boat is green")
-        await second.take_turn(client, "the key is red")
-    ledger = await stack.ledger("ada")
-    assert b"the boat is green" in ledger.text
-    assert b"the key is red" in ledger.text
-
 
 TALK = """
 import sys

@@ -1,12 +1,8 @@
-"""The client of the contract package against real services that are killed."""
-
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -14,7 +10,6 @@ from agentmem import AsyncAgent, AsyncClient, Client, Message, errors
 from tests.system.stack import Stack
 
 LONG = {"max_tokens": 400, "ignore_eos": True}
-"""Long enough to be killed in its middle."""
 
 
 def address(stack: Stack) -> str:
@@ -22,7 +17,6 @@ def address(stack: Stack) -> str:
 
 
 async def said_alike(agent: AsyncAgent, other: AsyncAgent) -> None:
-    """Both have had the same conversation, each turn once."""
     mine, its = await agent.messages(), await other.messages()
     assert mine == its
     assert (await agent.info()).turns == (await other.info()).turns
@@ -47,24 +41,6 @@ async def test_what_is_killed_in_the_middle_of_an_answer(stack: Stack, victim: s
                 stack.start(victim)
         assert "".join(pieces) == expected.text
         assert outages
-        await said_alike(broken, whole)
-
-
-@pytest.mark.slow
-@pytest.mark.kills
-async def test_an_answer_that_is_asked_for_while_the_worker_is_killed(stack: Stack) -> None:
-    await stack.renew("gateway")
-    async with AsyncClient(address(stack)) as client:
-        whole, broken = client.agent("whole"), client.agent("broken")
-        expected = await whole.ask("Go on.", **LONG)
-        task = asyncio.create_task(broken.ask("Go on.", **LONG))
-        async with asyncio.timeout(60):
-            while not await stack.metric("worker", "agentmem_num_requests_running"):
-                await asyncio.sleep(0.01)
-        stack.kill("worker")
-        stack.start("worker")
-        answer = await task
-        assert (answer.text, answer.durable) == (expected.text, True)
         await said_alike(broken, whole)
 
 
@@ -111,26 +87,6 @@ async def test_ctrl_c_ends_the_turn_at_the_server(stack: Stack) -> None:
     assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 1
     async with AsyncClient(address(stack)) as client:
         assert not await client.agent("eve").exists()
-
-
-async def streamed(agent: AsyncAgent, said: str, **options: Any) -> None:
-    async for _ in agent.stream(said, **options):
-        pass
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", [AsyncAgent.ask, streamed])
-async def test_a_deadline_ends_the_turn_at_the_server(stack: Stack, way: Callable[..., Awaitable[object]]) -> None:
-    await stack.renew("gateway")
-    async with AsyncClient(address(stack)) as client:
-        eve = client.agent("eve")
-        await eve.ask("Hello", max_tokens=2)
-        with pytest.raises(errors.DeadlineExceeded, match="within 1 s"):
-            await way(eve, "go on", max_tokens=3500, ignore_eos=True, timeout=1)
-        assert (await eve.info(timeout=60)).turns == 1
-        async with asyncio.timeout(60):
-            while await stack.metric("worker", "agentmem_num_requests_running"):
-                await asyncio.sleep(0.01)
 
 
 async def test_an_agent_from_its_first_turn_to_its_end(stack: Stack) -> None:
@@ -190,30 +146,3 @@ async def test_an_agent_from_its_first_turn_to_its_end(stack: Stack) -> None:
             assert marco.delete(missing_ok=True, all_models=True).memories == 0
 
     await asyncio.to_thread(live)
-
-
-async def test_an_agent_as_a_file(stack: Stack, tmp_path: object) -> None:
-    await stack.renew("gateway")
-
-    def move() -> None:
-        path = f"{tmp_path}/marco.agent"
-        with Client(address(stack)) as client:
-            marco = client.agent("marco")
-            marco.ask("The key is red.", max_tokens=4)
-            size = marco.export(path)
-            with open(path, "rb") as file:
-                assert len(file.read()) == size
-                file.seek(0)
-                imported = client.import_agent(file, name="ada")
-            assert (imported.info.name, imported.info.tokens, imported.kv_misfit) == ("ada", marco.info().tokens, "")
-            with open(f"{tmp_path}/more", "wb") as file:
-                file.write(b"before")
-                marco.export(file)
-            with open(path, "rb") as one, open(f"{tmp_path}/more", "rb") as other:
-                assert b"before" + one.read() == other.read()
-            with pytest.raises(errors.AlreadyExists):
-                client.import_agent(path)
-            with pytest.raises(OSError, match="nowhere"):
-                marco.export(f"{tmp_path}/nowhere/marco")
-
-    await asyncio.to_thread(move)

@@ -44,7 +44,6 @@ async def streamed(agent: AsyncAgent) -> Answer:
 
 
 def points(size: int) -> Iterator[int]:
-    """Bytes of an answer of that size behind which it is cut."""
     yield from (0, 1, 20)
     yield from (size * part // 6 for part in range(1, 6))
     yield from (size - end for end in ENDS if end < size - 20)
@@ -104,23 +103,6 @@ async def test_a_file_of_an_agent_through_cuts(stack: Stack, tmp_path: object) -
         with suppress(errors.AlreadyExists):  # the first attempt may have made it
             await client.import_agent(f"{tmp_path}/cut", name="leo")
         assert (await stack.ledger("leo")).token_ids == (await stack.ledger("marco")).token_ids
-
-
-async def test_a_deletion_whose_answer_is_lost(stack: Stack) -> None:
-    await stack.renew("gateway")
-    async with behind_a_proxy(stack) as (proxy, client, outages):
-        for count, missing_ok in enumerate((False, True), 1):
-            marco = client.agent("marco")
-            await marco.tell("The key is red.")
-            await marco.snapshot("one")
-            proxy.cut_answer_after(0)
-            await marco.delete_snapshot("one")
-            proxy.cut_answer_after(0)
-            await marco.delete(missing_ok=missing_ok)
-            assert len(outages) == 2 * count
-            assert not await marco.exists()
-        with pytest.raises(errors.NotFound):
-            await client.agent("marco").delete()
 
 
 RUN = """

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-import trustme
 
-from agentmem import AsyncClient, Called, Client, ClientTls, LoadStep, Message, ToolChoice, Workflow, errors
+from agentmem import AsyncClient, Called, Client, LoadStep, Message, errors
 from agentmem.v1.workflow_pb2 import (
     AgentListened,
     AgentsHeard,
@@ -20,8 +18,6 @@ from agentmem.v1.workflow_pb2 import (
     WorkflowFinished,
     WorkflowStarted,
 )
-from tests.gateway.running import running as gateway_running
-from tests.gateway.secured import add_key, revoke
 from tests.scripted_model import write_scripted
 from tests.system.stack import Stack, hosting
 
@@ -39,7 +35,6 @@ WEATHER: dict[str, Any] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """All three processes with two models: the demo's, and one that calls tools."""
     scripted = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
     flags = ("--model", f"scripted={scripted}", "--loaded-models", "2", "--pool-bytes", str(1 << 26))
     async with hosting("demo", "store", "worker", "gateway", worker_flags=flags) as stack:
@@ -73,14 +68,6 @@ async def test_a_tool_is_called_and_its_result_said(client: AsyncClient) -> None
     said = [*kept, Message("user", "both")]
     probed = (await marco.ask(said, tools=[WEATHER], memory_mode="auto")).memory
     assert (probed.match, probed.dropped_tokens) == ("extend", 0)
-
-
-async def test_calls_that_cannot_be_are_refused(client: AsyncClient) -> None:
-    with pytest.raises(errors.InvalidArgument) as raised:
-        await client.agent("", model="scripted").ask("x", tools=[WEATHER], tool_choice=ToolChoice(names=("none",)))
-    assert raised.value.field.startswith("tool_choice")
-    with pytest.raises(errors.FailedPrecondition, match="no tool parser"):
-        await client.agent("", model="demo").ask("hi", tools=[WEATHER])
 
 
 async def test_models_are_loaded_step_by_step_and_unloaded(stack: Stack) -> None:
@@ -120,7 +107,6 @@ agents:
   lena: {system: "You are lena."}
 phases: [{name: talk, agents: [marco, lena], rounds: 2, prompts: "What is the colour of the ${what}?"}]
 """
-ENDLESS = RUN.replace("rounds: 2", "rounds: 100")
 
 
 @pytest.mark.slow
@@ -148,57 +134,3 @@ async def test_a_workflow_is_run_watched_and_looked_at(stack: Stack) -> None:
             assert "wounds" in raised.value.message
 
     await asyncio.to_thread(live)
-
-
-async def test_a_run_is_followed_from_elsewhere_and_cancelled(client: AsyncClient) -> None:
-    running = asyncio.create_task(client.workflows.run(ENDLESS, request_id="endless"))
-    found = list[Workflow]()
-    async with asyncio.timeout(60):
-        while not found:
-            found = [run async for run in client.workflows.list() if run.name == "short"]
-    spoke = 0
-    async for event in client.workflows.follow(found[0].id):
-        spoke += isinstance(event, AgentSpoke)
-        if spoke == 2:
-            break
-    assert not running.done(), "who follows a run does not end it"
-    assert (await client.workflows.cancel(found[0].id)).state == "cancelled"
-    assert (await running).state == "cancelled"
-    await client.workflows.delete(found[0].id)
-
-
-@pytest.mark.slow
-async def test_keys_and_tls_on_the_way_to_a_memory(stack: Stack, tmp_path: Path) -> None:
-    ca = trustme.CA()
-    server, mine = ca.issue_cert("127.0.0.1"), ca.issue_cert("me@example.org")
-    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    server.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    server.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    files = {"tls_cert": "cert.pem", "tls_key": "key.pem", "tls_client_ca": "ca.pem"}
-    settings: dict[str, Any] = {name: tmp_path / file for name, file in files.items()}
-    one, other = add_key(tmp_path, "team-a"), add_key(tmp_path, "team-b")
-    tls = ClientTls(ca.cert_pem.bytes(), mine.cert_chain_pems[0].bytes(), mine.private_key_pem.bytes())
-
-    def live(address: str) -> None:
-        with Client(address, key=one, tls=tls) as client, Client(address, key=other, tls=tls) as stranger:
-            marco = client.agent("marco")
-            assert marco.ask("The key is red.", max_tokens=4).durable
-            assert marco.info().namespace == "team-a"
-            assert not stranger.agent("marco").exists()
-            assert list(stranger.agents()) == []
-            with pytest.raises(errors.PermissionDenied):
-                stranger.models.load("scripted")
-            with marco.stream("Go on.", max_tokens=3500, ignore_eos=True) as stream:
-                pieces = iter(stream)
-                next(pieces)
-                revoke(tmp_path, one)
-                with pytest.raises(errors.Unauthenticated):
-                    list(pieces)
-            with pytest.raises(errors.Unauthenticated):
-                marco.info()
-        with Client(address, key=add_key(tmp_path, "team-a"), tls=tls) as client:
-            assert client.agent("marco").info().turns == 1
-            client.agent("marco").delete()
-
-    async with gateway_running(stack.run, keys=tmp_path / "keys.json", **settings) as gateway:
-        await asyncio.to_thread(live, gateway.addresses["grpc"])

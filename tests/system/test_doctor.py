@@ -1,5 +1,3 @@
-"""`agentmem doctor` on a data directory that store, worker and gateway are serving."""
-
 import asyncio
 import json
 import sys

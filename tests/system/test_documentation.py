@@ -18,7 +18,6 @@ from tests.system.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (aio, answers, connection, inputs, stream, sync)
-"""Modules of the client, whose docstrings have examples."""
 ELSEWHERE = ROOT / "docs" / "guides" / "frameworks.md"
 """Its samples need packages of others: test_framework_guide.py runs them."""
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page != ELSEWHERE)]
@@ -49,7 +48,6 @@ async def test_curl_does_what_it_says(stacks: SharedStacks, tmp_path: Path) -> N
 
 
 async def output(stack: Stack, code: str) -> str:
-    """What an example prints, with the addresses of this stack."""
     code = code.replace("127.0.0.1:50051", f"127.0.0.1:{stack.ports['grpc']}").replace(
         "http://127.0.0.1:8080", stack.url
     )
@@ -86,7 +84,6 @@ async def test_examples_do_what_they_say(stacks: SharedStacks) -> None:
 
 
 def failures(module: ModuleType | None, page: str = "") -> list[str]:
-    """What examples of a module's docstrings, or of a page, print that they should not."""
     if module is not None:
         tests = doctest.DocTestFinder().find(module)
     else:

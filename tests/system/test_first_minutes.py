@@ -56,7 +56,6 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *command: str | Path, status: int = 0) -> str:
-    """What a command prints; to standard error, where it is to fail."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=280)
     assert done.returncode == status, done.stderr
     return done.stderr if status else done.stdout
@@ -78,14 +77,7 @@ def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
         assert "pip install 'agentmem[" in said and "Traceback" not in said
 
 
-@pytest.mark.skipif(not FULL, reason="pipx makes environments with pip, half a minute; AGENTMEM_FULL_MATRIX=1 runs it")
-def test_pipx(wheel: Path, environment: dict[str, str]) -> None:
-    said = run(environment, UV.with_name("uvx"), "pipx", "run", "--spec", wheel, "agentmem", "--version")
-    assert said.startswith("agentmem, version ")
-
-
 def three_commands() -> list[str]:
-    """README's, without comments."""
     readme = (ROOT / "README.md").read_text()
     (block,) = re.findall(r"## Three commands\n.*?```sh\n(.*?)```", readme, re.DOTALL)
     return [line.split("  #")[0].strip() for line in block.splitlines()]
@@ -135,7 +127,6 @@ async def test_readme_leads_to_a_conversation_in_the_page(wheel: Path, home: Pat
 
 
 async def talk(page: Page) -> None:
-    """A conversation that needs a memory."""
     await page.get_by_role("link", name="Talk", exact=True).click()
     await page.get_by_label("Agent", exact=True).fill("marco")
     await page.get_by_role("button", name="Talk").click()
@@ -148,7 +139,6 @@ async def talk(page: Page) -> None:
 
 @asynccontextmanager
 async def serving(command: str, environment: dict[str, str]) -> AsyncIterator[str]:
-    """A command that serves until Ctrl-C; what it says until it is ready."""
     process = await asyncio.create_subprocess_exec(
         *("bash", "-c", f"exec {command}"), env=environment,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

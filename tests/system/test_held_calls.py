@@ -7,12 +7,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import grpc
 import openai
 import pytest
 import pytest_asyncio
-from pydantic import BaseModel, ConfigDict, Field
 
 from agentmem.v1 import inference_pb2, types_pb2
 from tests.json_schemas import Schema, fits
@@ -69,7 +67,6 @@ async def held(client: Client, agent: str, content: str = "hi", seed: int = 1, *
 
 
 def fitting(turn: Turn) -> list[str]:
-    """The names of the calls, all of which fit."""
     assert all(fits(call.arguments_json, PARAMETERS[call.name]) for call in turn.calls), turn.calls
     return [call.name for call in turn.calls]
 
@@ -151,53 +148,6 @@ async def test_the_sdk_requires_names_and_limits_calls(sdk: openai.AsyncOpenAI) 
     either = await sdk.chat.completions.create(**asked, tools=STRICT, response_format=wanted)
     message = either.choices[0].message
     assert message.tool_calls or fits(message.content or "", {"enum": ["a", "b"]})
-
-
-@pytest.mark.slow
-async def test_responses_and_messages_require_calls_too(
-    sdk: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
-) -> None:
-    tools: Any = [{"type": "function", **function, "strict": True} for function in FUNCTIONS]
-    named = await sdk.responses.create(
-        model="scripted", input="hi", tools=tools, tool_choice={"type": "function", "name": "set_alarm"}
-    )
-    (call,) = named.output
-    assert call.type == "function_call"
-    assert call.name == "set_alarm"
-    assert fits(call.arguments, PARAMETERS["set_alarm"])
-    ours: Any = [{"name": function["name"], "input_schema": function["parameters"]} for function in FUNCTIONS]
-    answer = await claude.messages.create(
-        model="scripted",
-        max_tokens=2000,
-        messages=HI,
-        tools=ours,
-        tool_choice={"type": "any", "disable_parallel_tool_use": True},
-    )
-    (block,) = answer.content
-    assert block.type == "tool_use"
-    assert fits(json.dumps(block.input), PARAMETERS[block.name])
-    assert answer.stop_reason == "tool_use"
-
-
-class Alarm(BaseModel):
-    """An alarm."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    at: str = Field(pattern="^[0-2][0-9]:[0-5][0-9]$")
-    days: list[int] = Field(max_length=2)
-
-
-@pytest.mark.slow
-async def test_instructor_in_its_default_mode_gets_what_it_names(sdk: openai.AsyncOpenAI) -> None:
-    """Other frameworks are in test_framework_guide."""
-    import instructor
-
-    client = instructor.from_openai(sdk)
-    assert client.mode is instructor.Mode.TOOLS
-    for _ in range(3):
-        asked: Any = {"model": "scripted", "messages": HI, "max_retries": 1}
-        assert isinstance(await client.chat.completions.create(response_model=Alarm, **asked), Alarm)
 
 
 async def test_conversations_that_differ_in_the_templates_arguments_are_two(sdk: openai.AsyncOpenAI) -> None:

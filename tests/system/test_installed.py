@@ -42,7 +42,6 @@ SERVERS = (
     ("agentmem", "cluster", "check"),
     ("agentmem", "run", "--schema"),
 )
-"""What needs the services' packages."""
 
 
 def uv(*arguments: str) -> None:

@@ -41,7 +41,6 @@ def collector() -> Iterator[Collector]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path, collector: Collector) -> AsyncIterator[Stack]:
-    """All three services, which send their spans there ten times a second."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         flags = ("--otlp", collector.address, "--log-format", "json", "--log-level", "debug")
@@ -56,7 +55,6 @@ async def client(stack: Stack) -> Client:
 
 
 def caller(*, sampled: bool = True) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-    """A caller's trace and span, and the metadata that tell of them."""
     trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
     parent = f"00-{trace_id}-{span_id}-0{int(sampled)}"
     return trace_id, span_id, (("traceparent", parent), ("x-request-id", f"id-of-{trace_id}"))
@@ -65,21 +63,11 @@ def caller(*, sampled: bool = True) -> tuple[str, str, tuple[tuple[str, str], ..
 async def said(
     client: Client, agent: str, metadata: Any, text: str = "the boat is green", **arguments: Any
 ) -> tuple[inference_pb2.Started, inference_pb2.Finished]:
-    """A turn's first and last event."""
     append = types_pb2.Append(messages=chat(("user", text)))
     arguments = {"append": append, "max_tokens": 4, **arguments}
     call = client.inference.Generate(client.request(agent, **arguments), metadata=metadata, timeout=60)
     events = [event async for event in call]
     return events[0].started, events[-1].finished
-
-
-async def left(client: Client, agent: str, metadata: Any) -> None:
-    """A turn whose caller goes away when the first text has come."""
-    call = client.inference.Generate(client.request(agent, prompt="hello", **LONG), metadata=metadata)
-    async for event in call:
-        if event.HasField("delta"):
-            break
-    call.cancel()
 
 
 def only(spans: list[Seen], service: str, name: str) -> Seen:
@@ -138,7 +126,6 @@ async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: 
 
 
 def check_chunks(spans: list[Seen], tokens: int, at_least: int = 1) -> None:
-    """A span for each chunk, one after the other."""
     chunks = [
         (s.attributes["agentmem.position"], s.attributes["agentmem.tokens"]) for s in spans if s.name == "prefill"
     ]
@@ -221,30 +208,6 @@ async def test_failures_have_their_status(collector: Collector, client: Client, 
     assert (refused.failure, refused.attributes["http.response.status_code"]) == ("400", 400)
 
 
-async def test_a_cancelled_turn(stack: Stack, collector: Collector, client: Client) -> None:
-    trace_id, _, metadata = caller()
-    await left(client, "eve", metadata)
-    cancelled = {("gateway", GENERATE), ("worker", GENERATE), ("worker", "decode")}
-    spans = await collector.trace(trace_id, cancelled)
-    assert {(span.service, span.name) for span in spans if span.failure == "CANCELLED"} == cancelled
-    assert only(spans, "worker", "decode").attributes["agentmem.generated_tokens"] > 0
-    assert "commit" not in {span.name for span in spans}
-    waiting_id, _, waits = caller()
-    long = client.inference.Generate(client.request("eve", prompt="hello", **LONG))
-    async for event in long:
-        if event.HasField("delta"):
-            break
-    waiting = client.inference.Generate(client.request("eve", prompt="hello", **LONG), metadata=waits)
-    async with asyncio.timeout(30):
-        while not await stack.metric("worker", "agentmem_num_requests_waiting"):
-            await asyncio.sleep(0.02)
-    waiting.cancel()
-    spans = await collector.trace(waiting_id, {("worker", "queue"), ("worker", GENERATE)})
-    assert only(spans, "worker", "queue").failure == "CANCELLED"
-    assert only(spans, "worker", "queue").attributes["agentmem.waits_for"] == "agent"
-    long.cancel()
-
-
 async def test_probes_have_no_spans(stack: Stack, collector: Collector, client: Client) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -318,48 +281,3 @@ async def test_no_content_and_no_key_is_in_logs_and_traces(stack: Stack, collect
             assert json.dumps(canary)[1:-1] not in log, service
         assert canary not in traces
     assert any(line.get("agent", "").startswith("am_0123456789ab_…") for line in told), "its id is told"
-
-
-async def test_a_turn_has_one_line_however_it_ends(stack: Stack, client: Client) -> None:
-    callers = {end: caller() for end in ("finished", "replayed", "failed", "refused", "cancelled")}
-    name = secrets.token_hex(8)
-    for end in ("finished", "replayed"):
-        await said(client, "ann", callers[end][2], request_id=name)
-    for end, arguments in (("failed", {"if_version": 99}), ("refused", {"stop": [""]})):
-        with pytest.raises(grpc.aio.AioRpcError):
-            await said(client, "ann", callers[end][2], **arguments)
-    await left(client, "ann", callers["cancelled"][2])
-    for end, (trace_id, _, _) in callers.items():
-        async with asyncio.timeout(30):
-            while not (lines := turns_told(stack, f"id-of-{trace_id}")) or not answers_told(stack, f"id-of-{trace_id}"):
-                await asyncio.sleep(0.02)
-        (line,) = lines
-        assert line["message"] == f"turn {end}"
-        assert line.items() >= {"trace_id": trace_id, "namespace": "default", "agent": "ann", "model": "tiny"}.items()
-        assert line.get("turn", "") == (name if end in ("finished", "replayed") else "")
-        status = {"failed": "ABORTED", "refused": "INVALID_ARGUMENT", "cancelled": "CANCELLED"}.get(end)
-        assert line.get("status") == status
-        if end in ("finished", "cancelled"):
-            assert line.keys() >= {
-                *("span_id", "match", "tier", "prompt_tokens", "reused_tokens", "generated_tokens"),
-                *("queue_ms", "load_ms", "prefill_ms", "decode_ms", "first_token_ms", "total_ms"),
-            }
-            assert line["generated_tokens"] > 0
-        (door,) = answers_told(stack, f"id-of-{trace_id}")
-        assert door["status"] == (status or "OK")
-        assert door.items() >= {"namespace": "default", "agent": "ann", "model": "tiny", "trace_id": trace_id}.items()
-
-
-def turns_told(stack: Stack, request_id: str) -> list[dict[str, Any]]:
-    """The worker's lines of a request's turn."""
-    return [line for line in lines_of(stack, "worker", request_id) if line["message"].startswith("turn ")]
-
-
-def answers_told(stack: Stack, request_id: str) -> list[dict[str, Any]]:
-    """The gateway's lines of a request's answer, which it writes when its caller has heard already."""
-    return [line for line in lines_of(stack, "gateway", request_id) if line["message"] == "answered"]
-
-
-def lines_of(stack: Stack, service: str, request_id: str) -> list[dict[str, Any]]:
-    lines = [line for line in stack.logs(service).splitlines(keepends=True) if request_id in line]
-    return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -1,5 +1,3 @@
-"""GET /v1/overview of real processes: two answers differ by what happened in between."""
-
 from __future__ import annotations
 
 import asyncio

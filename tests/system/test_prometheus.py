@@ -34,8 +34,6 @@ INTERVAL = 2.0
 
 @dataclass
 class Recorded:
-    """What a Prometheus has seen between two times."""
-
     asked: Prometheus
     begin: float
     end: float
@@ -49,7 +47,6 @@ class Recorded:
 
 @pytest.fixture
 def recorded(tmp_path: Path, s3_endpoint: str) -> Iterator[Recorded]:
-    """A small load was recorded, and the stack is gone."""
     try:
         prometheus.programs()
     except prometheus.Unavailable as problem:

@@ -16,7 +16,6 @@ from tests.system.stack import Stack, serving
 
 @pytest.fixture
 async def stopped(tiny: Path) -> AsyncIterator[Stack]:
-    """A stack of which nothing runs yet."""
     stack = Stack(f"tiny={tiny}")
     yield stack
     await stack.destroy()
@@ -24,7 +23,6 @@ async def stopped(tiny: Path) -> AsyncIterator[Stack]:
 
 @pytest.fixture
 def manager(stopped: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Heard]]:
-    """Starts a service as a service manager does, with a watchdog, and hears what it says."""
     with ExitStack() as stack:
 
         def start(name: str) -> Heard:

@@ -1,5 +1,3 @@
-"""`agentmem top`, the command itself, on real processes under load."""
-
 from __future__ import annotations
 
 import asyncio
@@ -25,7 +23,6 @@ Line = dict[str, Any]
 
 @pytest.fixture
 async def served(stack: Stack) -> Stack:
-    """The shared stack with a gateway before it."""
     await stack.renew("gateway")
     return stack
 
@@ -35,14 +32,11 @@ def command(stack: Stack, *arguments: str) -> list[str]:
 
 
 class Watched:
-    """`agentmem top --json` while it runs: its lines."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.lines: list[Line] = []
 
     async def until(self, wanted: Callable[[Line], bool]) -> Line:
-        """The next line that is as wanted."""
         assert self.process.stdout is not None
         async with asyncio.timeout(60):
             async for text in self.process.stdout:
@@ -53,13 +47,11 @@ class Watched:
         raise AssertionError("it ended")
 
     def sum(self, rate: Callable[[Line], float]) -> float:
-        """What happened after the first line by a rate of the model's."""
         return sum(rate(tiny(line)) * line["interval_seconds"] for line in self.lines[1:])
 
 
 @asynccontextmanager
 async def watching(stack: Stack) -> AsyncIterator[Watched]:
-    """It ends well on Ctrl-C."""
     process = await asyncio.create_subprocess_exec(
         *command(stack, "--json", "--interval", "1"), stdout=asyncio.subprocess.PIPE, limit=1 << 20
     )
@@ -127,23 +119,8 @@ async def test_figures_are_what_was_done_and_a_killed_worker_is_down(served: Sta
         await top.until(lambda line: bool(line["models"]) and tiny(line)["hot_agents"] == 1)
 
 
-@pytest.mark.slow
-async def test_without_a_terminal_there_is_one_view(served: Stack) -> None:
-    once = await asyncio.create_subprocess_exec(
-        *command(served, "--interval", "1"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    said, complained = await once.communicate()
-    assert (once.returncode, complained) == (0, b"")
-    lines = said.decode().splitlines()
-    for service in ("gateway", "worker", "store"):
-        assert any(line.split()[:2] == [service, "up"] for line in lines)
-    assert any(line.split()[:2] == ["tiny", "loaded"] for line in lines)
-    assert "\x1b" not in said.decode()
-
-
 @contextmanager
 def terminal(columns: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Both ends of one: ours, and the one that programs have."""
     ours, theirs = os.openpty()
     try:
         termios.tcsetwinsize(theirs, (rows, columns))
@@ -155,15 +132,12 @@ def terminal(columns: int, rows: int) -> Iterator[tuple[int, int]]:
 
 
 class Shown:
-    """What a terminal was told, without colours."""
-
     def __init__(self, end: int) -> None:
         self._end = end
         self._bytes = b""
         self.text = ""
 
     async def until(self, *wanted: str) -> str:
-        """Wait until all of these have come, and take everything up to now."""
         deadline = time.monotonic() + 60
         while not all(part in self.text for part in wanted):
             assert time.monotonic() < deadline, f"{wanted} did not come: {self.text[-3000:]!r}"

@@ -29,7 +29,6 @@ async def stack(tiny: Any) -> AsyncIterator[Stack]:
 
 
 def lines(stack: Stack, service: str, request_id: str) -> list[str]:
-    """The lines of a service's log that a request wrote."""
     named = re.compile(rf'(request_id=|"request_id": ){re.escape(json.dumps(request_id))}')
     return [line for line in stack.logs(service).splitlines() if named.search(line)]
 
@@ -66,43 +65,3 @@ async def test_a_request_is_followed_from_door_to_store_and_back(stack: Stack) -
             assert sum("Generate" in line or "chat/completions" in line for line in found) == (service != "store")
         stored = "".join(lines(stack, "store", request_id))
         assert all(rpc in stored for rpc in ("OpenCache", "CommitTurn", "StageBlocks", "PublishBlocks"))
-
-
-async def test_hostile_ids_break_neither_logs_nor_calls(stack: Stack) -> None:
-    client = await stack.client("gateway")
-    given = [b"a b", b'"; x="', b"r" * 5_000, "é".encode(), b"\x80\xff", b""]
-    answers = []
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        for request_id in given:
-            headers = [(b"X-Request-ID", request_id), (b"traceparent", b"00-junk"), (b"baggage", b"k=" + b"v" * 9000)]
-            answers.append(await http.post("/v1/chat/completions", json=BODY, headers=headers))
-    for answer in answers:
-        assert answer.status_code == 200
-        assert answer.headers["x-request-id"].startswith("req-")
-        assert "traceparent" not in answer.headers
-        for service in SERVICES:
-            assert lines(stack, service, answer.headers["x-request-id"])
-    for request_id in ("a b", "r" * 10_000):
-        metadata = (("x-request-id", request_id), ("traceparent", "junk"))
-        turn = client.inference.Generate(
-            inference_pb2.GenerateRequest(key=client.key(""), prompt="x", max_tokens=1), metadata=metadata
-        )
-        assert [event async for event in turn][-1].HasField("finished")
-    for service in ("worker", "store"):
-        for line in stack.logs(service).splitlines():
-            assert len(json.loads(line).get("request_id", "")) <= 128
-    injected = await raw(stack, b"X-Request-ID: evil\r\n folded\r\nX-Request-ID: a\nrequest_id: b\r\n")
-    assert b"evil" not in injected
-    assert injected.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400"))
-    assert "evil" not in stack.logs("gateway")
-
-
-async def raw(stack: Stack, header_lines: bytes) -> bytes:
-    """The answer to a request that no client library would send."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", stack.ports["http"])
-    try:
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + header_lines + b"Connection: close\r\n\r\n")
-        return await reader.read()
-    finally:
-        writer.close()
-        await writer.wait_closed()

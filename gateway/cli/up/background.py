@@ -1,6 +1,5 @@
-"""`agentmem up` as a child of another command, which it notices the end of by a pipe (`agentmem.process.parent`).
-
-It has a process group of its own, because a terminal's Ctrl-C is for the command.
+"""`agentmem up` as a child of another command, which it notices the end of by a pipe (`agentmem.process.parent`); in a
+process group of its own, because a terminal's Ctrl-C is for the command.
 """
 
 import asyncio
@@ -15,19 +14,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
+import psutil
 from rich.text import Text
 
 from agentmem import layout
 from agentmem.console import Mistake, console
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
-from agentmem.process.sockets import listens
 from agentmem.words import printable
-from gateway.cli.up.lock import LOCK_FILE, has_been_taken, may_hold
+from gateway.cli.up.lock import LOCK_FILE
 from gateway.cli.up.log_file import prepared
-from gateway.cli.up.preflight import check, check_ports
+from gateway.cli.up.preflight import check
 from gateway.cli.up.readiness import unready
-from gateway.cli.up.settings import UpSettings, gateway_settings, up_settings
+from gateway.cli.up.settings import UpSettings, flags, gateway_settings, up_settings
 
 _COMMAND: Final = "gateway.cli.main"
 _TAIL_LINES: Final = 5
@@ -35,11 +34,11 @@ _INTERRUPTED: Final = 130
 _INTERVAL: Final = 0.1
 _PROBE_SECONDS: Final = 2.0
 _PULL_SECONDS: Final = 5.0
-"""Limit for a download's end; what it has fetched is on disk."""
+"""For a download's end; what it has fetched is on disk."""
 
 
 class Stack(NamedTuple):
-    """A stack's gRPC address; `pid` is its `agentmem up`, and `ours` whether this command started it."""
+    """`pid` is its `agentmem up`, and `ours` whether this command started it."""
 
     address: str
     pid: int
@@ -48,11 +47,10 @@ class Stack(NamedTuple):
 
 @contextmanager
 def stack(model: str, *, keep: bool) -> Iterator[Stack]:
-    """Yield the stack that runs on the data directory, or a new one with `model` registered, which is fetched first.
-
-    A new stack has the settings of `agentmem up`, and is stopped unless `keep`. Raises ClickException.
+    """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
+    Raises ClickException.
     """
-    settings = up_settings(UpSettings, _arguments(model))
+    settings = up_settings(given := _given(model))
     if (running := _running(settings)) is not None:
         yield running
         return
@@ -62,12 +60,10 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
             "tls_cert of the gateway is set, and what a chat starts is asked without TLS; start it with `agentmem up`, "
             f"and then talk: agentmem chat --model {model} --gateway HOST:PORT --ca FILE"
         )
-    if not has_been_taken(settings.data_directory):
-        check_ports(settings)
     patience = 3 * (settings.grace + layout.END_SECONDS)
     if model not in _registered():
         fetch(parse(model)[1], settings)
-    log, words = prepared(settings.data_directory), (_COMMAND, "up", *_arguments(model))
+    log, words = prepared(settings.data_directory), (_COMMAND, "up", *flags(given))
     start = log.stat().st_size
     with nullcontext(_detached(words, log)) if keep else _bound(words, patience, log) as up:
         try:
@@ -84,28 +80,25 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
 
 
 def registered_name(model: str) -> str:
-    """Return the name that requests give a value of `--model`."""
     known = _registered()
     return model if model in known else parse(model)[0]
 
 
 def _registered() -> list[str]:
-    settings = up_settings(UpSettings, ())
+    settings = up_settings({})
     try:
         return list(register(settings.model, settings.adapter, settings.models))
     except ValueError as error:
         raise Mistake(str(error)) from error
 
 
-def _arguments(model: str) -> list[str]:
-    """Return the arguments that add the model to the settings'."""
-    if model in _registered():
-        return []
-    return [f"--model={each}" for each in (model, *up_settings(UpSettings, ()).model)]
+def _given(model: str) -> dict[str, Any]:
+    """Return the option that adds the model to the settings'."""
+    return {} if model in _registered() else {"model": [model, *up_settings({}).model]}
 
 
 def fetch(source: str, settings: UpSettings) -> None:
-    """Fetch a model with a line on size and fit; silent if it is here. Raises Exit after a reported failure."""
+    """Fetch a model, unless it is here. Raises Exit after a reported failure."""
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
         return
     with _bound(("inference_service.hub", "fetch", source), _PULL_SECONDS, None) as fetching:
@@ -123,7 +116,7 @@ def fetch(source: str, settings: UpSettings) -> None:
 def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module as a child that ends with this process or the block, at the latest after `patience` seconds.
 
-    It writes to the file `log`; without one to standard error, and gets the terminal's Ctrl-C, too.
+    It writes to `log`, or to standard error, and gets the terminal's Ctrl-C, too.
     """
     lifeline, ours = os.pipe()
     try:
@@ -151,7 +144,6 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
 
 
 def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Run a module in a session of its own, which outlives this process."""
     with open(log, "ab") as out:
         return subprocess.Popen(
             (sys.executable, "-m", *words),
@@ -170,7 +162,7 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
             return found
         said = told()
         holder = _holder(settings).get("pid", up.pid)
-        if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
+        if ended and (holder == up.pid or not psutil.pid_exists(holder)):
             raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
         time.sleep(_INTERVAL)
 
@@ -179,9 +171,7 @@ def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
     """Return the data directory's stack if it is ready; `ours` is our own process."""
     holder = _holder(settings)
     address, pid = holder.get("grpc", ""), holder.get("pid", 0)
-    if not address or not listens(address):
-        return None
-    if asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
+    if not address or asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
         return None
     return Stack(address, pid, pid == ours)
 
@@ -194,7 +184,7 @@ def _holder(settings: UpSettings) -> dict[str, Any]:
 
 
 def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
-    """Return a function that shows the log's last line from `start` on, and returns its last lines."""
+    """Return a function that shows the log's last line, and returns its last lines."""
 
     def tail() -> str:
         with log.open("rb") as file:

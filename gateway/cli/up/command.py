@@ -1,11 +1,10 @@
-"""`agentmem up`."""
-
 import asyncio
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import click
 
@@ -15,15 +14,15 @@ from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager
+from agentmem.process.settings import HELP_WIDTH, options
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
-from gateway.cli.up.lock import UpLock, has_been_taken
+from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import gateway_addresses, unready
 from gateway.cli.up.settings import (
-    SettingsCommand,
     UpSettings,
     gateway_settings,
     service_arguments,
@@ -36,29 +35,22 @@ _LOADING = "loading the model"
 _PROBE_TIMEOUT = 2.0
 
 
-@click.command(
-    cls=SettingsCommand,
-    settings=UpSettings,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def up(arguments: tuple[str, ...]) -> None:
+@click.command(params=[*options(UpSettings)], context_settings={"max_content_width": HELP_WIDTH})
+def up(**given: Any) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.
 
-    At a terminal the default model is fetched first if needed, after a line with its size and whether it fits.
-    A model that is too large is refused; if the hub does not answer, the worker tries again.
+    Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
+    names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,
+    AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
 
-    Exit status 2: a mistake, before anything was started; 1: a service cannot be kept running.
+    At a terminal the default model is fetched first; if the hub does not answer, the worker tries again. Exit status 2:
+    a mistake, before anything was started; 1: a service cannot be kept running.
     """
-    settings = up_settings(UpSettings, arguments)
+    settings = up_settings(given)
     logs.configure("up", settings.log_level, settings.log_format)
     check(settings)
-    # An earlier up may have the ports, and the lock's message says so.
-    if not has_been_taken(settings.data_directory):
-        check_ports(settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
-        check_ports(settings)
+        check_ports(settings)  # after the lock, whose message says that an earlier up may have them
         if sys.stdout.isatty():  # without a terminal the worker fetches it, and the others serve
             first = next(iter(register(settings.model, settings.adapter, settings.models).values()))
             fetch(first.source, settings)
@@ -99,7 +91,6 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
 
 
 def services(settings: UpSettings) -> list[Service]:
-    """Return the services, each after those that it needs."""
     arguments, run, blas = service_arguments(settings), settings.run_directory, preload_here()
     if blas.message:
         say(f"{blas.message}: {blas.advice}" if blas.advice else blas.message)
@@ -115,7 +106,6 @@ def services(settings: UpSettings) -> list[Service]:
 
 
 def about_models(settings: UpSettings) -> Iterator[str]:
-    """Yield a line on the models that requests may name, and on the demo model's limits."""
     registered = register(settings.model, settings.adapter, settings.models)
     first, *others = registered.values()
     if first.source != DEMO:

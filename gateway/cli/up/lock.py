@@ -1,4 +1,4 @@
-"""One `agentmem up` per data directory, by a lock on `<data>/up.lock`, which names its holder."""
+"""One `agentmem up` per data directory, by a lock on `<data>/up.lock`."""
 
 import fcntl
 import json
@@ -14,28 +14,13 @@ from agentmem.console import Mistake
 
 LOCK_FILE = "up.lock"
 _INTERVAL = 0.1
-_CLOCKS_DIFFER = 2.0
-"""Seconds; ages of processes are known by ticks since boot."""
-
-
-def has_been_taken(directory: Path) -> bool:
-    """Return whether the directory ever had an `agentmem up`. Writes nothing."""
-    return os.path.exists(directory / LOCK_FILE)  # False if the directory cannot be searched
-
-
-def may_hold(directory: Path, pid: int) -> bool:
-    """Return whether a process may have written the lock, rather than got the same number later."""
-    try:
-        return psutil.Process(pid).create_time() <= (directory / LOCK_FILE).stat().st_mtime + _CLOCKS_DIFFER
-    except (psutil.NoSuchProcess, FileNotFoundError):
-        return False
 
 
 class UpLock:
     """The lock, held until this process and all children with `fileno` are gone.
 
-    Services of a killed predecessor hold it while they write their last blocks, and are waited for, for `patience`
-    seconds. Raises Mistake.
+    Services of a killed predecessor hold it while they write their last blocks: they get `patience` seconds. Raises
+    Mistake.
     """
 
     def __init__(self, directory: Path, patience: float, report: Callable[[str], None]) -> None:
@@ -59,7 +44,7 @@ class UpLock:
         return self._file.fileno()
 
     def write(self, **addresses: str) -> None:
-        """Name the holder and its addresses, for the message of the next `agentmem up`."""
+        """Name the holder and its addresses."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(json.dumps({"pid": os.getpid(), **addresses}))
@@ -76,7 +61,7 @@ class UpLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = self._holder()
-                if may_hold(self._directory, holder.get("pid", os.getpid())) or time.monotonic() > deadline:
+                if psutil.pid_exists(holder.get("pid", os.getpid())) or time.monotonic() > deadline:
                     raise Mistake(self._taken(holder)) from None
             except OSError as error:
                 raise Mistake(f"--data {self._directory} cannot be locked: {error.strerror}") from error

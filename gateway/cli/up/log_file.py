@@ -1,6 +1,4 @@
-"""The log of a stack in the background, and the one before it. Only `agentmem up` writes it, from pipes, so that
-rotation loses no line.
-"""
+"""The log of a stack in the background, which only `agentmem up` writes, so that rotation loses no line."""
 
 import asyncio
 import os
@@ -38,7 +36,7 @@ async def keep_short(data: Path) -> None:
 
 
 def shorten(path: Path, most: int) -> None:
-    """Begin a new log if this one is longer than `most` bytes; other files stay."""
+    """Begin a new log if this one is ours and longer than `most` bytes."""
     with suppress(OSError):  # the disk may be full: keep the old one
         log = path.stat()
         ours = [each for each in (1, 2) if os.path.samestat(os.fstat(each), log)]

@@ -1,8 +1,7 @@
 """OpenBLAS for the worker, by preloading.
 
 On Linux without a GPU MLX calls libblas.so.3, by default the reference BLAS: 7 GFLOP/s on two cores, where OpenBLAS
-reaches 222. OpenBLAS's threads spin for 2^26 cycles after a product, which takes 70 % of a short turn; here they spin
-for 2^16, 25 µs.
+reaches 222. Its threads spin for 2^26 cycles after a product, 70 % of a short turn; here for 2^16, 25 µs.
 """
 
 import ctypes.util
@@ -17,25 +16,22 @@ from typing import NamedTuple
 _DEBIAN = "*/openblas-pthread/libopenblas.so.0"
 _INSTALL = "apt-get install libopenblas0-pthread"
 _PROBE = "import ctypes; print(ctypes.CDLL(None).openblas_get_parallel())"
-"""Prints whether OpenBLAS computes on one core (0) or several; fails without OpenBLAS."""
+"""0: OpenBLAS computes on one core; fails without OpenBLAS."""
 
 TIMEOUT, _TIMEOUT_CYCLES = "OPENBLAS_THREAD_TIMEOUT", "16"
-"""The binary logarithm of the cycles that a thread spins before it sleeps."""
+"""The binary logarithm of the cycles that a thread spins."""
 
 _PROBE_SECONDS = 30.0
 _SLOWER = "the worker is several times as fast with it"
 
 
 class Preload(NamedTuple):
-    """Variables of the worker, a line for the user, and advice; may be empty."""
-
     environment: dict[str, str]
     message: str
     advice: str = ""
 
 
 def preload_here() -> Preload:
-    """Return what to preload on this machine; nothing if it has a GPU."""
     names = [str(found.name).lower().replace("_", "-") for found in metadata.distributions()]
     if sys.platform != "linux" or any(name.startswith("mlx-cuda") for name in names):
         return Preload({}, "")
@@ -44,7 +40,7 @@ def preload_here() -> Preload:
 
 
 def preload(library: str | None, before: str) -> Preload:
-    """Preload an OpenBLAS on Linux; LD_PRELOAD has `before` already."""
+    """LD_PRELOAD has `before` already."""
     if "openblas" in before and (found := cores(before)) is not None:
         return _loaded({}, before, found)
     if library is None:

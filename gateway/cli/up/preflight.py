@@ -1,4 +1,4 @@
-"""Checks of `agentmem up` before it starts anything, so that mistakes are reported at once."""
+"""Checks of `agentmem up` before it starts anything."""
 
 import errno
 import socket
@@ -41,9 +41,8 @@ def check_ports(settings: UpSettings) -> None:
 
 
 def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
-    """Yield each address of the services with its flag, and why it cannot be bound, or "".
-
-    Raises Mistake for ports that are wanted twice.
+    """Yield each address of the services with its flag, and why it cannot be bound, or "". Raises Mistake for equal
+    ports.
     """
     taken: dict[Address, str] = {}
     for flag, address in _wanted(settings):

@@ -1,5 +1,3 @@
-"""Which services of a run directory are ready, asked live."""
-
 import asyncio
 import json
 from pathlib import Path

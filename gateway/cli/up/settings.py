@@ -1,11 +1,7 @@
-"""Settings of `agentmem up`, and the arguments of services that follow."""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-import click
-from click.shell_completion import CompletionItem
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -14,37 +10,13 @@ from agentmem.console import Mistake
 from agentmem.kv.bits import KVBitsText
 from agentmem.kv.object_location import LocationText
 from agentmem.process.models import ModelSettings
-from agentmem.process.settings import SettingsError, load
+from agentmem.process.settings import SettingsError, load, loaded
 from agentmem.process.sockets import OptionalLoopbackAddress, parse_address
 from gateway.settings import GatewaySettings, ListenSettings
 
-_Settings = TypeVar("_Settings", bound="UpSettings")
-
-
-class SettingsCommand(click.Command):
-    """A command whose options are read by its class of settings."""
-
-    def __init__(self, *, settings: Any, **given: Any) -> None:
-        super().__init__(**given)
-        self._settings = settings
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return flags with this beginning."""
-        found = super().shell_complete(ctx, incomplete)
-        for name, field in self._settings.model_fields.items():
-            words = name.replace("_", "-")
-            flags = (f"--{words}", f"--no-{words}") if field.annotation is bool else (f"--{words}",)
-            found += [CompletionItem(flag, help=field.description) for flag in flags if flag.startswith(incomplete)]
-        return found
-
 
 class UpSettings(ModelSettings, ListenSettings):
-    """Starts store, worker and gateway, and keeps them running until Ctrl-C.
-
-    Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
-    names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,
-    AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
-    """
+    """Starts store, worker and gateway, and keeps them running until Ctrl-C."""
 
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_UP_", cli_prog_name="agentmem up")
     toml_table: ClassVar[str] = "up"
@@ -100,7 +72,6 @@ class UpSettings(ModelSettings, ListenSettings):
 
     @property
     def run_directory(self) -> Path:
-        """The directory of the sockets, absolute."""
         return layout.run_directory(self.data, self.run_dir)
 
 
@@ -109,12 +80,12 @@ def gateway_settings(settings: UpSettings) -> GatewaySettings:
     return load(GatewaySettings, service_arguments(settings).gateway)
 
 
-def up_settings(kind: type[_Settings], arguments: Sequence[str]) -> _Settings:
-    """Return settings from arguments, environment and TOML file. Raises Mistake."""
-    if any(map(shows_password, arguments)):
+def up_settings(given: Mapping[str, Any]) -> UpSettings:
+    """Return settings from options, environment and TOML file. Raises Mistake."""
+    if shows_password(given.get("cluster") or ""):
         raise Mistake("--cluster: a password on a command line is seen by all users; set AGENTMEM_UP_CLUSTER instead")
     try:
-        return load(kind, arguments)
+        return loaded(UpSettings, given)
     except SettingsError as error:
         raise Mistake(str(error)) from error
 
@@ -125,9 +96,8 @@ class ServiceArguments(NamedTuple):
     gateway: list[str]
 
 
-def shows_password(argument: str) -> bool:
+def shows_password(url: str) -> bool:
     """Return whether an argument has a PostgreSQL password."""
-    url = argument.removeprefix("--cluster=")
     if not url.startswith(("postgresql://", "postgres://")):
         return False
     authority, _, query = url.partition("://")[2].partition("?")
@@ -155,21 +125,21 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
     node = given("node", "advertise", "cluster_tls") if settings.node else {}
     ledger = {**given("remote", "cluster_survives"), **node}
     return ServiceArguments(
-        store=_flags({**data, **ledger, **common(layout.STORE_METRICS)}),
-        worker=_flags({**data, **models, **common(layout.WORKER_METRICS)}),
-        gateway=_flags(
+        store=flags({**data, **ledger, **common(layout.STORE_METRICS)}),
+        worker=flags({**data, **models, **common(layout.WORKER_METRICS)}),
+        gateway=flags(
             {**servers, "no_ui": not settings.ui, **node, "node_listen": settings.node_listen or None, **common(0)}
         ),
     )
 
 
-def _flags(values: Mapping[str, Any]) -> list[str]:
+def flags(values: Mapping[str, Any]) -> list[str]:
     """Return a flag for each value or item, in one word, since values may begin with a dash."""
-    flags: list[str] = []
+    found: list[str] = []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"
         if value is True:
-            flags.append(flag)
+            found.append(flag)
         elif value is not None and value is not False:
-            flags += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
-    return flags
+            found += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+    return found

@@ -2,7 +2,7 @@
 
 A status of FINAL_STATUSES ends all, unless that service was ready before and its settings are right. Children have
 process groups of their own, so that only this process gets a terminal's Ctrl-C, and notice its end by a pipe
-(agentmem.process.parent), even after SIGKILL.
+(agentmem.process.parent).
 """
 
 import asyncio
@@ -29,17 +29,13 @@ PROBE_INTERVAL = 0.1
 TAIL_LINES = 5
 _FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
 _CAUSE_SECONDS = 1.0
-"""Time for an earlier service to fail, which says why a later one did."""
+"""Time for an earlier service to fail, whose failure says more."""
 _CHUNK = 65536
 
 
 @dataclass(frozen=True)
 class Service:
-    """A module that runs as a process.
-
-    `ready` is polled until True after each start. `environment` is added to ours. `starting` says what it does until
-    then.
-    """
+    """`ready` is polled until True after each start; until then `starting` says what it does."""
 
     name: str
     module: str
@@ -50,20 +46,17 @@ class Service:
 
 
 class ServiceFailed(Exception):
-    """A service cannot work: its status says so, or it died repeatedly and was never ready. The message has its last
-    lines.
-    """
+    """Its status says so, or it died repeatedly and was never ready. The message has its last lines."""
 
 
 def restart_delay(deaths: int) -> float:
-    """Return the seconds to wait after deaths in a row: 0.2, doubling up to 10."""
     return min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(deaths - 1, 16))
 
 
 class Supervisor:
     """Runs `services`. Call `run` once, on one event loop. `report` takes a line, and does not raise.
 
-    `grace` is the seconds between SIGTERM and SIGKILL. Descriptors `held` stay open in the children.
+    `grace`: seconds between SIGTERM and SIGKILL. Descriptors `held` stay open in the children.
     """
 
     def __init__(
@@ -74,9 +67,8 @@ class Supervisor:
         self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
 
     async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
-        """Start all, call `started` when all are ready, and keep them until `stopping` is set or one fails.
-
-        Reports follow their order. Raises ServiceFailed, after stopping all.
+        """Start all, call `started` when all are ready, and keep them until `stopping` is set or one fails. Raises
+        ServiceFailed, after stopping all.
         """
         keeping: list[asyncio.Task[None]] = []
         before = ""
@@ -114,8 +106,6 @@ async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping:
 
 @dataclass
 class _Kept:
-    """One service, which `keep` runs until `stop`."""
-
     service: Service
     lifeline: int
     grace: float
@@ -144,7 +134,7 @@ class _Kept:
             outcome = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             said = f"{self.service.name} ended with {outcome}"
             self._log("service ended", process.pid, logging.WARNING, outcome=outcome)
-            # It could serve a moment ago, so that a single model or request must not end the other services.
+            # It could serve a moment ago: a single model or request must not end the other services.
             final = status in FINAL_STATUSES and not (was_ready and status == CANNOT_SERVE)
             if final or (not ever_ready and deaths >= MAX_EARLY_DEATHS):
                 again = "" if final else f", the {deaths}th time, and was never ready"
@@ -156,7 +146,6 @@ class _Kept:
             await asyncio.sleep(delay)
 
     async def stop(self, keeping: "asyncio.Task[None]") -> None:
-        """End `keep`; send SIGTERM, and SIGKILL to the group after the grace."""
         keeping.cancel()
         await asyncio.wait({keeping})
         if not keeping.cancelled():
@@ -203,7 +192,6 @@ class _Kept:
         self.ready.set()
 
     async def _copy_output(self, written: asyncio.StreamReader) -> None:
-        """Copy the child's lines to standard error, and keep the last ones."""
         rest = b""
         while chunk := await written.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")

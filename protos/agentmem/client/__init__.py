@@ -1,12 +1,11 @@
 """The client of a gateway: `from agentmem import Client, AsyncClient`.
 
-aio.py, agent.py, models.py, workflows.py   the client: coroutines over grpc.aio
-sync.py, blocking.py                        the same methods, run on one event loop on a thread
+aio.py, agent.py, models.py, workflows.py   coroutines over grpc.aio
+sync.py, blocking.py                        the same, run by one event loop on a thread
 inputs.py                                   arguments as requests
 answers.py, records.py                      results as frozen values
-stream.py, replay.py                        an answer as it comes, through outages
+stream.py, replay.py                        an answer as it comes
 connection.py                               address, credentials, deadlines, retries, errors
-transfers.py                                an agent as a file
 """
 
 from agentmem.channels import ClientTls

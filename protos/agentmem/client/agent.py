@@ -1,5 +1,3 @@
-"""An agent as an object: turns, memory, branches, and KV."""
-
 from __future__ import annotations
 
 import asyncio
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 class AsyncAgent:
     """An agent, by its name, on a model. Making it sends no request; its first turn creates the memory.
 
-    The server runs the turns of one agent one after the other. All methods raise AgentmemError.
+    All methods raise AgentmemError.
     """
 
     def __init__(self, client: AsyncClient, name: str, model: str, beginning: Beginning) -> None:
@@ -56,7 +54,7 @@ class AsyncAgent:
         return agent_pb2_grpc.AgentServiceStub(self._connection.channel)
 
     async def model(self, *, timeout: Timeout = UNSET) -> str:
-        """Return its model's name; the gateway's default if none was given."""
+        """Return its model's name, or the gateway's default."""
         return (await self._key(timeout)).model_id
 
     async def _key(self, timeout: Within) -> types_pb2.AgentKey:
@@ -80,9 +78,8 @@ class AsyncAgent:
     async def ask(self, said: Said, **options: Unpack[AskOptions]) -> Answer:
         """Run a turn, and return the whole answer.
 
-        A text is a message of the user. After an outage the turn is sent again under the same request_id, which never
-        commits it twice. After DeadlineExceeded or Unavailable it may have been committed: a retry under the same
-        request_id finds out.
+        A text is the user's. After an outage the turn is sent again under the same request_id, which never commits it
+        twice. After DeadlineExceeded or Unavailable a retry under that request_id finds out whether it was committed.
         """
         return await self.stream(said, **options).finish()
 
@@ -95,7 +92,7 @@ class AsyncAgent:
         return AsyncStream(self._connection, prepare, options.get("timeout", UNSET))
 
     async def tell(self, said: Said, **options: Unpack[TellOptions]) -> Answer:
-        """Add to the memory without an answer; the result has no text. Retries are as in `ask`."""
+        """Add to the memory without an answer; the result has no text."""
         deadline = self._connection.deadline(options.get("timeout", UNSET))
         request = inputs.prefill(await self._key(deadline), self._beginning, said, options)
         call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Prefill
@@ -103,7 +100,7 @@ class AsyncAgent:
         return Growing().ended(response.started, response.finished, request.request_id)
 
     async def probe(self, said: Said, *, timeout: Timeout = UNSET) -> Probe:
-        """Return what a turn with this input would reuse, and why not more, without any change."""
+        """Return what a turn with this input would reuse, and why not more."""
         append = types_pb2.Append(messages=inputs.chat_of(said))
         return Probe.of(await self._asked("ProbeAgent", timeout, append=append))
 
@@ -133,14 +130,14 @@ class AsyncAgent:
         return True
 
     async def turns(self, *, text: bool = False, timeout: Timeout = UNSET) -> AsyncIterator[Turn]:
-        """Yield the memory's turns, oldest first; with `text` also messages and text."""
+        """Yield the turns, oldest first; with `text` also messages and text."""
         request = agent_pb2.ListTurnsRequest(key=await self._key(timeout), include_text=text)
         async with aclosing(pages(self._connection, self._agents.ListTurns, request, "turns", timeout)) as found:
             async for turn in found:
                 yield Turn.of(turn)
 
     async def messages(self, *, timeout: Timeout = UNSET) -> list[Message]:
-        """Return all messages, oldest first. One without a role was not sent as a message."""
+        """Return all messages, oldest first. Text that was not sent as a message has no role."""
         return [message async for turn in self.turns(text=True, timeout=timeout) for message in turn.messages]
 
     # Branches
@@ -155,7 +152,7 @@ class AsyncAgent:
         delete_after: Seconds | None = None,
         timeout: Timeout = UNSET,
     ) -> AsyncAgent:
-        """Make a second agent with this memory. Later turns of one do not change the other.
+        """Make a second agent with this memory.
 
         `at` is a version that is still kept; `keep_tokens` limits the fork to the first tokens. Raises AlreadyExists,
         also if the answer to this call was lost.
@@ -186,13 +183,13 @@ class AsyncAgent:
         return await self._changed("RestoreSnapshot", timeout, name=name)
 
     async def delete_snapshot(self, name: str, *, timeout: Timeout = UNSET) -> None:
-        """Delete a snapshot, and what no other state needs."""
+        """Delete a snapshot, and what only it needs."""
         deadline = self._connection.deadline(timeout)
         request = agent_pb2.DeleteSnapshotRequest(key=await self._key(deadline), name=name)
         await self._connection.erase(self._agents.DeleteSnapshot, request, deadline)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
-        """Keep the memory's first tokens. The previous state stays as an automatic snapshot."""
+        """Keep the first tokens. The previous state stays as an automatic snapshot."""
         deadline = self._connection.deadline(timeout)
         state = only_if or (await self._changed("GetAgent", deadline)).version
         fields = {"if_version": state.version, "if_revision": state.revision}
@@ -205,8 +202,6 @@ class AsyncAgent:
         request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
         gone = await self._connection.erase(self._agents.DeleteAgent, request, deadline)
         return Erased(gone.deleted, gone.freed_bytes) if gone is not None else Erased(0, 0)
-
-    # Where its KV is, and for how long
 
     async def pin(self, pinned: bool = True, *, timeout: Timeout = UNSET) -> AgentInfo:
         """Protect its KV on disk from eviction; with False end that."""
@@ -221,7 +216,7 @@ class AsyncAgent:
         return await self._changed("SetAgentTtl", timeout, **fields)
 
     async def set_context_policy(self, policy: Policy, *, timeout: Timeout = UNSET) -> AgentInfo:
-        """Set what it does when its memory outgrows the model's context."""
+        """Set what it does when its memory outgrows the context."""
         value = inputs.enum_value("policy", types_pb2.ContextPolicy, "CONTEXT_POLICY", policy)
         return await self._changed("SetContextPolicy", timeout, context_policy=value)
 
@@ -231,16 +226,15 @@ class AsyncAgent:
         return Prefetched(moved.tokens, moved.bytes)
 
     async def evict(self, tier: Tier = "hot", *, timeout: Timeout = UNSET) -> int:
-        """Drop its KV, which can be computed again, from a tier and all faster ones. Return the bytes freed."""
+        """Drop its KV from a tier and all faster ones. Return the bytes freed."""
         value = inputs.enum_value("tier", types_pb2.Tier, "TIER", tier)
         freed: int = (await self._asked("EvictAgent", timeout, tier=value)).freed_bytes
         return freed
 
     async def export(self, to: Target, *, timeout: Timeout = UNSET) -> int:
-        """Write the agent's ledger and KV to a file. Return the number of bytes. Raises OSError.
+        """Write ledger and KV to a file. Return the number of bytes. Raises OSError.
 
-        A path gets the file, readable by its owner alone, when it is complete. An open file is written from its present
-        position.
+        A path gets the file when it is complete, for its owner alone. An open file is written from its position.
         """
         deadline = self._connection.deadline(timeout)
         request = agent_pb2.ExportAgentRequest(key=await self._key(deadline))

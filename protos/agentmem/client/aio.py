@@ -1,5 +1,3 @@
-"""The client for asyncio."""
-
 from __future__ import annotations
 
 import asyncio
@@ -66,9 +64,8 @@ class AsyncClient:
     ) -> AsyncAgent:
         """Return an agent on a `model`, or the gateway's default. With an empty name no turn is kept.
 
-        `system`, the idle times after which KV is dropped (`ttl`) and the agent deleted (`delete_after`), and
-        `context_policy` apply to the agent's first turn. A turn raises FailedPrecondition if the memory begins with
-        another system message.
+        The other arguments apply to its first turn: `system` message, idle times until its KV is dropped (`ttl`) and it
+        is deleted, context policy. A turn raises FailedPrecondition if the memory has another system message.
         """
         return AsyncAgent(self, name, model, Beginning(system, ttl, delete_after, context_policy))
 
@@ -83,10 +80,10 @@ class AsyncClient:
     async def import_agent(
         self, file: Target, *, name: str = "", model: str = "", timeout: Timeout = UNSET
     ) -> Imported:
-        """Make an agent from a file that `AsyncAgent.export` wrote; name and model default to the file's.
+        """Make an agent from an exported file; name and model default to the file's.
 
         Raises AlreadyExists, also if the answer to this call was lost; DataLoss for a damaged file; FailedPrecondition
-        for another model's file; OSError; Unavailable after an outage if the file cannot be read again.
+        for another model's; OSError; Unavailable after an outage if the file cannot be read again.
         """
         key = types_pb2.AgentKey(agent_id=name, model_id=model)
         call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ImportAgent
@@ -140,7 +137,7 @@ class AsyncClient:
     async def hint(self, steps: Mapping[str, int | None], *, model: str = "", timeout: Timeout = UNSET) -> None:
         """Say in how many steps agents speak next, None for not again, to guide eviction.
 
-        Steps do not count down: send all agents' hints after each turn.
+        Steps do not count down: send all hints after each turn.
         """
         deadline = self.connection.deadline(timeout)
         model_id = model or await self.default_model(deadline)

@@ -1,5 +1,3 @@
-"""Answers of turns, as frozen values; `raw` has their protobuf messages."""
-
 from __future__ import annotations
 
 import json
@@ -18,11 +16,12 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FinishReason: TypeAlias = Literal["stop", "stop_string", "length", "context", "prefilled", "tool_calls", ""]
-"""Why the answer ended; "" for a reason that this client does not know."""
+"""Why the answer ended; "" for an unknown reason."""
 
 Match: TypeAlias = Literal["new", "exact", "extend", "partial", "diverge", ""]
-"""How the input relates to the memory: there was none; it is the same, continues it, shares a beginning, or shares too
-little; "" if this client does not know it."""
+"""The input and the memory: there was none; the same, continued, a shared beginning, too little shared; "" for
+unknown.
+"""
 
 
 _T = TypeVar("_T", bound="DataclassInstance")
@@ -55,7 +54,7 @@ def _field_of(raw: Any, field: FieldDescriptor) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model made; `arguments_json` is a JSON object."""
+    """A call that the model made."""
 
     id: str
     name: str
@@ -68,7 +67,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A state of an agent; two are the same only if all three are equal."""
+    """A state of an agent; the same only if all three are equal."""
 
     uid: str
     version: int
@@ -91,7 +90,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds of one turn on the worker; `first_token` counts from arrival, 0: there is none."""
+    """Seconds of one turn on the worker; `first_token` counts from arrival; 0: there is none."""
 
     queue: float
     load: float
@@ -102,7 +101,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class ContextTrim:
-    """Memory that was dropped to fit the context. `snapshot` keeps it; `summary` replaces it."""
+    """Memory dropped to fit the context. `snapshot` keeps it; `summary` replaces it."""
 
     policy: str
     dropped_tokens: int
@@ -118,10 +117,10 @@ class ContextTrim:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory that a turn reused: `reused` of `prompt_tokens`, by tier in `tiers`, and why not more.
+    """Memory that a turn reused: `reused` of `prompt_tokens`, by tier, and why not more ("": all).
 
-    `miss_reason` is "" if all was reused. `snapshot_version` is the snapshot that the prompt continues, None for the
-    present state. `dropped_tokens` were not continued by the input; `dropped_snapshot` keeps them.
+    `snapshot_version`: the snapshot that the prompt continues; None: the present state. `dropped_tokens` were not
+    continued; `dropped_snapshot` keeps them.
     """
 
     match: Match
@@ -162,7 +161,7 @@ def _reported(report: types_pb2.CacheReport) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A generated token and its natural log-probability; `top` are the likeliest, by bytes."""
+    """A generated token; `top` are the likeliest, by bytes."""
 
     token_id: int
     logprob: float
@@ -175,8 +174,8 @@ class TokenLogprob:
 class Answer:
     """The answer to a turn; `str()` is its text. `version` is the agent's new state, None if nothing is kept.
 
-    `durable`: the turn is on disk. `replayed`: it was committed earlier. `warning` names effects that may not be meant,
-    else "".
+    `durable`: the turn is on disk. `replayed`: it was committed earlier. `warning`: effects that may not be meant, or
+    "".
     """
 
     text: str
@@ -206,35 +205,29 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The turn began and reuses this."""
+    """The turn began."""
 
     memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More reasoning."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """More of the answer."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A complete call."""
-
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The stream broke, and the turn's new answer differs: discard all earlier events."""
+    """The turn's new answer differs: discard all earlier events."""
 
 
 Event: TypeAlias = Recalled | Reasoning | Text | Called | Restarted

@@ -1,4 +1,4 @@
-"""Blocking calls from coroutines: one event loop on a thread for each client, and wrappers that keep the types."""
+"""Blocking calls from coroutines: an event loop on a thread, and wrappers that keep the types."""
 
 from __future__ import annotations
 
@@ -21,44 +21,8 @@ _B = TypeVar("_B", bound="Blocking[Any]")
 
 
 class Closed(RuntimeError):
-    """The client was closed."""
-
     def __init__(self) -> None:
         super().__init__("the client is closed")
-
-
-class _Call(Generic[_T]):
-    """A coroutine for a loop, and its future for another thread, which Ctrl-C may interrupt while it hands this over.
-
-    Methods are for the loop's thread, after that.
-    """
-
-    def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
-        self.future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        self._coroutine = coroutine
-        self._task: asyncio.Task[_T] | None = None
-
-    def start(self) -> None:
-        try:
-            self._task = asyncio.get_running_loop().create_task(self._coroutine)
-        except BaseException as error:
-            self.future.set_exception(error)
-            raise
-        self._task.add_done_callback(self._ended)
-
-    def interrupt(self) -> None:
-        if self._task is None:
-            self._coroutine.close()
-        else:
-            self._task.cancel()
-
-    def _ended(self, task: asyncio.Task[_T]) -> None:
-        if task.cancelled():
-            self.future.cancel()
-        elif (error := task.exception()) is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(task.result())
 
 
 class LoopThread:
@@ -68,40 +32,34 @@ class LoopThread:
         self._closed = False
         self._lock = threading.RLock()
         """Held while a coroutine is handed over: it runs before `close` stops the loop, or not at all. Reentrant,
-        because the garbage collector may finish an iterator meanwhile."""
+        because the garbage collector may finish an iterator meanwhile.
+        """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agentmem-client", daemon=True)
         self._thread.start()
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return a coroutine's result. Whatever interrupts the caller, such as Ctrl-C, cancels it.
+        """Return a coroutine's result; Ctrl-C and the like cancel it.
 
         Raises Cancelled if `close` ends it; Closed after `close`; RuntimeError on the loop's own thread.
         """
         if self._is_here() and not self._closed:
             coroutine.close()
             raise RuntimeError("this blocks the client's own event loop")
-        call = _Call(coroutine)
+        future = self._begin(coroutine)
         try:
-            self._begin(call)
-            return call.future.result()
+            return future.result()
         except concurrent.futures.CancelledError:
             raise Cancelled(_CUT_OFF) from None
         except BaseException:
-            if not call.future.done():
-                with self._lock, suppress(RuntimeError):  # the loop may have ended
-                    self._loop.call_soon_threadsafe(call.interrupt)
+            future.cancel()  # and the coroutine
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a cleanup, without waiting for it on the loop's own thread, where the garbage collector may call this."""
+        """Run a cleanup; on the loop's own thread, where the garbage collector may call this, do not wait for it."""
         with suppress(Closed, Cancelled):
             if self._is_here():
-                self._begin(_Call(coroutine))
+                self._begin(coroutine)
             else:
                 self.run(coroutine)
 
@@ -116,12 +74,11 @@ class LoopThread:
     def _is_here(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def _begin(self, call: _Call[Any]) -> None:
+    def _begin(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         with self._lock:
             if not self._closed:
-                self._loop.call_soon_threadsafe(call.start)
-                return
-        call.interrupt()
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
         raise Closed
 
     def _run(self) -> None:
@@ -139,8 +96,6 @@ class LoopThread:
 
 
 class Blocking(Generic[_A]):
-    """An asynchronous object and its loop."""
-
     def __init__(self, wrapped: _A, loop: LoopThread) -> None:
         self._wrapped = wrapped
         self._loop = loop
@@ -150,8 +105,6 @@ class Blocking(Generic[_A]):
 
 
 def blocking(method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
-    """Make a blocking method of a coroutine method."""
-
     @wraps(method)
     def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self._loop.run(method(self._wrapped, *args, **kwargs))
@@ -160,8 +113,6 @@ def blocking(method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]]) -> 
 
 
 def iterating(method: Callable[Concatenate[_A, _P], AsyncIterator[_T]]) -> Callable[Concatenate[Any, _P], Iterator[_T]]:
-    """Make an iterating method of an asynchronous one."""
-
     @wraps(method)
     def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
         return _iterate(method(self._wrapped, *args, **kwargs), self._loop)
@@ -194,7 +145,8 @@ def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
             return None
 
     async def closing() -> None:
-        if running is not None and not running.done():  # cancelled, and has to end first
+        if running is not None and not running.done():
+            running.cancel()  # Ctrl-C may have come while it was handed over
             await asyncio.wait({running})
         if (close := getattr(items, "aclose", None)) is not None:
             await close()

@@ -1,5 +1,3 @@
-"""Calls to one gateway: address, credentials, deadlines, retries, errors."""
-
 from __future__ import annotations
 
 import asyncio
@@ -23,13 +21,12 @@ from agentmem.retries import Failure, Patience, retry_delay
 log = logging.getLogger("agentmem.client")
 
 PATIENCE: Final = 60.0
-"""Default for retries during an outage."""
 
 ADDRESS: Final = "AGENTMEM_ADDRESS"
 KEY: Final = "AGENTMEM_API_KEY"
 _TLS: Final = "AGENTMEM_TLS"
 _FILES: Final = {"ca": "AGENTMEM_CA", "cert": "AGENTMEM_CLIENT_CERT", "key": "AGENTMEM_CLIENT_KEY"}
-"""Environment variables for parameters that are not given."""
+"""Variables for parameters that are not given."""
 
 _LOST: Final = "the connection to the gateway was lost"
 
@@ -40,14 +37,14 @@ class Deadline(NamedTuple):
     """The time limit of a call, including outages and preparatory calls."""
 
     seconds: float | None
-    """As given; None: no limit."""
+    """None: no limit."""
     ends: float
     """By time.monotonic()."""
 
 
 Within: TypeAlias = Timeout | Deadline
 OnOutage = Callable[[str], None]
-"""Called with an outage's reason when its first wait begins. On the event loop."""
+"""Gets an outage's reason when its first wait begins. On the event loop."""
 
 
 class GatewayUnreachable(errors.Unavailable):
@@ -99,9 +96,9 @@ class Connection:
         self._channel: grpc.aio.Channel | None = None
         self.closed = False
         self.waits: set[asyncio.Event] = set()
-        """Waits of calls through outages, which `close` ends."""
+        """Calls that wait through outages, which `close` ends."""
         self.answered = False
-        """A gateway has answered, so a later failure to connect is an outage and not a wrong address."""
+        """A gateway has answered: a later failure to connect is an outage, not a wrong address."""
 
     @property
     def channel(self) -> grpc.aio.Channel:
@@ -128,7 +125,7 @@ class Connection:
         return Deadline(seconds, math.inf if seconds is None else time.monotonic() + seconds)
 
     async def call(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T:
-        """Return the response of an RPC. Raises AgentmemError."""
+        """Raises AgentmemError."""
         return await self.run(lambda seconds: method(request, timeout=seconds), timeout)
 
     async def erase(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T | None:
@@ -186,7 +183,6 @@ class Attempts:
         self._connection = connection
         self._deadline = connection.deadline(timeout)
         self._last: errors.AgentmemError | None = None
-        """The previous attempt's."""
         self._closed = False
         self._awake = asyncio.Event()
         patience = connection.patience
@@ -194,9 +190,7 @@ class Attempts:
         self.renew = self._patience.renew
 
     def begin(self) -> float | None:
-        """Return the seconds that the next attempt may take. Raises DeadlineExceeded; Cancelled after `close` of this
-        or the client.
-        """
+        """Return the seconds that the next attempt may take. Raises DeadlineExceeded; Cancelled after `close`."""
         if self._closed or (self._last is not None and self._connection.closed):
             raise self._ended() from self._last
         self._patience.begin()
@@ -215,9 +209,8 @@ class Attempts:
     async def stream(
         self, call: Callable[..., Any], request: Any, is_last: Callable[[Any], bool]
     ) -> AsyncGenerator[Any, None]:
-        """Yield the responses of a streaming RPC up to the last; None before another attempt. Raises as `delay`.
-
-        `request` may be changed between attempts.
+        """Yield the responses of a streaming RPC up to the last; None before another attempt, for which `request` may
+        be changed. Raises as `delay`.
         """
         ended = False
         while not ended:
@@ -272,7 +265,7 @@ class Attempts:
         return delay
 
     def _passes(self, failure: errors.AgentmemError) -> float | None:
-        """Return the seconds before a retry; None if the failure is permanent."""
+        """Return the seconds before a retry; None: permanent."""
         lost = isinstance(failure, GatewayUnreachable)
         if not isinstance(failure, errors.Unavailable) or (lost and not self._connection.answered):
             return None

@@ -1,4 +1,4 @@
-"""Callers' arguments as protobuf messages. Values of wrong types are protobuf's TypeError or ValueError."""
+"""Callers' arguments as messages. Values of wrong types are protobuf's TypeError or ValueError."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ Timeout: TypeAlias = float | Unset | None
 Seconds: TypeAlias = float | timedelta
 
 Policy: TypeAlias = Literal["trim", "refuse", "summarize"]
-"""For a memory that outgrows the model's context."""
 
 Tier: TypeAlias = Literal["hot", "warm", "remote"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. `tool_calls` are an assistant's; `tool_call_id` is the call that a tool answers."""
+    """`tool_calls` are an assistant's; `tool_call_id` is the call that a tool answers."""
 
     role: str
     content: str = ""
@@ -68,7 +67,7 @@ def _call(raw: Mapping[str, Any]) -> ToolCall:
 
 
 Said: TypeAlias = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
-"""The input of a turn: a user's text, or messages; mappings are OpenAI's messages."""
+"""A user's text, or messages; mappings are OpenAI's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class TellOptions(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]]
     """In OpenAI's shape. They come with a new agent's first turn; later turns may only repeat them."""
     template_arguments: Mapping[str, Any]
-    """Further arguments of the chat template, such as {"enable_thinking": False}."""
+    """Such as {"enable_thinking": False}."""
     template_time: str
     """The template's present time, ISO 8601."""
     memory_mode: Literal["auto", "append", "replace", "refuse"]
@@ -95,27 +94,24 @@ class TellOptions(TypedDict, total=False):
     only_if: Version
     """Raise Aborted unless the agent is in this state."""
     parse_special: bool
-    """Parse special tokens in the texts too."""
     label: str
     """To narrow FindAgent by."""
     request_id: str
-    """Names the turn: a retry under the same id gets the committed turn. Default: a new id."""
+    """A retry under the same id gets the committed turn. Default: a new id."""
     timeout: Timeout
-    """Limit in seconds; None: none. Default: the client's."""
 
 
 class AskOptions(TellOptions, total=False):
-    """Options of a turn with an answer. Sampling is greedy by default."""
+    """Options of a turn with an answer. Greedy by default."""
 
     max_tokens: int
-    """Default: the worker's."""
     stop: Sequence[str]
     """Strings that end the answer; not returned."""
     json_schema: Mapping[str, Any]
-    """The text will fit it: `Answer.json()` parses it."""
+    """The text will fit it: see `Answer.json`."""
     tool_choice: ToolChoice
     cache_policy: Literal["keep", "read_only", "recompute"]
-    """"read_only" leaves the agent as it was; "recompute" reuses nothing."""
+    """ "read_only" leaves the agent as it was; "recompute" reuses nothing."""
     top_logprobs: int
     """Log-probabilities of the tokens and this many alternatives."""
     temperature: float
@@ -136,8 +132,6 @@ _SAMPLING: Final = frozenset(field.name for field in types_pb2.Sampling.DESCRIPT
 
 @dataclass(frozen=True)
 class Beginning:
-    """Settings of an agent that a turn creates."""
-
     system: str = ""
     ttl: Seconds | None = None
     delete_after: Seconds | None = None
@@ -180,7 +174,7 @@ def _of_mapping(said: Mapping[str, Any], field: str) -> types_pb2.ChatMessage:
 
 
 def messages_of(said: Said) -> list[types_pb2.ChatMessage]:
-    """Return messages; a text is the user's. Raises InvalidArgument."""
+    """A text is the user's. Raises InvalidArgument."""
     if isinstance(said, str):
         return [chat_message({"role": "user", "content": said})]
     if isinstance(said, Message | Mapping):
@@ -224,10 +218,10 @@ def prefill(
 def generate(
     key: types_pb2.AgentKey, beginning: Beginning, said: Said, options: AskOptions
 ) -> inference_pb2.GenerateRequest:
-    """Return a turn with an answer. Raises InvalidArgument.
+    """Raises InvalidArgument.
 
-    The input is always sent as new, so that callers need not know the agent's memory, and a retry from another process
-    is the same request. The worker leaves the system message out if the memory begins with it.
+    The input is sent as new, so that callers need not know the agent's memory, and a retry from another process is the
+    same request. The worker leaves out a system message that the memory begins with.
     """
     request = inference_pb2.GenerateRequest()
     _fill(request, key, beginning, said, options)
@@ -254,7 +248,6 @@ def generate(
 
 
 def _seed_of(request_id: str) -> int:
-    """Return the same seed for each attempt at a turn."""
     return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest()) >> 1
 
 
@@ -297,7 +290,7 @@ def _fill(request: Any, key: types_pb2.AgentKey, beginning: Beginning, said: Sai
 
 
 def enum_value(name: str, enum: Any, prefix: str, value: str) -> Any:
-    """Return an enum's number by its short name. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     try:
         return enum.Value(f"{prefix}_{value.upper()}")
     except ValueError as error:

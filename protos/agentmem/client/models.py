@@ -1,5 +1,3 @@
-"""The worker's models, and loading them ahead of their turns."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -37,7 +35,7 @@ class AsyncModels:
     async def loading(self, name: str, *, timeout: Timeout = UNSET) -> AsyncIterator[LoadStep]:
         """Load a model, which may unload others, while its steps are iterated; the last has the model.
 
-        If the caller leaves and no one else wants the model, it is not loaded.
+        If the caller leaves and no one else wants it, it is not loaded.
         """
         attempts, request = Attempts(self._connection, timeout), model_pb2.LoadModelRequest(model_id=name)
         stream = attempts.stream(self._stub.LoadModel, request, lambda step: step.HasField("model"))
@@ -52,7 +50,7 @@ class AsyncModels:
         return [step async for step in self.loading(name, timeout=timeout)][-1].model or await self.get(name)
 
     async def unload(self, name: str, *, timeout: Timeout = UNSET) -> int:
-        """Unload a model after its running turns. The next turn loads it again. Return the bytes freed."""
+        """Unload a model after its running turns. Return the bytes freed."""
         request = model_pb2.UnloadModelRequest(model_id=name)
         freed: int = (await self._connection.call(self._stub.UnloadModel, request, timeout)).freed_bytes
         return freed

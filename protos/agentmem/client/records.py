@@ -1,4 +1,4 @@
-"""Agents, snapshots, turns and models as frozen values. `raw` is the protobuf message."""
+"""Agents, snapshots, turns and models as frozen values; `raw` is the message."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def time_of(raw: Timestamp) -> datetime | None:
 class AgentInfo:
     """A memory: an agent on a model. `tier` is the hottest with KV of it: "hot", "warm", "remote" or "none".
 
-    `context_remaining` is None if the model is not loaded. `ttl` and `delete_after` are idle times until KV expires and
-    the agent is deleted; None: never.
+    `context_remaining` is None if the model is not loaded. `ttl` and `delete_after`: None is never.
     """
 
     name: str
@@ -56,7 +55,7 @@ class AgentInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A named state; `automatic` ones are made when a turn, a trim or a restoration drops tokens."""
+    """A named state; `automatic` ones keep what a turn, a trim or a restoration dropped."""
 
     name: str
     version: Version
@@ -72,7 +71,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One commit. `messages` and `text` are empty unless asked for."""
+    """`messages` and `text` are empty unless asked for."""
 
     version: int
     first_token: int
@@ -107,7 +106,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """The number of memories deleted, and the bytes freed on disk; 0 if the answer was lost."""
+    """Memories deleted, and bytes freed on disk; 0 if the answer was lost."""
 
     memories: int
     freed_bytes: int
@@ -123,7 +122,7 @@ class Prefetched:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """An imported agent. `kv_misfit`: why its KV is computed again, or ""."""
+    """`kv_misfit`: why its KV is computed again, or ""."""
 
     info: AgentInfo
     kv_misfit: str
@@ -139,7 +138,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model. `memory` has the bytes of its parts by the contract's names, once known."""
+    """`memory` has the bytes of its parts by the contract's names, once known."""
 
     name: str
     state: str
@@ -166,7 +165,7 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class LoadStep:
     """A stage of loading ("wait", "fetch", "read", "self-test", "pool", "ready"), and progress in it from 0 to 1. The
-    last step has the model.
+    last has the model.
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""Continues a stream that broke and began again, and yields nothing twice. Pure."""
+"""Continues a stream that broke and began again. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,6 @@ from agentmem.client.answers import Event, Growing, Restarted
 
 
 class Replay:
-    """An answer over any number of attempts."""
-
     def __init__(self) -> None:
         self._given = Growing()
 

@@ -1,5 +1,3 @@
-"""An answer as it comes, over several attempts if there are outages."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -18,10 +16,7 @@ Prepare = Callable[[Deadline], Awaitable[inference_pb2.GenerateRequest]]
 
 
 class AnswerChanged(Aborted):
-    """The stream broke, and the answer was different when computed again.
-
-    The turn was committed once: `answer` is what the agent remembers.
-    """
+    """The stream broke, and the answer was different when computed again. `answer` is what the agent remembers."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__("the stream broke, and the answer came out differently; `answer` is the one that counts")
@@ -31,8 +26,8 @@ class AnswerChanged(Aborted):
 class AsyncStream:
     """An answer as it comes: iterate over its text, or over `events()`; then `answer` is the whole.
 
-    The turn begins when the stream is iterated. If iteration stops early, the turn continues at the server until
-    `close`, as `async with` calls it; the agent then remembers nothing of it.
+    The turn begins with the iteration. If that stops early, the turn continues at the server until `close`, as `async
+    with` calls it; the agent then remembers nothing of it.
     """
 
     def __init__(self, connection: Connection, prepare: Prepare, timeout: Timeout) -> None:
@@ -40,14 +35,13 @@ class AsyncStream:
         self._source = self._run()
         self._attempts: Attempts | None = None
         self._call: Any = None
-        """The present attempt's."""
         self._answer: Answer | None = None
         self._memory: Memory | None = None
         self._closed = False
 
     @property
     def answer(self) -> Answer:
-        """The whole answer. Raises RuntimeError before the stream has ended."""
+        """Raises RuntimeError before the stream has ended."""
         if self._answer is None:
             raise RuntimeError("the answer is not complete: iterate to the end, or call finish()")
         return self._answer
@@ -85,7 +79,7 @@ class AsyncStream:
             raise Cancelled("the stream was closed")
 
     async def close(self) -> None:
-        """Cancel the turn, unless it has ended: the agent remembers nothing of it. Readers get Cancelled."""
+        """Cancel the turn, unless it has ended. Readers get Cancelled."""
         self._closed = True
         if not cast(Any, self._source).ag_running:  # the stubs have none
             await self._source.aclose()

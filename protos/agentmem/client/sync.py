@@ -19,15 +19,11 @@ from agentmem.errors import Cancelled
 
 
 class Stream(Blocking[AsyncStream]):
-    """An answer as it comes: iterate over its text, or over `events()`; then `answer` is the whole.
-
-    The turn begins when the stream is iterated. If iteration stops early, the turn continues at the server until
-    `close`, as `with` calls it; the agent then remembers nothing of it.
-    """
+    """An answer as it comes; see AsyncStream."""
 
     @property
     def answer(self) -> Answer:
-        """The whole answer. Raises RuntimeError before the stream has ended."""
+        """Raises RuntimeError before the stream has ended."""
         return self._wrapped.answer
 
     @property
@@ -44,7 +40,7 @@ class Stream(Blocking[AsyncStream]):
     finish = blocking(AsyncStream.finish)
 
     def close(self) -> None:
-        """Cancel the turn, unless it has ended: the agent remembers nothing of it. Readers get Cancelled."""
+        """Cancel the turn, unless it has ended. Readers get Cancelled."""
         with suppress(Closed):  # with the client its turns have ended
             self._loop.run(self._wrapped.close())
 
@@ -58,10 +54,7 @@ class Stream(Blocking[AsyncStream]):
 
 
 class Agent(Blocking[AsyncAgent]):
-    """An agent, by its name, on a model. Making it sends no request; its first turn creates the memory.
-
-    The server runs the turns of one agent one after the other. All methods raise AgentmemError.
-    """
+    """An agent, by its name, on a model; see AsyncAgent."""
 
     @property
     def name(self) -> str:
@@ -97,7 +90,7 @@ class Agent(Blocking[AsyncAgent]):
 
 
 class Models(Blocking[AsyncModels]):
-    """The models of the gateway's worker. All methods raise AgentmemError."""
+    """The models of the gateway's worker."""
 
     list = iterating(AsyncModels.list)
     get = blocking(AsyncModels.get)
@@ -107,7 +100,7 @@ class Models(Blocking[AsyncModels]):
 
 
 class Workflows(Blocking[AsyncWorkflows]):
-    """Runs of workflows, which continue at the gateway without their caller. Raises AgentmemError."""
+    """Runs of workflows."""
 
     run = blocking(AsyncWorkflows.run)
     stream = iterating(AsyncWorkflows.stream)
@@ -129,7 +122,7 @@ class Client(Blocking[AsyncClient]):
     patience    seconds for which calls are retried during an outage; not where no gateway has answered yet
     on_outage   called with the reason of each outage, on the client's thread; by default it is logged
 
-    No request is sent before the first call. Raises InvalidArgument for an invalid key, OSError for TLS files.
+    Raises InvalidArgument for an invalid key, OSError for TLS files.
 
     >>> with Client() as client:
     ...     marco = client.agent("marco", system="You are Marco.")
@@ -161,7 +154,7 @@ class Client(Blocking[AsyncClient]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Other threads' running calls raise Cancelled."""
+        """Close the connection. Other threads' calls raise Cancelled."""
         with suppress(Closed, Cancelled):  # another thread closes it, too
             self._loop.run(self._wrapped.close())
         self._loop.close()

@@ -43,7 +43,7 @@ def _synchronize(file: IO[bytes]) -> None:
 
 @contextmanager
 def opened(source: Target) -> Iterator[IO[bytes]]:
-    """Yield a file to read. Raises OSError."""
+    """Raises OSError."""
     if not isinstance(source, str | os.PathLike):
         yield source
         return

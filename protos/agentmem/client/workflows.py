@@ -1,5 +1,3 @@
-"""Runs of workflows."""
-
 from __future__ import annotations
 
 import uuid
@@ -22,8 +20,6 @@ _UNLOGGED: Final = ("agent_speaking", "agent_delta", "finished")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An agent of a run: its name in the definition, and its memory."""
-
     name: str
     agent: str
     model: str
@@ -69,7 +65,7 @@ RunEvent: TypeAlias = (
     | workflow_pb2.WorkflowFinished
     | Interrupted
 )
-"""An event of a run: a message of workflow.proto, or Interrupted."""
+"""A message of workflow.proto, or Interrupted."""
 
 
 class AsyncWorkflows:
@@ -130,7 +126,7 @@ class AsyncWorkflows:
     ) -> AsyncGenerator[workflow_pb2.RunWorkflowResponse | None, None]:
         """Yield a run's events, each once and in order, until it has ended; None after a lost connection.
 
-        It reconnects for as long as the client's patience since the last new event, with the same request_id.
+        It reconnects within the client's patience since the last new event.
         """
         attempts = Attempts(self._connection, timeout)
         stream = attempts.stream(self._stub.RunWorkflow, request, lambda event: event.HasField("finished"))
@@ -171,7 +167,6 @@ class AsyncWorkflows:
 
 
 async def _ended(events: AsyncIterator[RunEvent]) -> Workflow:
-    """Return the run after all of its events."""
     finished: Workflow | None = None
     async for event in events:
         if isinstance(event, workflow_pb2.WorkflowFinished):

@@ -33,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A check's result; unless OK, what to do; measured values by name and unit."""
+    """Unless OK, `advice` says what to do; `facts` are measured values by name and unit."""
 
     state: State
     found: str
@@ -50,8 +50,6 @@ _LINE: TypeAdapter[str | Finding] = TypeAdapter(str | Finding)
 
 
 def main(service: str, module: str, *arguments: str) -> None:
-    """Print the findings of a module's `checks` with its SETTINGS."""
-
     def settings() -> Findings:
         checked = importlib.import_module(module)
         checks.extend(checked.checks(load(checked.SETTINGS, arguments)).items())

@@ -3,8 +3,6 @@
 DIR/ca.pem         the authority's certificate
 DIR/node.pem       this node's certificate for its host, as server and client
 DIR/node-key.pem   its private key, without a passphrase
-
-`agentmem cluster certificates` makes them.
 """
 
 import ssl
@@ -30,8 +28,6 @@ _ROUND_TRIPS: Final = 8
 
 @dataclass(frozen=True)
 class ClusterTls:
-    """A node's certificates and key, PEM."""
-
     ca: bytes
     cert: bytes
     key: bytes = field(repr=False)
@@ -68,7 +64,7 @@ def read_cluster_tls(directory: Path, host: str) -> ClusterTls:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
-    """Do a handshake in memory. Raises ssl.SSLError."""
+    """Raises ssl.SSLError."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (client.wrap_bio(down, up, server_hostname=host), server.wrap_bio(up, down, server_side=True))
     for _ in range(_ROUND_TRIPS):

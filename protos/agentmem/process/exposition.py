@@ -1,6 +1,6 @@
 """The `/metrics` page of a process, on a thread of its own, so that a busy event loop still answers.
 
-Callers are not authenticated, so it answers to names of this machine only, against DNS rebinding.
+Callers are not authenticated: it answers to names of this machine only, against DNS rebinding.
 """
 
 import socket
@@ -23,7 +23,7 @@ LATENCY_BUCKETS: Final = (
 """Seconds, the same for all processes, so that histograms can be summed."""
 
 _PRIVATE: Final = ".internal"
-"""A suffix of private names such as host.docker.internal, which containers use for their host."""
+"""The suffix of private names such as host.docker.internal, which containers use for their host."""
 
 
 _END_SECONDS: Final = 1.0
@@ -31,9 +31,10 @@ _END_SECONDS: Final = 1.0
 
 
 class MetricsServer:
-    """Serves one registry over HTTP at "host:port"; an empty address serves nothing, port 0 takes any.
+    """Serves one registry at "host:port"; an empty address serves nothing, port 0 takes any. `address` is the actual
+    one.
 
-    The attribute `address` is the actual one. Raises AddressError and ValueError.
+    Raises AddressError and ValueError.
     """
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
@@ -54,7 +55,6 @@ class MetricsServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """May be called twice."""
         if self._server is not None:
             self._server.end()
             self._thread.join(_END_SECONDS)
@@ -77,7 +77,6 @@ class _Server(ThreadingWSGIServer):
             self.handle_request()
 
     def end(self) -> None:
-        """Wake `serve` by a connection, and let it return."""
         self._ended = True
         with suppress(OSError), socket.create_connection(self.socket.getsockname()[:2], timeout=_END_SECONDS):
             pass

@@ -1,7 +1,6 @@
 """Metrics of every process: `grpc_server_*` of its RPCs, and whether it and its peers serve.
 
-Names and labels are those of gRPC's middleware in other languages. Unserved methods are not counted: labels stay
-bounded.
+Names and labels are those of gRPC's middleware in other languages.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final, Protocol
+from typing import Final
 
 import grpc
 from google.protobuf import descriptor_pool
@@ -27,7 +26,7 @@ from prometheus_client import (
 from agentmem.process.exposition import LATENCY_BUCKETS
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
-# Otherwise a third of every page would be times of creation.
+# Else a third of every page would be times of creation.
 
 _LABELS: Final = ("grpc_type", "grpc_service", "grpc_method")
 _TYPES: Final = {
@@ -38,22 +37,13 @@ _TYPES: Final = {
 }
 
 
-class _Incremented(Protocol):
-    def inc(self, amount: float = 1) -> None: ...
-
-
-class _Ignored:
-    def inc(self, amount: float = 1) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class MethodCounts:
     """Any thread."""
 
-    started: _Incremented
-    received: _Incremented
-    sent: _Incremented
+    started: Counter
+    received: Counter
+    sent: Counter
     handled: dict[grpc.StatusCode, Counter]
     seconds: Histogram | None
 
@@ -63,7 +53,8 @@ class MethodCounts:
             self.handled[code].inc()
 
 
-UNCOUNTED: Final = MethodCounts(_Ignored(), _Ignored(), _Ignored(), {}, None)
+_IGNORED: Final = Counter("ignored", "Counts of methods that are not served.", registry=None)
+UNCOUNTED: Final = MethodCounts(_IGNORED, _IGNORED, _IGNORED, {}, None)
 
 
 class RpcMetrics:
@@ -87,7 +78,7 @@ class RpcMetrics:
         self.methods: dict[str, MethodCounts] = {}
 
     def serve(self, services: Iterable[str]) -> None:
-        """Count the RPCs of these services, from 0. Raises KeyError for an unknown one."""
+        """Count the RPCs of these services, from 0. Raises KeyError."""
         for name in services:
             service: ServiceDescriptor = descriptor_pool.Default().FindServiceByName(name)
             for method in service.methods:
@@ -109,7 +100,7 @@ class _Process(ProcessCollector):
 
 
 class ProcessMetrics:
-    """One process: `service` is gateway, worker or store, `peers` are services that it calls. Any thread."""
+    """`peers` are services that this one calls. Any thread."""
 
     def __init__(self, registry: CollectorRegistry, service: str, peers: Iterable[str] = ()) -> None:
         build = Gauge("agentmem_build_info", "1, with what runs.", ["service", "version"], registry=registry)
@@ -131,5 +122,4 @@ class ProcessMetrics:
         self._ready.set(ready)
 
     def answered(self, peer: str, up: bool) -> None:
-        """Set whether a peer serves."""
         self._peers[peer].set(up)

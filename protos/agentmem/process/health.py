@@ -1,7 +1,7 @@
 """gRPC health with a reason, and `python -m agentmem.process.health TARGET` for supervisors.
 
-TARGET is unix:PATH, HOST:PORT, or an HTTP address that answers 200, such as http://127.0.0.1:8080/readyz. The exit
-status is 0 if it serves, else 1 with the reason on standard error. Reasons travel in trailing metadata.
+TARGET is unix:PATH, HOST:PORT, or an HTTP address that answers 200. The exit status is 0 if it serves, else 1 with the
+reason on standard error. Reasons travel in trailing metadata.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agentmem.channels import connect
 
 WRITES: Final = "agentmem.store.writes"
-"""The name for whether a store can write ledgers; a store that only reads still serves."""
+"""The health of writing ledgers: a store that only reads still serves."""
 
 _REASON: Final = "agentmem-reason"
 
@@ -80,7 +80,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
 
 
 async def reason(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> str:
-    """Return the reason in a Check's answer, or ""."""
     return next((str(value) for key, value in await call.trailing_metadata() or () if key == _REASON), "")
 
 

@@ -18,13 +18,13 @@ SOON_SECONDS: Final = 0.25
 
 
 class HealthChanges:
-    """Follows services of other processes. Event loop only: `wait` repeatedly, then `close` before the channels.
+    """Follows services, each a channel and its full name. Event loop only: `wait` repeatedly, then `close` before the
+    channels.
 
     A message or the end of a stream is only news: Check has a deadline and gives a reason.
     """
 
     def __init__(self, *services: tuple[grpc.aio.Channel, str]) -> None:
-        """Follow services, each a channel and the full name."""
         self._news = asyncio.Event()
         self._waited = 0.0
         self._open: set[int] = set()
@@ -34,7 +34,6 @@ class HealthChanges:
 
     @property
     def followed(self) -> bool:
-        """Return whether all streams are open."""
         return len(self._open) == len(self._streams)
 
     async def wait(self, *, soon: bool) -> None:

@@ -1,8 +1,7 @@
 """Structured logs to standard error: one event per line, as text or JSON, without prompts, outputs or keys.
 
-`event(log, "turn finished", agent="…")` logs fields; lines of a request also have its `request_id`, and `trace_id` and
-`span_id` if it is traced. Control characters become JSON's escapes. A process survives the loss of its standard error,
-such as `agentmem up | tee log` after Ctrl-C.
+`event(log, "turn finished", agent="…")` logs fields; lines of a request also have its id and, if it is traced, those of
+trace and span. A process survives the loss of its standard error, such as `agentmem up | tee log` after Ctrl-C.
 """
 
 import errno
@@ -30,9 +29,8 @@ def write(stream: TextIO, text: str) -> None:
 
 
 def failed(stream: TextIO, error: OSError) -> None:
-    """Redirect a standard stream without a reader to nowhere.
-
-    Otherwise its buffer fails again with each write, and at exit, where Python makes the status 120.
+    """Redirect a standard stream without a reader to nowhere; else its buffer fails again with each write and at exit,
+    where Python makes the status 120.
     """
     if error.errno in _NO_READER:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -41,7 +39,7 @@ def failed(stream: TextIO, error: OSError) -> None:
 
 
 class StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Logs to standard error while it can be written; the standard library would write tracebacks there."""
+    """Logs to standard error while it can be written, without the standard library's tracebacks."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -56,7 +54,6 @@ class StandardErrorHandler(logging.StreamHandler[TextIO]):
 
 
 def configure(service: str, level: str = "info", style: str = "text") -> None:
-    """Send this process's logs to standard error."""
     handler = StandardErrorHandler()
     handler.setFormatter(formatter(service, style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""Registered models as flags give them, their mistakes, and the setting `offline`."""
+"""Registered models as flags give them, and the setting `offline`."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.process.settings import ServiceSettings
@@ -21,10 +21,8 @@ _ADAPTER_NAME = re.compile(r"[^+=\s]+")
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model to request. `source` is a directory or a hub id, `adapter` a directory of LoRA weights.
-
-    None means the worker's setting. `kv_bits` is `KVBits` as text. `ttl` is idle seconds until it is unloaded; `pinned`
-    models make no room for others.
+    """A model to request. `source` is a directory or a hub id, `adapter` a directory of LoRA weights; None is the
+    worker's setting. `ttl`: idle seconds until it is unloaded. `pinned` models make no room for others.
     """
 
     model_id: str
@@ -65,7 +63,6 @@ def problem_of_source(source: str, directory: Path) -> str:
 
 
 def problem_of_adapter(name: str, directory: Path) -> str:
-    """Return why there can be no such adapter, or ""."""
     if not _ADAPTER_NAME.fullmatch(name):
         return f"{name!r} cannot name an adapter; give a name without spaces, + and ="
     if not directory.is_dir():
@@ -79,18 +76,15 @@ def problem_of_adapter(name: str, directory: Path) -> str:
 VARIABLE: Final = "AGENTMEM_OFFLINE"
 """Forbids all processes the network for models, whatever their settings say."""
 
-_WORDS: Final = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("", "0", "false", "no", "off"), False),
-}
+_BOOL: Final = TypeAdapter(bool)
 
 
 def _strictest(offline: bool) -> bool:
-    """Return the setting or the variable. Raises ValueError."""
+    """Raises ValueError."""
     word = os.environ.get(VARIABLE, "")
     try:
-        return _WORDS[word.strip().lower()] or offline
-    except KeyError:
+        return _BOOL.validate_python(word.strip() or False) or offline
+    except ValidationError:
         raise ValueError(f"{VARIABLE} is {word!r}; set it to 1, true or yes, or to 0, false or no") from None
 
 
@@ -99,8 +93,6 @@ Offline = Annotated[bool, AfterValidator(_strictest)]
 
 
 class ModelSettings(ServiceSettings):
-    """See `agentmem.process.model_registry`."""
-
     model: list[str] = Field(
         default_factory=list,
         description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default where "

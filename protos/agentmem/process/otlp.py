@@ -1,7 +1,4 @@
-"""Traces on or off, by `--otlp` or OpenTelemetry's variables, all of which hold.
-
-OpenTelemetry is imported only if traces are on.
-"""
+"""Traces, by `--otlp` or OpenTelemetry's variables. OpenTelemetry is imported only if they are on."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class Traces:
             raise SettingsError(f"OpenTelemetry's settings (OTEL_…) cannot be used: {error}") from error
 
     def stop(self) -> None:
-        """Send remaining spans, for FLUSH_SECONDS at most. May be called twice."""
+        """Send remaining spans, for FLUSH_SECONDS at most."""
         export, self._export = self._export, None
         if export is None:
             return

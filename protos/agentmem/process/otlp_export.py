@@ -1,7 +1,4 @@
-"""Spans by OpenTelemetry's SDK, sent by OTLP over gRPC. The only module that imports OpenTelemetry.
-
-Making a span takes about 50 microseconds. A thread sends them from a bounded queue, which drops what does not fit.
-"""
+"""Spans by OpenTelemetry's SDK, which only this module imports. A span takes about 50 microseconds."""
 
 from __future__ import annotations
 
@@ -45,10 +42,7 @@ _NS: Final = 1_000_000_000
 
 
 def start(service: str, target: str) -> Export:
-    """Send this process's spans to `target`, http(s)://HOST:PORT.
-
-    Raises ValueError, RuntimeError, OSError and WrongVariable for OpenTelemetry's variables.
-    """
+    """Send this process's spans to `target`. Raises ValueError, RuntimeError, OSError and WrongVariable."""
     if logging.getLogger().level > logging.DEBUG:  # or it logs each retry, and a traceback at the end
         logging.getLogger(otlp_exporter.__name__).setLevel(logging.ERROR)
         logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.CRITICAL)
@@ -91,7 +85,6 @@ class Span:
 
     @property
     def recording(self) -> bool:
-        """Return whether it is sampled and has not ended."""
         return self._span.is_recording()
 
     def child(
@@ -111,7 +104,6 @@ class Span:
             self._span.update_name(name)
 
     def note(self, name: str, at: float) -> None:
-        """Note an event, unless it has ended."""
         if self._span.is_recording():
             self._span.add_event(name, timestamp=self._time(at))
 

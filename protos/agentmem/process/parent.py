@@ -15,7 +15,6 @@ import time
 
 
 def end_with_parent(fd: int, grace: float) -> None:
-    """Watch `fd` from a thread."""
     os.set_inheritable(fd, False)
     threading.Thread(target=_watch, args=(fd, grace), name="parent-watch", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""The interceptor around every handler of a server: metrics, tracing, authentication and errors.
+"""The interceptor around every handler: metrics, tracing, authentication and errors.
 
 An AgentmemError becomes its status with details, a peer's failure the same failure here, anything else INTERNAL with an
 incident id, whose text only the log gets.
@@ -38,12 +38,14 @@ log = logging.getLogger(__name__)
 
 PROBES: Final = ("/grpc.health.", "/grpc.reflection.")
 """Methods that probes and tools call: public, without spans, logged at DEBUG. All versions, since clients try the next
-one only after UNIMPLEMENTED."""
+one only after UNIMPLEMENTED.
+"""
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Authenticate = Callable[[str, Metadata], AbstractAsyncContextManager[None]]
 """From a call's method and metadata, the context that its handler runs in. Raises AgentmemErrors in the call's own
-task."""
+task.
+"""
 
 _ID_FIELDS: Final = {tracing.AGENT: "agent", tracing.MODEL: "model"}
 _DEADLINE_SLACK: Final = 0.01
@@ -57,15 +59,14 @@ def arity(request_streaming: bool, response_streaming: bool) -> str:
 
 
 def maker(arity: str) -> Any:
-    """Return grpc's constructor of handlers."""
     return getattr(grpc, f"{arity}_rpc_method_handler")
 
 
 class RpcInterceptor(_ServerInterceptor):
     """Wraps each handler of a server.
 
-    An `edge` server serves others than our processes: it returns request ids in the initial metadata, which takes a
-    unary call 0.15 ms, and logs at INFO, not DEBUG. Without `authenticate` everyone may call.
+    An `edge` serves others than our processes: it returns request ids in the initial metadata, which takes a unary call
+    0.15 ms, and logs at INFO. Without `authenticate` everyone may call.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ def _stream(inner: Any, begin: Callable[[Any, _Context], _Call], admitted: Any, 
 
 @asynccontextmanager
 async def _mapped(admitted: Any, request: Any, context: _Context, method: str) -> AsyncIterator[None]:
-    """Run a handler as its caller, and end the call with the status of an error."""
+    """Run a handler as its caller; an error becomes the call's status."""
     try:
         async with admitted:
             try:
@@ -171,7 +172,7 @@ class _Call:
 
     @property
     def request(self) -> Any:
-        """The request, or the iterator of requests, counted. Raises InvalidArgument if malformed."""
+        """The request or requests, counted. Raises InvalidArgument if malformed."""
         if isinstance(self._raw, AsyncIterator):
             return self._requests(self._raw)
         self.counts.received.inc()
@@ -213,7 +214,6 @@ class _Call:
             event(log, "answered", level, method=self.method, status=code.name, ms=ms, **self._ids())
 
     def _code(self, raised: type[BaseException] | None) -> grpc.StatusCode:
-        """Return the status that the caller gets, after the handler `raised` that or nothing."""
         code = cast(Any, self._context).code()  # 0 if none was set
         if isinstance(code, grpc.StatusCode):
             return code
@@ -251,8 +251,6 @@ class _Call:
 
 
 class _CountedContext:
-    """Counts messages that a streaming handler reads and writes itself."""
-
     def __init__(self, context: _Context, counts: MethodCounts) -> None:
         self._context = context
         self._counts = counts

@@ -1,4 +1,4 @@
-"""The gRPC server of all processes: health, reflection, metrics, tracing, errors, and a socket of its own."""
+"""The gRPC server of all processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GrpcServer:
     """One listening server. Event loop: `start`, `set_serving`, `stop`.
 
     `services` are (full name, add_…_to_server, servicer). `options` override SERVER_OPTIONS; `edge` and `authenticate`
-    are as in RpcInterceptor. Health is NOT_SERVING until `set_serving(True)`; `asked` is called at each check.
+    are RpcInterceptor's. Health is NOT_SERVING until `set_serving(True)`; `asked` is called at each check.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GrpcServer:
         self._guard = None if path is None else SocketGuard(path)
 
     async def start(self) -> None:
-        """Raises AddressError if the address is taken or too long."""
+        """Raises AddressError."""
         await self.set_serving(False)
         if self._guard is not None:
             self._guard.take()
@@ -77,7 +77,6 @@ class GrpcServer:
         await server.start()
 
     async def set_serving(self, serving: bool) -> None:
-        """Set the health of the server ("") and of its services."""
         for name in ("", *self._names):
             self._health.say(name, serving)
         self._tell(serving)

@@ -37,10 +37,10 @@ _SEND_SECONDS: Final = 1.0
 
 
 class ServiceManager:
-    """The service manager that started this process. Any thread."""
+    """Any thread."""
 
     def __init__(self, address: str = "", watchdog_seconds: float = 0.0) -> None:
-        """`address`: a Unix socket's path, or "@" and an abstract name; "": none. The process is ended after
+        """`address`: a Unix socket's path, "@" and an abstract name, or "". The process is ended after
         `watchdog_seconds` of silence; 0: never.
         """
         self._address = address
@@ -57,7 +57,6 @@ class ServiceManager:
         return cls(address, int(period) / 1e6 if meant else 0.0)
 
     def ready(self, status: str) -> None:
-        """May be called again."""
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
@@ -67,8 +66,8 @@ class ServiceManager:
         self._send("STOPPING=1", "STATUS=draining")
 
     async def keep_alive(self, alive: Callable[[], bool]) -> None:
-        """Report that the process lives while this event loop runs and `alive` returns True, until cancelled. Returns
-        at once without a watchdog, whose signal makes the process write its threads' tracebacks.
+        """Report that the process lives while `alive` returns True, until cancelled. Returns at once without a
+        watchdog, whose signal makes the process write its threads' tracebacks.
         """
         if not self._watchdog_seconds:
             return
@@ -111,8 +110,8 @@ def run_service(
     """Load the settings, serve until `serve` returns, and end the process with a status from above.
 
     SIGTERM and SIGINT set `serve`'s event. It may raise SettingsError, errors of the contract, and its own
-    `cannot_serve`, which a restart would not mend. A status that it returns ends the process at once, for threads that
-    cannot be waited for. New files are their owner's alone.
+    `cannot_serve`. A status that it returns ends the process at once, for threads that cannot be waited for. New files
+    are their owner's alone.
     """
     try:
         settings = load(settings_type, arguments)

@@ -1,30 +1,27 @@
 """Settings of a service: flags, then environment, then a TOML file; unknown keys are errors."""
 
-import argparse
-import inspect
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin
 
+import click
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
-    CliSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
-from agentmem.diagnostics import FileError, TomlFile, did_you_mean, unsupported
+from agentmem.diagnostics import Diagnostic, FileError, did_you_mean, read_toml, toml_key, unsupported
 from agentmem.process.sockets import OptionalCollector
 
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
-"""Names the TOML file."""
 
 TABLES = frozenset(("up", "gateway", "worker", "store"))
 
@@ -34,8 +31,9 @@ MAX_INTEGER: Final = 2**63 - 1
 MAX_SECONDS: Final = 1e9
 """31 years: the limit of timers."""
 
-_NONE: Final = "\0"
-"""pydantic-settings' None on the command line: nothing that can stand there. Its default is "null"."""
+HELP_WIDTH: Final = 100
+
+_METAVARS: Final = {Path: "PATH", int: "N", float: "N", dict: "NAME=N"}
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -51,16 +49,8 @@ def _known_level(value: str) -> str:
 class ServiceSettings(BaseSettings):
     """Base class. Subclasses set `model_config` with `env_prefix` and `cli_prog_name`."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_parse_none_str=_NONE,
-    )
+    model_config = SettingsConfigDict(extra="forbid", allow_inf_nan=False)
     toml_table: ClassVar[str]
-    """The TOML table that this class reads."""
 
     log_level: Annotated[str, AfterValidator(_known_level)] = Field("info", description=", ".join(LOG_LEVELS))
     log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
@@ -73,7 +63,7 @@ class ServiceSettings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _text_as_its_type(cls, value: Any, info: ValidationInfo) -> Any:
-        """Convert what pydantic does not, whole-number choices, and refuse empty paths."""
+        """Convert whole-number choices, which pydantic does not, and refuse empty paths."""
         assert info.field_name is not None
         kind = cls.model_fields[info.field_name].annotation
         if value == "" and Path in (kind, *get_args(kind)):
@@ -112,18 +102,29 @@ class SettingsError(Exception):
 def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) -> _Settings:
     """Load settings from `arguments` (default: the command line), environment and TOML file.
 
-    Raises SettingsError. `--help` prints and exits, as does a word that is no flag.
+    Raises SettingsError. `--help` prints and exits.
     """
-    _refuse_unknown_variables(settings_cls)
-    given = sys.argv[1:] if arguments is None else arguments
-    _refuse_unknown_flags(settings_cls, given)
+    program = settings_cls.model_config["cli_prog_name"]
+    command = click.Command(program, params=[*options(settings_cls)], help=settings_cls.__doc__)
+    words = sys.argv[1:] if arguments is None else [*arguments]
     try:
-        cli: CliSettingsSource[Any] = CliSettingsSource(
-            settings_cls,
-            cli_parse_args=_unsplit(settings_cls, given),
-            formatter_class=_HelpFormatter,
-        )
-        return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
+        with command.make_context(program, words, max_content_width=HELP_WIDTH) as context:
+            return loaded(settings_cls, context.params)
+    except click.exceptions.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
+    except click.UsageError as error:
+        raise SettingsError(error.format_message()) from error
+
+
+def loaded(settings_cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:
+    """Load settings from the values of `options`, environment and TOML file. Raises SettingsError."""
+    _refuse_unknown_variables(settings_cls)
+    said = {name: value for name, value in given.items() if value not in (None, ())}
+    for name in said:
+        if get_origin(settings_cls.model_fields[name].annotation) is dict:
+            said[name] = dict(pair.partition("=")[::2] for pair in said[name])
+    try:
+        return settings_cls(**said)
     except UnreadableSetting as error:
         raise SettingsError(
             f'{error}; lists and mappings are JSON in the environment, such as ["demo"] or {{"a": 1}}'
@@ -132,36 +133,34 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
         raise SettingsError("\n".join(_problem(settings_cls, details) for details in error.errors())) from error
 
 
-def _unsplit(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> list[str]:
-    """Quote values of lists, which pydantic-settings would split at commas."""
-    flags = {
-        f"--{name.replace('_', '-')}"
-        for name, field in settings_cls.model_fields.items()
-        if field.annotation == list[str]
-    }
-    told: list[str] = []
-    for before, argument in zip(("", *arguments), arguments, strict=False):
-        flag, equals, value = argument.partition("=")
-        if before in flags:
-            told.append(_quoted(argument))
-        elif equals and flag in flags:
-            told.append(f"{flag}={_quoted(value)}")
-        else:
-            told.append(argument)
-    return told
+def options(settings_cls: type[ServiceSettings]) -> Iterator[click.Option]:
+    """Yield an option for each setting; values of lists and mappings are repeated."""
+    for name, field in settings_cls.model_fields.items():
+        flag, kind, default = name.replace("_", "-"), field.annotation, default_of(field)
+        said = f"{field.description}{f' (default: {default})' if default else ''}"
+        if kind is bool:
+            yield click.Option([f"--{flag}/--no-{flag}"], default=None, help=said)
+            continue
+        kinds = (get_origin(kind), kind, *get_args(kind))
+        metavar = next((_METAVARS[each] for each in kinds if each in _METAVARS), "TEXT")
+        several = get_origin(kind) in (list, dict)
+        yield click.Option([f"--{flag}"], multiple=several, default=None, metavar=metavar, help=said)
 
 
-def _quoted(value: str) -> str:
-    return value if '"' in value else f'"{value}"'
+def default_of(field: FieldInfo) -> str:
+    """Return a setting's default as text, or ""."""
+    value: Any = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value).replace(str(Path.home()), "~", 1) if value or value == 0 else ""
 
 
 def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
-    """Return one mistake in our words, with its place if it is in the file."""
+    """Return one mistake in our words, with its key if it is in the file."""
     if not details["loc"]:  # several settings together, which the message names
         return details["msg"].removeprefix("Value error, ")
     key = str(details["loc"][0])
     field = settings_cls.model_fields.get(key)
-    file = _toml_file()
     table = _toml_table(settings_cls.toml_table)
     if details["type"] == "extra_forbidden":
         known = [name.replace("_", "-") for name in settings_cls.model_fields]
@@ -170,13 +169,13 @@ def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
         said = f"{details['input']!r} is not allowed: {field.description}"
     else:
         said = in_words(details)
-    if file is not None and key in table and table[key] == details["input"]:  # flags and variables take precedence
-        return file.diagnostic((settings_cls.toml_table, key.replace("_", "-")), said).render(file.path)
+    if key in table and table[key] == details["input"]:  # flags and variables take precedence
+        named = toml_key((settings_cls.toml_table, key.replace("_", "-")))
+        return Diagnostic(named, said).render(os.environ[CONFIG_VARIABLE])
     return f"{key}: {said}"
 
 
 def in_words(details: ErrorDetails) -> str:
-    """Return what is wrong with a value that pydantic refused."""
     limits = details.get("ctx", {})
     return {
         "float_parsing": f"{details['input']!r} is not a number",
@@ -197,42 +196,6 @@ def in_words(details: ErrorDetails) -> str:
     }.get(details["type"], details["msg"].removeprefix("Value error, "))
 
 
-class _HelpFormatter(argparse.HelpFormatter):
-    """Describes values in the command line's words, without empty defaults."""
-
-    _WORDS: ClassVar = {
-        "str": "TEXT",
-        "list[str]": "TEXT",
-        "Path": "PATH",
-        "int": "N",
-        "float": "N",
-        "dict[str,int]": "NAME=N",
-    }
-
-    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
-        word = self._WORDS.get(str(action.metavar), action.metavar)
-        known = word if isinstance(word, str) else default_metavar
-        return lambda size: (known,) * size
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        paragraphs = inspect.cleandoc(text).split("\n\n")
-        return "\n\n".join(fill(p, width, indent) for p in paragraphs)
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return re.sub(rf" \(default(: {_NONE}|: |: \[\]| factory: .*)\)$", "", action.help or "")
-
-
-def _refuse_unknown_flags(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> None:
-    fields = {name.replace("_", "-"): field for name, field in settings_cls.model_fields.items()}
-    known = {"--help", *(f"--{name}" for name in fields)}
-    known |= {f"--no-{name}" for name, field in fields.items() if field.annotation is bool}
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            raise SettingsError(f"there is no flag {flag}{did_you_mean(flag, known) or '; --help lists them'}")
-
-
 def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
     prefix = settings_cls.model_config.get("env_prefix", "")
     known = {f"{prefix}{name}".upper() for name in settings_cls.model_fields}
@@ -243,31 +206,21 @@ def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
         )
 
 
-def _toml_file() -> TomlFile | None:
-    """Return the file that CONFIG_VARIABLE names, if any. Raises SettingsError."""
+def _toml_table(name: str) -> dict[str, Any]:
+    """Return a table of the file that CONFIG_VARIABLE names, if any. Raises SettingsError."""
     if not (path := os.environ.get(CONFIG_VARIABLE)):
-        return None
+        return {}
     try:
-        file = TomlFile.read(Path(path))
+        data = read_toml(Path(path))
     except FileError as error:
         raise SettingsError(f"{CONFIG_VARIABLE}: {error}") from error
     problems = [
-        file.diagnostic((name,), f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(name, TABLES)}")
-        for name in file.data.keys() - TABLES
-    ]
-    problems += [
-        file.diagnostic((name,), f"must be a table, [{name}]")
-        for name in file.data.keys() & TABLES
-        if not isinstance(file.data[name], dict)
+        Diagnostic(key, f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(key, TABLES)}")
+        if key not in TABLES
+        else Diagnostic(key, f"must be a table, [{key}]")
+        for key, table in data.items()
+        if key not in TABLES or not isinstance(table, dict)
     ]
     if problems:
-        raise SettingsError(str(FileError(path, *sorted(problems, key=lambda one: one.line))))
-    return file
-
-
-def _toml_table(name: str) -> dict[str, Any]:
-    file = _toml_file()
-    return {key.replace("-", "_"): value for key, value in file.data.get(name, {}).items()} if file else {}
-
-
-__all__ = ["CONFIG_VARIABLE", "TABLES", "ServiceSettings", "SettingsError", "in_words", "load"]
+        raise SettingsError(str(FileError(path, *problems)))
+    return {key.replace("-", "_"): value for key, value in data.get(name, {}).items()}

@@ -1,5 +1,3 @@
-"""Work that is not left half done, and errors that keep no memory."""
-
 import asyncio
 import traceback
 from collections.abc import Coroutine

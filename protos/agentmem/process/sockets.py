@@ -1,12 +1,8 @@
-"""Sockets of services: allowed addresses, and Unix sockets that one server owns.
-
-A lock on `<socket>.lock` guards a socket, because gRPC servers silently replace others' sockets.
-"""
+"""Allowed addresses, and Unix sockets that one server owns: gRPC servers silently replace others' sockets."""
 
 import fcntl
 import os
 import re
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +13,7 @@ from pydantic import AfterValidator
 
 from agentmem.addresses import Address as Address
 from agentmem.addresses import is_loopback as is_loopback
+from agentmem.addresses import listens as listens
 from agentmem.addresses import parse_address as parse_address
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
@@ -47,22 +44,6 @@ def asked_host(header: str) -> str:
     return "" if found is None else found[1] or found[2]
 
 
-def listens(target: str) -> bool:
-    """Return whether "unix:PATH" or "host:port" accepts connections, or is busy for a second."""
-    try:
-        if target.startswith("unix:"):
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(1.0)
-                probe.connect(target.removeprefix("unix:"))
-        else:
-            socket.create_connection(parse_address(target), 1.0).close()
-    except (TimeoutError, BlockingIOError):
-        return True
-    except OSError:  # also for a path that is too long
-        return False
-    return True
-
-
 def _loopback(text: str) -> str:
     address = parse_address(text)
     if not is_loopback(address.host):
@@ -84,19 +65,18 @@ def _optional(check: Callable[[str], str]) -> AfterValidator:
 
 
 TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(text)))]
-"""A setting: "host:port". Callers need credentials unless `is_loopback`."""
+"""Callers need credentials unless `is_loopback`."""
 
 OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
-"""A setting: "host:port" on loopback, or empty."""
 
 OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(text)))]
-"""A setting: "host:port", or empty for the default. Callers need credentials."""
+"""Empty: the default. Callers need credentials."""
 
 OptionalUnixSocket = Annotated[str, _optional(_unix_socket)]
-"""A setting: "unix:PATH", or empty for the default."""
+""" "unix:PATH", or empty for the default."""
 
 OptionalCollector = Annotated[str, _optional(collector_url)]
-"""A setting: an OTLP collector's URL, or empty."""
+"""An OTLP collector's URL, or empty."""
 
 
 MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
@@ -126,7 +106,7 @@ class SocketGuard:
             raise AddressError(problem) from error
 
     def release(self) -> None:
-        """Keep the lock's file, so that no unlinked file is ever locked. May be called twice."""
+        """Keep the lock's file, so that no unlinked file is ever locked."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

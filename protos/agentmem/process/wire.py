@@ -1,5 +1,3 @@
-"""Requests that are refused: counting elements before decoding, since one of two bytes takes a hundred decoded."""
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterable, Iterator
@@ -33,9 +31,7 @@ _CONTINUED: Final = bytes(range(0x80, 0x100))
 
 
 _Field = tuple[int, int, int, int]
-"""Number, kind, start and end of a field: data[start:end] follows tag and length. A plain tuple, because a long chat
-has thousands.
-"""
+"""Number, kind, start and end: data[start:end] follows tag and length. A plain tuple: a long chat has thousands."""
 
 
 class _Limited(NamedTuple):
@@ -75,13 +71,11 @@ def _count(descriptor: Descriptor, data: bytes, at: int, end: int, path: str, co
 
 @cache
 def _limited(descriptor: Descriptor) -> dict[int, _Limited]:
-    """Return, by number, fields that are limited or contain such fields."""
     limited = {}
     for field in descriptor.fields:
         if field.is_repeated:
-            bound = REPEATED.get(f"{descriptor.name}.{field.name}")
-            if bound is not None and bound.most is not None:
-                limited[field.number] = _Limited(field, bound.most)
+            if (most := REPEATED.get(f"{descriptor.name}.{field.name}")) is not None:
+                limited[field.number] = _Limited(field, most)
         elif field.message_type is not None and _limited(field.message_type):
             limited[field.number] = _Limited(field, None)
     return limited

@@ -16,12 +16,10 @@ from tests.gateway.scripted import ScriptedWorker
 
 @pytest.fixture
 def address(worker: ScriptedWorker, gateway: Gateway) -> str:
-    """Of the gRPC door, when the worker is there."""
     return gateway.addresses["grpc"]
 
 
 @pytest.fixture
 async def client(address: str) -> AsyncIterator[AsyncClient]:
-    """One that loses its patience soon."""
     async with AsyncClient(address, patience=20) as made:
         yield made

@@ -14,8 +14,6 @@ import pytest
 
 from agentmem import AsyncClient, Client, errors
 from agentmem.client.blocking import LoopThread, _iterate
-from agentmem.client.workflows import _ended
-from agentmem.v1 import workflow_pb2
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, started
 
@@ -42,7 +40,6 @@ def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def raised(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
-    """A thread that makes a call, and what it raises."""
     errors_of_it = list[BaseException]()
 
     def run() -> None:
@@ -125,23 +122,6 @@ async def test_a_stream_is_closed_by_another_thread(address: str, worker: Script
         await asyncio.to_thread(client.close)
 
 
-async def test_a_stream_of_a_client_that_is_closed_is_left_with_what_ended_it(
-    address: str, worker: ScriptedWorker
-) -> None:
-    worker.script = endless
-    client = Client(address)
-
-    def talk() -> None:
-        with client.agent("marco").stream("Hi") as stream:
-            list(stream)
-
-    thread, ended = raised(talk)
-    await eventually(lambda: worker.running == 1)
-    await asyncio.to_thread(client.close)
-    await asyncio.to_thread(thread.join, SECONDS)
-    assert [type(error) for error in ended] == [errors.Cancelled]
-
-
 async def test_a_stream_is_cut_off_between_two_pieces_by_the_end_of_its_client(
     address: str, worker: ScriptedWorker
 ) -> None:
@@ -201,21 +181,6 @@ def test_an_iterator_may_be_collected_on_the_loops_own_thread() -> None:
         loop.close()
 
 
-async def test_a_run_that_was_waited_for_leaves_no_stream_open() -> None:
-    closed = False
-
-    async def events() -> AsyncIterator[workflow_pb2.WorkflowFinished]:
-        nonlocal closed
-        try:
-            yield workflow_pb2.WorkflowFinished(workflow=workflow_pb2.Workflow(workflow_id="one"))
-        finally:
-            closed = True
-
-    stream = events()
-    assert (await _ended(stream)).id == "one"
-    assert closed
-
-
 async def test_other_calls_go_on_while_a_file_goes_to_the_disk(
     client: AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,3 +196,12 @@ async def test_other_calls_go_on_while_a_file_goes_to_the_disk(
     await client.agent("ada").info()
     over.set()
     assert await export == 6
+
+
+async def test_an_open_file_is_written_from_its_position(client: AsyncClient, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"before")
+        assert await client.agent("marco").export(file) == 6
+    assert (tmp_path / "file").read_bytes() == b"beforeonetwo"
+    with pytest.raises(OSError, match="nowhere"):
+        await client.agent("marco").export(tmp_path / "nowhere" / "file")

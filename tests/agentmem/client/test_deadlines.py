@@ -1,5 +1,3 @@
-"""A deadline is that of all that a call asks for, its default model included."""
-
 from __future__ import annotations
 
 import socket
@@ -32,7 +30,6 @@ CALLS: dict[str, Call] = {
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Where connections are taken, and nothing is ever said."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 

@@ -1,5 +1,3 @@
-"""Whatever fails is raised as an error of the tree, with what it says."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -119,9 +119,3 @@ def test_what_is_wrong_is_named(options: dict[str, Any], field: str) -> None:
 
 def test_one_text_that_stops_is_one() -> None:
     assert list(made(stop="END").stop) == ["END"]
-
-
-@pytest.mark.parametrize("options", [{"temperature": "hot"}, {"max_tokens": -1}, {"said": "\ud800"}])
-def test_a_value_of_another_type_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        made(**options)

@@ -105,22 +105,6 @@ async def test_a_stream_that_is_left_ends_at_the_server(client: AsyncClient, wor
     await eventually(lambda: worker.running == 0)
 
 
-async def test_closing_the_client_ends_its_calls(address: str, worker: ScriptedWorker) -> None:
-    async def silent(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        await asyncio.sleep(600)
-
-    worker.script = silent
-    client = AsyncClient(address)
-    task = asyncio.create_task(client.agent("marco").ask("Hi"))
-    await eventually(lambda: worker.running == 1)
-    await client.close()
-    with pytest.raises(errors.Cancelled):
-        await task
-    with pytest.raises(RuntimeError, match="closed"):
-        await client.agent("marco").ask("Hi")
-
-
 async def test_an_outage_is_told_of_once_and_given_up(address: str, worker: ScriptedWorker) -> None:
     told = list[str]()
 

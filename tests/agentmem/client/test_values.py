@@ -1,5 +1,3 @@
-"""Values of the contract's messages."""
-
 from datetime import UTC, datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration

@@ -25,14 +25,11 @@ HOW = {
 
 
 class Settings(ServiceSettings):
-    """Settings of nothing."""
-
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_TEST_", cli_prog_name="test")
     toml_table = "store"
 
 
 async def serve(_: Settings, __: asyncio.Event) -> int | None:
-    """End as the command line says."""
     how = sys.argv[1]
     if how == "at-once":
         return 7

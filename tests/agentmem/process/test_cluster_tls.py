@@ -1,5 +1,3 @@
-"""Certificates of a node: what is good, and what the error says of what is not."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,19 +15,16 @@ NEEDED = "needs ca.pem, node.pem and its node-key.pem, in PEM form and not encry
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The directory of a node at a.local."""
     return of_node(tmp_path, "a.local")
 
 
 def encrypt(path: Path) -> None:
-    """Give a key a passphrase."""
     key = serialization.load_pem_private_key(path.read_bytes(), None)
     how = serialization.BestAvailableEncryption(b"secret")
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
 
 
 def of_another(path: Path, name: str) -> None:
-    """Put a file of another cluster in place of one."""
     other = of_node(path / "other", "a.local")
     (path / name).write_bytes((other / name).read_bytes())
 

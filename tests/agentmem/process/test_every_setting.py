@@ -1,5 +1,3 @@
-"""Every setting of every service by flag, by variable and from the TOML file; and what `agentmem up` passes on."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -14,7 +12,6 @@ EACH = [(settings, name) for settings, examples in EXAMPLES.items() for name in 
 
 
 def flags(name: str, example: Example) -> list[str]:
-    """The setting as it stands on a command line."""
     flag = name.replace("_", "-")
     if isinstance(example.value, bool):
         return [f"--{flag}" if example.value else f"--no-{flag}", *example.with_also]
@@ -22,7 +19,6 @@ def flags(name: str, example: Example) -> list[str]:
 
 
 def variable(settings: type[ServiceSettings], name: str) -> str:
-    """The variable of the setting."""
     return f"{settings.model_config['env_prefix']}{name}".upper()
 
 

@@ -57,8 +57,6 @@ def outcome(name: str, read: Callable[[], ServiceSettings]) -> Any:
 
 
 def in_file(service: type[ServiceSettings], name: str, value: str) -> Callable[[], ServiceSettings]:
-    """Reads a file in which the setting has this value."""
-
     def read() -> ServiceSettings:
         with TemporaryDirectory() as directory:
             path = Path(directory) / "agentmem.toml"
@@ -70,8 +68,6 @@ def in_file(service: type[ServiceSettings], name: str, value: str) -> Callable[[
 
 
 def in_variable(service: type[ServiceSettings], name: str, value: str) -> Callable[[], ServiceSettings]:
-    """Reads an environment in which the setting has this value."""
-
     def read() -> ServiceSettings:
         variable = f"{service.model_config['env_prefix']}{name}".upper()
         with mock.patch.dict(os.environ, {variable: value}):
@@ -81,7 +77,6 @@ def in_variable(service: type[ServiceSettings], name: str, value: str) -> Callab
 
 
 def toml(value: Any) -> str:
-    """`value` in TOML; what JSON and TOML write alike."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

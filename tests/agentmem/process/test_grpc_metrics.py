@@ -1,12 +1,9 @@
-"""Over a real socket, with methods of all four arities of a service whose descriptor grpc knows."""
-
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
@@ -14,117 +11,21 @@ from agentmem import errors
 from agentmem.channels import connect
 from agentmem.process.grpc_metrics import ProcessMetrics
 from agentmem.process.server import GrpcServer
-from agentmem.v1 import types_pb2
+from tests.agentmem.process import four_arities
+from tests.agentmem.process.four_arities import ARITIES, NAME, UNSERVED, WRITES, Service, forever, raising
 
-Usage = types_pb2.Usage
-NAME = "test.counted.Service"
-TYPES = {
-    "unary_unary": "unary",
-    "unary_stream": "server_stream",
-    "stream_unary": "client_stream",
-    "stream_stream": "bidi_stream",
-}
+TYPES = dict(zip(ARITIES, ("unary", "server_stream", "client_stream", "bidi_stream"), strict=True))
 SENT = 3
-"""Messages that a stream of responses has."""
-
-
-def describe() -> None:
-    """Make the service known, as importing a stub does."""
-    file = descriptor_pb2.FileDescriptorProto(name="test/counted.proto", package="test.counted", syntax="proto3")
-    file.dependency.append("agentmem/v1/types.proto")
-    service = file.service.add(name="Service")
-    for arity in (*TYPES, "writes", "unserved"):
-        service.method.add(
-            name=arity,
-            input_type=".agentmem.v1.AgentKey",
-            output_type=".agentmem.v1.Usage",
-            client_streaming=arity.startswith("stream"),
-            server_streaming=arity.endswith("stream") or arity == "writes",
-        )
-    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
-
-
-describe()
-
-
-class Service:
-    """`fault` is awaited before the last response."""
-
-    def __init__(self) -> None:
-        self.fault: Callable[[Any], Awaitable[object]] | None = None
-        self.entered = asyncio.Event()
-
-    async def answer(self, context: Any) -> Any:
-        self.entered.set()
-        if self.fault is not None:
-            await self.fault(context)
-        return Usage()
-
-    async def unary_unary(self, request: Any, context: Any) -> Any:
-        return await self.answer(context)
-
-    async def stream_unary(self, requests: AsyncIterator[Any], context: Any) -> Any:
-        async for _ in requests:
-            pass
-        return await self.answer(context)
-
-    async def unary_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        for _ in range(SENT - 1):
-            yield Usage()
-        yield await self.answer(context)
-
-    async def stream_stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for _ in requests:
-            pass
-        async for response in self.unary_stream(None, context):
-            yield response
-
-    async def writes(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """As the gateway's streams do, which must know when a reader stalls."""
-        for _ in range(SENT):
-            await context.write(Usage())
-        await self.answer(context)
-        return
-        yield Usage()
-
-    def register(self, service: Any, server: grpc.aio.Server) -> None:
-        kinds = {**{arity: arity for arity in TYPES}, "writes": "unary_stream"}
-        served = {
-            name: getattr(grpc, f"{kind}_rpc_method_handler")(
-                getattr(self, name), types_pb2.AgentKey.FromString, Usage.SerializeToString
-            )
-            for name, kind in kinds.items()
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, served),))
 
 
 def _type(name: str) -> str:
-    return "unary" if name == "unserved" else TYPES.get(name, "server_stream")
+    return "unary" if name == UNSERVED else TYPES.get(name, "server_stream")
 
 
-class Client:
-    def __init__(self, channel: grpc.aio.Channel, registry: CollectorRegistry, server: GrpcServer) -> None:
-        self.channel = channel
-        self.server = server
+class Client(four_arities.Client):
+    def __init__(self, channel: grpc.aio.Channel, registry: CollectorRegistry) -> None:
+        super().__init__(channel)
         self._registry = registry
-
-    def start(self, name: str, request: bytes = b"", timeout: float | None = None) -> Any:
-        kind = name if name in TYPES else "unary_stream"
-        method: Any = getattr(self.channel, kind)(f"/{NAME}/{name}")
-        return method(iter([request, request]) if kind.startswith("stream") else request, timeout=timeout)
-
-    async def call(self, name: str, request: bytes = b"", timeout: float | None = None) -> grpc.StatusCode:
-        """The status that the client gets."""
-        call = self.start(name, request, timeout)
-        try:
-            if hasattr(call, "__aiter__"):
-                async for _ in call:
-                    pass
-            else:
-                await call
-        except grpc.aio.AioRpcError as error:
-            return error.code()
-        return grpc.StatusCode.OK
 
     def value(self, metric: str, name: str, **more: str) -> float | None:
         labels = {"grpc_type": _type(name), "grpc_service": NAME, "grpc_method": name, **more}
@@ -143,7 +44,6 @@ class Client:
         return self.codes(name)
 
     def labels(self) -> set[tuple[str, str]]:
-        """All services and methods that there are series of."""
         return {
             (sample.labels["grpc_service"], sample.labels["grpc_method"])
             for family in self._registry.collect()
@@ -154,7 +54,9 @@ class Client:
 
 @pytest.fixture
 def service() -> Service:
-    return Service()
+    made = Service()
+    made.good = SENT - 1
+    return made
 
 
 @pytest.fixture
@@ -170,29 +72,22 @@ async def serving(service: Service, options: Any = None, authenticate: Any = Non
     server = GrpcServer("127.0.0.1:0", services, None, options, edge=True, authenticate=authenticate, metrics=metrics)
     await server.start()
     async with connect(f"127.0.0.1:{server.port}") as channel:
-        yield Client(channel, registry, server)
+        yield Client(channel, registry)
     await server.stop(0)
 
 
-@pytest.mark.parametrize("name", [*TYPES, "writes"])
+@pytest.mark.parametrize("name", [*TYPES, WRITES])
 async def test_what_goes_well_is_counted_with_its_messages(client: Client, name: str) -> None:
     assert client.value("handled_total", name, grpc_code="OK") == 0, "the series is there before the first call"
     assert client.value("handled_total", name, grpc_code="INTERNAL") == 0
     for _ in range(2):
-        assert await client.call(name) is grpc.StatusCode.OK
+        assert await client.code(name) is grpc.StatusCode.OK
     assert await client.ended(name) == {"OK": 2}
     assert client.value("started_total", name) == 2
     assert client.value("msg_received_total", name) == (4 if name.startswith("stream") else 2)
     assert client.value("msg_sent_total", name) == (2 if name.endswith("unary") else 2 * SENT)
     assert client.value("handling_seconds_count", name) == 2
     assert client.value("handling_seconds_sum", name) != 0
-
-
-def raising(error: Exception) -> Callable[[Any], Awaitable[object]]:
-    async def fault(_: Any) -> None:
-        raise error
-
-    return fault
 
 
 async def aborting(context: Any) -> None:
@@ -203,7 +98,7 @@ async def telling(context: Any) -> None:
     context.set_code(grpc.StatusCode.DATA_LOSS)
 
 
-@pytest.mark.parametrize("name", [*TYPES, "writes"])
+@pytest.mark.parametrize("name", [*TYPES, WRITES])
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
@@ -219,23 +114,19 @@ async def test_a_failure_counts_with_the_callers_status(
     client: Client, service: Service, name: str, fault: Any, code: grpc.StatusCode
 ) -> None:
     service.fault = fault
-    assert await client.call(name) is code
+    assert await client.code(name) is code
     assert await client.ended(name) == {code.name: 1}
 
 
 @pytest.mark.parametrize("name", TYPES)
 async def test_an_undecodable_message_counts_as_one(client: Client, service: Service, name: str) -> None:
-    assert await client.call(name, b"\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
+    assert await client.code(name, b"\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert await client.ended(name) == {"INVALID_ARGUMENT": 1}
     assert client.value("msg_received_total", name) == 1
     assert not service.entered.is_set()
 
 
-async def forever(_: Any) -> None:
-    await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize("name", [*TYPES, "writes"])
+@pytest.mark.parametrize("name", [*TYPES, WRITES])
 @pytest.mark.parametrize("timeout", [None, 600.0])
 async def test_a_caller_that_leaves_has_cancelled(
     client: Client, service: Service, name: str, timeout: float | None
@@ -247,10 +138,10 @@ async def test_a_caller_that_leaves_has_cancelled(
     assert await client.ended(name) == {"CANCELLED": 1}
 
 
-@pytest.mark.parametrize("name", [*TYPES, "writes"])
+@pytest.mark.parametrize("name", [*TYPES, WRITES])
 async def test_a_deadline_that_passes_is_told_from_it(client: Client, service: Service, name: str) -> None:
     service.fault = forever
-    assert await client.call(name, timeout=1.2345) is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert await client.code(name, timeout=1.2345) is grpc.StatusCode.DEADLINE_EXCEEDED
     assert await client.ended(name) == {"DEADLINE_EXCEEDED": 1}
 
 
@@ -261,7 +152,7 @@ def refuse(method: str, _: object) -> Any:
 @pytest.mark.parametrize("name", TYPES)
 async def test_a_refusal_is_counted(service: Service, name: str) -> None:
     async for client in serving(service, authenticate=refuse):
-        assert await client.call(name) is grpc.StatusCode.UNAUTHENTICATED
+        assert await client.code(name) is grpc.StatusCode.UNAUTHENTICATED
         assert await client.ended(name) == {"UNAUTHENTICATED": 1}
         assert client.value("msg_received_total", name) == (2 if name.startswith("stream") else 1)
         assert client.value("msg_sent_total", name) == 0
@@ -269,21 +160,11 @@ async def test_a_refusal_is_counted(service: Service, name: str) -> None:
 
 async def test_labels_are_those_of_the_contract_whatever_is_called(client: Client) -> None:
     before = client.labels()
-    assert before == {(NAME, method) for method in (*TYPES, "writes", "unserved")}
-    for path in (f"/{NAME}/nonsense", "/nobody.Service/Method", f"/{NAME}/unserved"):
+    assert before == {(NAME, method) for method in (*TYPES, WRITES, UNSERVED)}
+    for path in (f"/{NAME}/nonsense", "/nobody.Service/Method", f"/{NAME}/{UNSERVED}"):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await client.channel.unary_unary(path)(b"")
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     await health_pb2_grpc.HealthStub(client.channel).Check(health_pb2.HealthCheckRequest())
     assert client.labels() == before
     assert not any(client.codes(method) for _, method in before)
-
-
-async def test_a_stream_that_goes_on_shows_what_it_has_sent(client: Client, service: Service) -> None:
-    service.fault = forever
-    call = client.start("unary_stream")
-    await service.entered.wait()
-    assert client.value("msg_sent_total", "unary_stream") == SENT - 1
-    assert client.value("handling_seconds_count", "unary_stream") == 0
-    call.cancel()
-    await client.ended("unary_stream")

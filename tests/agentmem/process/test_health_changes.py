@@ -44,7 +44,6 @@ async def following(run_dir: Path) -> AsyncIterator[HealthChanges]:
 
 
 async def settled(changes: HealthChanges) -> None:
-    """The stream is open, and its first message was news."""
     async with asyncio.timeout(20):
         while not changes.followed:
             await changes.wait(soon=False)

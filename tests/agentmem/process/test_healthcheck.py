@@ -55,8 +55,6 @@ def test_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[str]:
-    """An HTTP server that answers every GET so; its address."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)

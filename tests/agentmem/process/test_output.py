@@ -1,5 +1,3 @@
-"""Output that nothing takes any more."""
-
 from __future__ import annotations
 
 import os
@@ -15,7 +13,6 @@ from agentmem.process import logs
 
 @pytest.fixture(params=["pipe", "terminal"])
 def gone(request: pytest.FixtureRequest) -> Iterator[TextIO]:
-    """A stream whose other end is closed."""
     other, descriptor = os.pipe() if request.param == "pipe" else pty.openpty()
     os.close(other)
     with open(descriptor, "w") as stream:

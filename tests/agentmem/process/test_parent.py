@@ -1,12 +1,7 @@
-"""Real processes: a service that `python -m agentmem.process.parent` runs, and its parent's pipe is closed."""
-
-import fcntl
 import os
 import signal
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +23,6 @@ while True:
 
 
 class Started:
-    """A service and the writing end of its pipe."""
-
     def __init__(self, directory: Path, *arguments: str, grace: float) -> None:
         (directory / "some_service.py").write_text(SERVICE)
         self.reading, self.writing = os.pipe()
@@ -58,12 +51,7 @@ class Started:
             lines.append(read.strip())
         return lines
 
-    def unread_bytes(self) -> int:
-        """What was written into the pipe and is not read yet."""
-        return int.from_bytes(fcntl.ioctl(self.reading, termios.FIONREAD, bytes(4)), sys.byteorder)
-
     def orphan(self) -> None:
-        """What the system does when the parent is gone, however it went."""
         os.close(self.writing)
         self.writing = -1
 
@@ -106,11 +94,3 @@ def test_a_service_that_does_not_end_is_ended(stubborn: Started) -> None:
     stubborn.orphan()
     stubborn.read_until("asked to end")
     assert stubborn.process.wait(60) == -signal.SIGKILL
-
-
-def test_what_is_written_into_the_pipe_does_not_matter(polite: Started) -> None:
-    polite.read_until("ready")
-    os.write(polite.writing, b"some bytes")
-    while polite.unread_bytes() and polite.process.poll() is None:
-        time.sleep(0.01)
-    assert polite.process.poll() is None, "only the end of the pipe means that the parent is gone"

@@ -1,8 +1,6 @@
-"""Over a real socket, with methods of all four arities on one generic handler."""
-
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -11,86 +9,9 @@ import pytest
 from agentmem import errors
 from agentmem.channels import closing_stream, connect
 from agentmem.process.server import GrpcServer
-from agentmem.v1 import types_pb2
+from tests.agentmem.process.four_arities import ARITIES, NAME, Client, Service, forever, raising
 
-Usage = types_pb2.Usage
-ARITIES = ["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 SECRET = "the prompt of somebody else"
-
-
-class Service:
-    """Every method counts the requests that it was sent; `fault` says what happens after `good` responses."""
-
-    def __init__(self) -> None:
-        self.fault: Callable[[], Awaitable[None]] | None = None
-        self.good = 0
-        self.entered = asyncio.Event()
-        self.left = asyncio.Event()
-        self.cancelled = False
-
-    async def answer(self, requests: list[Any]) -> Any:
-        self.entered.set()
-        try:
-            if self.fault is not None:
-                await self.fault()
-            return Usage(prompt_tokens=len(requests))
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-        finally:
-            self.left.set()
-
-    async def unary_unary(self, request: Any, context: Any) -> Any:
-        return await self.answer([request])
-
-    async def stream_unary(self, requests: AsyncIterator[Any], context: Any) -> Any:
-        return await self.answer([request async for request in requests])
-
-    def unary_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        self.kept = self._unary_stream(request)  # so that the garbage collector does not end it
-        return self.kept
-
-    async def _unary_stream(self, request: Any) -> AsyncIterator[Any]:
-        try:
-            for _ in range(self.good):
-                yield Usage(completion_tokens=1)
-            yield await self.answer([request])
-        finally:
-            self.left.set()
-
-    async def stream_stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        for _ in range(self.good):
-            yield Usage(completion_tokens=1)
-        yield await self.answer([request async for request in requests])
-
-    def register(self, service: Any, server: grpc.aio.Server) -> None:
-        handlers = {}
-        for arity in ARITIES:
-            make = getattr(grpc, f"{arity}_rpc_method_handler")
-            serialize = Usage.SerializeToString
-            handlers[arity] = make(getattr(service, arity), types_pb2.AgentKey.FromString, serialize)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", handlers),))
-
-
-class Client:
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._channel = channel
-
-    def start(self, arity: str, *requests: bytes, timeout: float | None = None) -> Any:
-        """A call whose requests are bytes as they go over the wire."""
-        method: Any = getattr(self._channel, arity)(f"/test.Service/{arity}", response_deserializer=Usage.FromString)
-        return method(iter(requests) if arity.startswith("stream") else requests[0], timeout=timeout)
-
-    async def call(self, arity: str, *requests: bytes, timeout: float | None = None) -> list[Any]:
-        call = self.start(arity, *(requests or (b"",)), timeout=timeout)
-        if arity.endswith("unary"):
-            return [await call]
-        return [response async for response in call]
-
-    async def failure(self, arity: str, *requests: bytes, timeout: float | None = None) -> grpc.aio.AioRpcError:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.call(arity, *requests, timeout=timeout)
-        return caught.value
 
 
 @pytest.fixture
@@ -100,18 +21,11 @@ def service() -> Service:
 
 @pytest.fixture
 async def client(service: Service) -> AsyncIterator[Client]:
-    server = GrpcServer("127.0.0.1:0", [("test.Service", service.register, service)])
+    server = GrpcServer("127.0.0.1:0", [(NAME, service.register, service)])
     await server.start()
     async with connect(f"127.0.0.1:{server.port}") as channel:
         yield Client(channel)
     await server.stop(0)
-
-
-def raising(error: Exception) -> Callable[[], Awaitable[None]]:
-    async def fault() -> None:
-        raise error
-
-    return fault
 
 
 @pytest.mark.parametrize("arity", ARITIES)
@@ -201,10 +115,6 @@ async def test_a_later_request_that_does_not_parse(client: Client, arity: str) -
     assert back.field == "request"
 
 
-async def forever() -> None:
-    await asyncio.Event().wait()
-
-
 @pytest.mark.parametrize("arity", ARITIES)
 async def test_a_caller_that_cancels_ends_the_handler(client: Client, service: Service, arity: str) -> None:
     service.fault = forever
@@ -221,16 +131,6 @@ async def test_a_caller_that_cancels_ends_the_handler(client: Client, service: S
 
 async def _first(call: Any, arity: str) -> Any:
     return await (call if arity.endswith("unary") else call.read())
-
-
-@pytest.mark.parametrize("arity", ARITIES)
-async def test_a_deadline_ends_the_handler(client: Client, service: Service, arity: str) -> None:
-    service.fault = forever
-    failure = await client.failure(arity, timeout=0.3)
-    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await service.left.wait()
-    assert service.cancelled
-    assert isinstance(errors.from_rpc(failure), errors.DeadlineExceeded)
 
 
 async def test_a_reader_that_leaves_early_ends_the_stream(client: Client, service: Service) -> None:

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from agentmem import errors, tracing
-from agentmem.channels import MAX_METADATA_BYTES, TracedChannel, connect
+from agentmem.channels import MAX_METADATA_BYTES, ClientTls, connect
 from agentmem.process.rpc import RpcInterceptor
 from agentmem.process.server import GrpcServer
 from tests.agentmem.test_tracing import PARENT
@@ -29,7 +29,6 @@ class Service:
         self.later: list[asyncio.Task[tracing.Trace | None]] = []
         self.onward: grpc.aio.Channel | None = None
         self.fault: Exception | None = None
-        self.stuck = False
 
     async def note(self, arity: str, context: Any) -> bytes:
         metadata = {name: str(value) for name, value in context.invocation_metadata()}
@@ -37,8 +36,6 @@ class Service:
         self.later.append(asyncio.create_task(_later()))
         if self.fault is not None:
             raise self.fault
-        if self.stuck:
-            await asyncio.Event().wait()
         if self.onward is not None:
             await _read(_start(self.onward, arity))
         return b"done"
@@ -80,7 +77,6 @@ async def _read(call: Any) -> list[bytes]:
 
 
 async def returned(call: Any) -> dict[str, str]:
-    """What came back with a call that went well."""
     await _read(call)
     return dict(await call.initial_metadata())
 
@@ -96,7 +92,6 @@ async def back() -> AsyncIterator[Service]:
 
 @pytest.fixture
 async def front(back: Service) -> AsyncIterator[Service]:
-    """Calls the back."""
     service = Service()
     service.server = server = GrpcServer(  # type: ignore[attr-defined]
         "127.0.0.1:0", [("test.Service", service.register, service)], edge=True
@@ -117,26 +112,13 @@ async def channel(front: Service) -> AsyncIterator[grpc.aio.Channel]:
 async def test_a_request_flows_to_the_back_and_its_id_returns(
     channel: grpc.aio.Channel, front: Service, back: Service, arity: str
 ) -> None:
-    metadata = (*FULL, ("authorization", "Bearer secret"))
-    assert await returned(_start(channel, arity, metadata=metadata)) == {"x-request-id": "mine", "traceparent": PARENT}
+    assert await returned(_start(channel, arity, metadata=FULL)) == {"x-request-id": "mine", "traceparent": PARENT}
     trace = tracing.Trace("mine", PARENT, "a=1", "k=v")
     for service in (front, back):
         ((seen, given),) = service.seen
         assert seen == trace
         assert given.items() >= dict(FULL).items()
         assert [await task for task in service.later] == [trace]
-    assert "authorization" not in back.seen[0][1]
-
-
-@pytest.mark.parametrize("arity", ARITIES)
-async def test_without_an_id_the_door_makes_one(
-    channel: grpc.aio.Channel, front: Service, back: Service, arity: str
-) -> None:
-    first, second = [await returned(_start(channel, arity)) for _ in range(2)]
-    assert first["x-request-id"].startswith("req-")
-    assert first["x-request-id"] != second["x-request-id"]
-    assert "traceparent" not in first
-    assert [given["x-request-id"] for _, given in back.seen] == [first["x-request-id"], second["x-request-id"]]
 
 
 @pytest.mark.parametrize("arity", ARITIES)
@@ -158,22 +140,7 @@ async def test_a_failed_call_has_its_id_too(
     ], "one line of the front's, and none of the back's, which is no door"
 
 
-async def test_a_line_has_the_callers_status_where_its_deadline_has_passed(
-    channel: grpc.aio.Channel, front: Service, back: Service, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "agentmem.process.rpc")
-    back.stuck = True
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await _read(_start(channel, "unary_unary", timeout=1.5))
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await cast(Any, front).server.stop(20)
-    lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
-    assert [line["status"] for line in lines] == ["DEADLINE_EXCEEDED"]
-
-
 class Gone:
-    """The context of a call whose caller leaves before it has heard anything."""
-
     async def send_initial_metadata(self, _: object) -> None:
         raise asyncio.CancelledError
 
@@ -197,29 +164,6 @@ async def test_who_leaves_before_the_first_byte_has_a_line_too(caplog: pytest.Lo
         await cast(Any, handler).unary_unary(b"", Gone())
     lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
     assert [line["status"] for line in lines] == ["CANCELLED"]
-    assert service.seen == []
-
-
-@pytest.mark.parametrize("arity", ARITIES)
-async def test_a_refusal_carries_the_id(arity: str) -> None:
-    def refuse(*_: object) -> Any:
-        raise errors.Unauthenticated("who?")
-
-    service = Service()
-    server = GrpcServer("127.0.0.1:0", [("test.Service", service.register, service)], edge=True, authenticate=refuse)
-    await server.start()
-    try:
-        async with connect(f"127.0.0.1:{server.port}") as channel:
-            for _ in range(20):
-                call = _start(channel, arity, metadata=(("x-request-id", "refused"),))
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await _read(call)
-                assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAUTHENTICATED, "who?")
-                if returned := dict(await call.initial_metadata()):
-                    break  # gRPC's client drops them where it learns of a status at the same moment
-            assert returned["x-request-id"] == "refused"
-    finally:
-        await server.stop(0)
     assert service.seen == []
 
 
@@ -273,13 +217,9 @@ async def test_what_a_call_is_given_goes_before_what_it_is_made_for(front: Servi
     assert answer == {"x-request-id": "given", "traceparent": PARENT}
 
 
-async def test_a_channel_is_a_channel(channel: grpc.aio.Channel) -> None:
-    assert isinstance(channel, TracedChannel)
-    assert channel.get_state(try_to_connect=True) in set(grpc.ChannelConnectivity)
-    await channel.channel_ready()
-    changing = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
-    await channel.close(0)
-    with pytest.raises(grpc.aio.UsageError):
-        await changing
-    with pytest.raises(grpc.aio.UsageError):
-        await _start(channel, "unary_unary")
+async def test_a_key_is_shown_to_the_door_alone(front: Service, back: Service) -> None:
+    async with connect(f"127.0.0.1:{cast(Any, front).server.port}", key="am_canary") as channel:
+        await _read(_start(channel, "unary_unary", metadata=FULL))
+    assert front.seen[0][1].items() >= {**dict(FULL), "authorization": "Bearer am_canary"}.items()
+    assert "authorization" not in back.seen[0][1]
+    assert "canary" not in repr(ClientTls(b"ca", b"cert", b"canary"))

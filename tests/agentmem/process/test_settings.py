@@ -24,7 +24,6 @@ class Settings(ServiceSettings):
 
 @pytest.fixture
 def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that AGENTMEM_CONFIG names; the test writes it."""
     path = tmp_path / "agentmem.toml"
     monkeypatch.setenv(CONFIG_VARIABLE, str(path))
     return path
@@ -55,22 +54,22 @@ def test_tables_of_other_services_are_left_to_them(toml: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[store]\nrun-dri = 1\n", "2:1: store.run-dri: is not supported; did you mean run-dir?"),
+        ("[store]\nrun-dri = 1\n", " store.run-dri: is not supported; did you mean run-dir?"),
         (
             "[store]\nxyzzy = 1\n",
-            "2:1: store.xyzzy: is not supported; supported are log-level, log-format, otlp, run-dir, grace, model,"
+            " store.xyzzy: is not supported; supported are log-level, log-format, otlp, run-dir, grace, model,"
             " listen, target",
         ),
-        ("[store]\ngrace = -1\n", "2:1: store.grace: must be at least 0.0"),
-        ('[store]\n\n  grace = "x"\n', "3:3: store.grace: 'x' is not a number"),
-        ("[store]\nrun_dir = 1\n", "2:1: store.run-dir: must be text"),
-        ('[store]\nmodel = "a"\n', "2:1: store.model: must be a list"),
-        ('[store]\nlog-format = "xml"\n', "2:1: store.log-format: 'xml' is not allowed: text or json"),
-        ("[sotre]\ngrace = 1\n", "1:1: sotre: is no table; tables are gateway, store, up, worker; did you mean store?"),
-        ("store = 1\n", "1:1: store: must be a table, [store]"),
+        ("[store]\ngrace = -1\n", " store.grace: must be at least 0.0"),
+        ('[store]\n\n  grace = "x"\n', " store.grace: 'x' is not a number"),
+        ("[store]\nrun_dir = 1\n", " store.run-dir: must be text"),
+        ('[store]\nmodel = "a"\n', " store.model: must be a list"),
+        ('[store]\nlog-format = "xml"\n', " store.log-format: 'xml' is not allowed: text or json"),
+        ("[sotre]\ngrace = 1\n", " sotre: is no table; tables are gateway, store, up, worker; did you mean store?"),
+        ("store = 1\n", " store: must be a table, [store]"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_with_its_place(toml: Path, text: str, problem: str) -> None:
+def test_a_mistake_in_the_file_is_told_by_its_key(toml: Path, text: str, problem: str) -> None:
     toml.write_text(text)
     with pytest.raises(SettingsError) as caught:
         load(Settings, [])
@@ -138,26 +137,20 @@ def test_log_level(toml: Path) -> None:
     with pytest.raises(SettingsError, match=r"^log_level: 'loud' is none of debug, info, warning, error$"):
         load(Settings, ["--log-level", "loud"])
     toml.write_text('[store]\nlog-level = "loud"\n')
-    with pytest.raises(SettingsError, match=r":2:1: store.log-level: 'loud' is none of"):
+    with pytest.raises(SettingsError, match=r": store.log-level: 'loud' is none of"):
         load(Settings, [])
-
-
-def test_a_word_that_is_no_flag_exits(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        load(Settings, ["stray"])
-    assert caught.value.code == 2
-    assert "stray" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--run-dri", "x"], "there is no flag --run-dri; did you mean --run-dir?"),
-        (["--grace", "1", "--modle=a"], "there is no flag --modle; did you mean --model?"),
-        (["--xyzzy"], "there is no flag --xyzzy; --help lists them"),
-        (["--no-grace"], "there is no flag --no-grace"),
+        (["--run-dri", "x"], "No such option '--run-dri'. Did you mean '--run-dir'?"),
+        (["--xyzzy"], "No such option '--xyzzy'."),
+        (["--no-grace"], "No such option '--no-grace'."),
+        (["--grace"], "Option '--grace' requires an argument."),
+        (["stray"], "Got unexpected extra argument (stray)"),
     ],
 )
-def test_an_unknown_flag_is_refused_with_what_was_meant(given: list[str], told: str) -> None:
+def test_what_is_no_flag_is_refused(given: list[str], told: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(told)):
         load(Settings, given)

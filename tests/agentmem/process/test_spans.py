@@ -1,5 +1,3 @@
-"""What a process makes of its spans, by OpenTelemetry's SDK and into a real collector."""
-
 from __future__ import annotations
 
 import asyncio

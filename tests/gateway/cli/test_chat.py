@@ -6,7 +6,6 @@ from gateway.cli.chat import Shown
 
 
 def written(*tellings: list[str]) -> str:
-    """What is on the screen after an answer was told so; only the last telling is complete."""
     screen: list[str] = []
     shown, replay = Shown(screen.append, screen.append), Replay()
     told = [Growing(text="".join(telling[:count])) for telling in tellings for count in range(1, len(telling) + 1)]
@@ -21,16 +20,10 @@ def written(*tellings: list[str]) -> str:
 @pytest.mark.parametrize(
     ("tellings", "expected"),
     [
-        ([["Hel", "lo"]], "Hello"),
-        ([["Hel"], ["Hello"]], "Hello"),
         ([["Hel", "lo"], ["H", "ell", "o", " you"]], "Hello you"),
-        ([["Hel"], [], ["Hello"]], "Hello"),
         ([["Hello"], ["Help", "!"]], "Hello\nHelp!"),
-        ([["Hello"], ["Hel"]], "Hello\nHel"),
         ([["Hello\n"], ["Bye"]], "Hello\nBye"),
-        ([["Hello"], ["He"], ["Hello", "!"]], "Hello!"),
         ([["\x1b[2J"], ["\x1b[2J", "x"]], "\\x1b[2Jx"),
-        ([[], []], ""),
     ],
 )
 def test_what_is_written(tellings: list[list[str]], expected: str) -> None:

@@ -1,5 +1,3 @@
-"""`agentmem chat` at a real terminal, on a gateway before a scripted worker."""
-
 from __future__ import annotations
 
 import asyncio
@@ -22,13 +20,11 @@ SUMMARY = "tokens/s"
 
 
 def chat(gateway: Gateway, data: Path) -> AbstractAsyncContextManager[Terminal]:
-    """`agentmem chat bob`."""
     address = gateway.addresses["grpc"]
     return terminal("-m", "gateway.cli.main", "chat", "bob", "--gateway", address, XDG_DATA_HOME=str(data))
 
 
 def said(worker: ScriptedWorker) -> list[str]:
-    """The last message of each turn."""
     turns = [each for each in worker.requests if each.DESCRIPTOR.name == "GenerateRequest"]
     return [(each.append.messages.messages or each.messages.messages)[-1].content for each in turns]
 

@@ -1,5 +1,3 @@
-"""A gateway's client: errors in one line, keys and TLS."""
-
 from __future__ import annotations
 
 import asyncio
@@ -8,27 +6,16 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import click
 import pytest
 import trustme
 from click.testing import CliRunner, Result
 
-from agentmem import AsyncClient, errors
 from agentmem.console import write_json
 from gateway.app import Gateway
-from gateway.cli.client import Client
 from gateway.cli.main import main
 from tests.gateway.running import settings
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key
-
-
-def test_one_clear_line() -> None:
-    async def refused(_: AsyncClient) -> None:
-        raise errors.NotFound("agent", "bob")
-
-    with pytest.raises(click.ClickException, match=r"^agent 'bob' does not exist$"):
-        Client("127.0.0.1:1").ask(refused)
 
 
 @pytest.mark.parametrize(("encoding", "told"), [("utf-8", '["漢"]'), ("iso-8859-1", '["\\u6f22"]')])
@@ -40,8 +27,6 @@ def test_json_says_all_letters_in_any_locale(encoding: str, told: str, monkeypat
 
 
 class Secured:
-    """A gateway with keys and mTLS, and the files for it."""
-
     def __init__(self, gateway: Gateway, directory: Path, key: str) -> None:
         self.address = gateway.addresses["grpc"]
         self.directory = directory

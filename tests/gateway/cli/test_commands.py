@@ -1,5 +1,3 @@
-"""The commands as processes' users see them, on a gateway before a scripted worker."""
-
 from __future__ import annotations
 
 import asyncio
@@ -64,13 +62,6 @@ async def test_agents_without_a_name_are_hidden(worker: ScriptedWorker, agentmem
 async def test_no_agents(worker: ScriptedWorker, agentmem: Command) -> None:
     assert "no agents yet" in (await agentmem("agents")).output
     assert (await agentmem("agents", "--json")).output == "[]\n"
-
-
-async def test_hostile_names_are_shown_and_not_obeyed(worker: ScriptedWorker, agentmem: Command) -> None:
-    worker.agents = [agent("[bold]x\x1b[2J\n")]
-    output = (await agentmem("agents")).output
-    assert "[bold]x\\x1b[2J\\n" in output
-    assert "\x1b" not in output
 
 
 async def test_show(worker: ScriptedWorker, agentmem: Command) -> None:
@@ -185,18 +176,6 @@ async def test_chat_goes_on_after_an_outage_in_mid_answer(
     assert len(set(ids)) == 1
 
 
-async def test_chat_that_fails_in_mid_answer_says_so(worker: ScriptedWorker, agentmem: Command) -> None:
-    async def broken(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        yield delta("half an ans")
-        raise errors.FailedPrecondition("the context is full")
-
-    worker.script = broken
-    said = await agentmem("chat", "bob", "--message", "hi")
-    assert said.exit_code == 1
-    assert "Error: the context is full" in said.output
-
-
 async def test_chat_that_is_interrupted_ends_quietly(
     worker: ScriptedWorker, agentmem: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,16 +207,7 @@ async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) ->
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["agents"],
-        ["agents", "show", "a"],
-        ["agents", "fork", "a", "b"],
-        ["agents", "trim", "a", "1"],
-        ["models"],
-        ["models", "load", "a"],
-        ["chat", "a", "--message", "x"],
-    ],
+    "arguments", [["agents", "trim", "a", "1"], ["models", "load", "a"], ["chat", "a", "--message", "x"]]
 )
 def test_no_gateway(arguments: list[str]) -> None:
     said = CliRunner().invoke(main, [*arguments, "--gateway", "127.0.0.1:1"])

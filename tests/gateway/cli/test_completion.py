@@ -1,5 +1,3 @@
-"""Completion in bash, as click's script does it."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""`agentmem doctor`: real processes that end, hang or crash; the gateway's checks; the report; the whole command."""
-
 from __future__ import annotations
 
 import contextlib
@@ -26,7 +24,7 @@ from agentmem.process.checkup import Finding, State, ok, problem, unknown, warni
 from agentmem.process.settings import load
 from gateway.app import Gateway
 from gateway.cli import doctor as subject
-from gateway.cli.doctor import findings, judge_running, open_files, ports, print_report, running, status, to_json
+from gateway.cli.doctor import findings_of, judge_running, open_files, ports, print_report, running, status, to_json
 from gateway.cli.main import main
 from gateway.cli.up.settings import UpSettings
 
@@ -48,7 +46,6 @@ def children() -> set[int]:
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """Return number and file of each open descriptor but the one that lists them."""
     found = set()
     for number in os.listdir("/dev/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -58,7 +55,7 @@ def descriptors() -> set[tuple[str, str]]:
 
 async def said(how: str) -> list[Finding]:
     before, opened = children(), descriptors()
-    found = await findings("it", MODULE, ["--grace=1"], {"HOW": how})
+    found = await findings_of("it", MODULE, ["--grace=1"], {"HOW": how})
     assert children() == before, "it leaves no process behind"
     assert not descriptors() - opened, "nor an open file; those of earlier tests may close in the meantime"
     return found

@@ -27,8 +27,6 @@ async def status(http: str, *arguments: str, key: str | None = None) -> Result:
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[str]:
-    """The address of a program that answers every connection so."""
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -72,9 +70,3 @@ async def test_the_grpc_door(worker: ScriptedWorker, gateway: Gateway) -> None:
     told = await status(gateway.addresses["grpc"])
     assert told.exit_code == 1
     assert told.output.startswith("Error: ")
-
-
-async def test_a_key_in_clear_text_is_warned_of() -> None:
-    told = await status("192.0.2.1.invalid:1", key="am_x")
-    assert "warning: the key goes to 192.0.2.1.invalid:1 in clear text; use --tls or --ca FILE" in told.output
-    assert "am_x" not in told.output

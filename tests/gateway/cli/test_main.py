@@ -1,5 +1,3 @@
-"""Groups of commands, and the commands that are other programs."""
-
 import subprocess
 import sys
 from pathlib import Path

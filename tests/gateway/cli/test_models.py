@@ -1,5 +1,3 @@
-"""`agentmem models`, on a gateway before a scripted worker."""
-
 from __future__ import annotations
 
 import asyncio
@@ -112,15 +110,6 @@ async def test_only_admins_load_and_unload(
     assert "needs a key with admin = true; `agentmem keys create --admin` makes one" in refused.output
 
 
-@pytest.mark.parametrize("command", ["load", "unload"])
-def test_a_model_has_a_name(command: str) -> None:
-    said = CliRunner().invoke(main, ["models", command, ""])
-    assert (said.exit_code, said.output) == (
-        2,
-        "Error: 'NAME' must not be empty\n",
-    )
-
-
 WORDS = {stage: models._STAGES[stage] for stage in ("wait", "fetch", "read")}
 
 
@@ -175,3 +164,20 @@ def test_what_a_terminal_shows_is_gone_when_it_is_done(monkeypatch: pytest.Monke
     assert "[bold]\\x1b: reading the weights" in written
     assert "50%" in written
     assert written.endswith("\x1b[2K")
+
+
+@pytest.mark.parametrize(
+    ("bits", "recommended", "good", "note"),
+    [
+        ("4", "4", {"4"}, "default; adapter"),
+        ("3", "4", {"4"}, 'default; adapter; kv_bits = "4" recommended'),
+        ("8", "", set(), "default; adapter; loses quality with quantized KV"),
+        ("4", "", None, "default; adapter"),
+    ],
+)
+def test_notes(bits: str, recommended: str, good: set[str] | None, note: str) -> None:
+    model = model_pb2.Model(model_id="m+lora", is_default=True, kv_bits=bits, recommended_kv_bits=recommended)
+    for each in ("3", "4", "8") if good is not None else ():
+        model.kv_bits_measured.add(kv_bits=each, good=each in (good or ()))
+    notes = models.models_table([model]).columns[-1]
+    assert [str(cell) for cell in notes.cells] == [note]

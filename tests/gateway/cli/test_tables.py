@@ -14,7 +14,7 @@ from agentmem.v1 import agent_pb2, model_pb2, types_pb2
 from gateway.cli.agents import agents_table
 from gateway.cli.branches import snapshots_table
 from gateway.cli.keys import keys_table
-from gateway.cli.model_tables import models_table
+from gateway.cli.models import models_table
 from gateway.edge.keys import new
 
 COLUMNS = 80

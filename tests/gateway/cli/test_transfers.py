@@ -1,5 +1,3 @@
-"""Agents to files and back, by the commands."""
-
 from __future__ import annotations
 
 import asyncio
@@ -8,11 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, types_pb2
-from gateway.cli.main import main
 
 from ..conftest import Command
 from ..scripted import ScriptedWorker
@@ -111,9 +107,3 @@ async def test_only_a_file_that_can_be_read_again_is_sent_again(
         assert await refused_once(f"/dev/fd/{reading}") == (1, 1)
     finally:
         os.close(reading)
-
-
-def test_import_of_nothing(tmp_path: Path) -> None:
-    missing = CliRunner().invoke(main, ["agents", "import", str(tmp_path / "none")])
-    assert missing.exit_code == 2
-    assert "none" in missing.output

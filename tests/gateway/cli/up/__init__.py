@@ -1,1 +1,1 @@
-"""TODO: say what this package is."""
+"""Tests of `agentmem up`."""

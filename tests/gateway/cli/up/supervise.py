@@ -1,5 +1,3 @@
-"""A supervisor as a process, to be killed: `python -m tests.gateway.cli.up.supervise DIRECTORY`."""
-
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
@@ -22,18 +20,15 @@ def started(directory: Path) -> dict[str, list[int]]:
 
 
 def log(directory: Path) -> list[str]:
-    """What the children wrote."""
     path = directory / "log"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def service(name: str, directory: Path, behaviour: str = "serve") -> Service:
-    """A scripted child that is ready when its last life has begun."""
     return Service(name, CHILD, [behaviour, name, str(directory)], _ready(name, directory), environment())
 
 
 def environment() -> dict[str, str]:
-    """Lets a child find the tests, and gives it a reason."""
     return {"PYTHONPATH": ROOT, "TEST_REASON": "no reason"}
 
 

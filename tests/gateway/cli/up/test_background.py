@@ -1,12 +1,9 @@
-"""`agentmem chat --model` on a machine where nothing runs: what it starts, and that nothing of it is left."""
-
 from __future__ import annotations
 
 import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -21,7 +18,6 @@ from agentmem.console import console
 from agentmem.process.sockets import listens
 from gateway.cli.up.background import _log_tail
 from gateway.cli.up.lock import UpLock
-from gateway.cli.up.log_file import MOST_BYTES, prepared
 from inference_service.models.sources import registry
 from tests import blas
 from tests.full_matrix import FULL
@@ -35,7 +31,6 @@ DEMO = Path(registry([])["demo"].source)
 
 @pytest.fixture(autouse=True)
 def settings(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every stack here takes from its environment."""
     if listens(layout.GRPC):
         pytest.skip(f"somebody listens at {layout.GRPC}, and chats would talk with that")
     for name in ("HTTP", "GRPC", "METRICS"):
@@ -47,7 +42,6 @@ def settings(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def left(run_dir: Path) -> list[psutil.Process]:
-    """Processes that serve the data directory."""
     found = []
     for each in psutil.process_iter():
         try:
@@ -64,7 +58,6 @@ def none_is_left(run_dir: Path) -> Callable[[], bool]:
 
 
 async def ran(*arguments: str, status: int = 0) -> tuple[str, str]:
-    """What a command writes to standard output, and to standard error."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -76,7 +69,6 @@ async def ran(*arguments: str, status: int = 0) -> tuple[str, str]:
 
 @asynccontextmanager
 async def chatting(run_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A chat that has had an answer, and waits for what is said next."""
     process = await asyncio.create_subprocess_exec(
         *(*COMMAND, "chat", "--model", "demo"),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -146,23 +138,6 @@ async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytes
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=1)
     assert "Agentmem could not be started; it wrote:" in err and "warm_bytes" in err
     assert left(run_dir) == []
-
-
-@pytest.mark.slow
-async def test_a_stack_that_runs_begins_a_long_log_anew(run_dir: Path) -> None:
-    log = prepared(run_dir)
-    with log.open("ab") as out:
-        out.truncate(MOST_BYTES + 1)
-        process = await asyncio.create_subprocess_exec(*COMMAND, "up", stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    try:
-        await eventually(lambda: b"Ready. Ctrl-C stops." in log.read_bytes(), within=120)
-        process.terminate()
-        assert await asyncio.wait_for(process.wait(), 60) == 0
-    finally:
-        for each in left(run_dir):
-            each.kill()
-    assert b" store " in log.read_bytes() and b"\0" not in log.read_bytes(), "what the services write is in the new one"
-    assert log.with_suffix(".log.1").read_bytes().startswith(b"\0" * MOST_BYTES)
 
 
 def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:

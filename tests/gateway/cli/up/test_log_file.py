@@ -1,5 +1,3 @@
-"""What a stack in the background writes: never more than two files of a bounded length."""
-
 from __future__ import annotations
 
 import subprocess

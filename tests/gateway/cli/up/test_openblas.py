@@ -23,7 +23,6 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An OpenBLAS that loads, and computes on all cores."""
     monkeypatch.setattr(openblas, "cores", lambda _: 1)
 
 
@@ -61,7 +60,6 @@ def test_not_where_the_gpu_computes(platform: str, name: str, monkeypatch: pytes
 
 
 def built(directory: Path, code: str) -> str:
-    """A library of that name."""
     library = directory / "libopenblas.so.0"
     compiler = shutil.which("cc")
     assert compiler is not None

@@ -18,8 +18,6 @@ from tests.gateway.running import eventually
 
 
 class Running:
-    """A supervisor that runs until `stop`; as a context manager."""
-
     def __init__(self, services: list[Service], grace: float = 20.0) -> None:
         self.stopping = asyncio.Event()
         self.started = asyncio.Event()
