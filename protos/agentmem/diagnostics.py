@@ -1,6 +1,6 @@
 """Mistakes in files that people write: a line for each, such as
 
-    models.toml: models.small.kv_bit: is not supported; did you mean kv_bits?
+    models.toml:7:1: models.small.kv_bit: is not supported; did you mean kv_bits?
 
 In an RPC a diagnostic is a `Violation` whose problem begins with "line 7, column 1: ".
 """
@@ -8,7 +8,8 @@ In an RPC a diagnostic is a `Violation` whose problem begins with "line 7, colum
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from agentmem.errors import Violation
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_TOML_PLACE: Final = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 _PLACED: Final = re.compile(r"line (\d+), column (\d+): (.*)", re.DOTALL)
 
 
@@ -50,21 +52,46 @@ class FileError(ValueError):
         super().__init__("\n".join(diagnostic.render(path) for diagnostic in self.diagnostics))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Raises FileError."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FileError(path, "is not TOML: it is not UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise FileError(path, f"is not TOML: {error}") from error
+@dataclass(frozen=True)
+class TomlFile:
+    path: Path
+    text: str
+    data: dict[str, Any]
 
+    @classmethod
+    def read(cls, path: Path) -> "TomlFile":
+        """Raises FileError."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            return cls(path, text, tomllib.loads(text))
+        except OSError as error:
+            raise FileError(path, f"cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise FileError(path, "is not TOML: it is not UTF-8") from error
+        except tomllib.TOMLDecodeError as error:
+            said, line, column = found.groups() if (found := _TOML_PLACE.fullmatch(str(error))) else (str(error), 0, 0)
+            place = (int(line), int(column)) if line else (text.count("\n") + 1, len(text) - text.rfind("\n"))
+            raise FileError(path, Diagnostic("", f"is not TOML: {said}", *place)) from error
 
-def toml_key(keys: Iterable[str]) -> str:
-    """Return a key as TOML writes it: `models."a b".ttl`."""
-    return ".".join(key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
+    def diagnostic(self, keys: Sequence[str], message: str) -> Diagnostic:
+        """Return a mistake at a key, or at the innermost table around it."""
+        field = ".".join(key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
+        return Diagnostic(field, message, *self._position(keys))
+
+    def _position(self, keys: Sequence[str]) -> tuple[int, int]:
+        """Return line and column, or zeros. Underscores equal hyphens."""
+        wanted = [re.sub(r"\\-|_", "[-_]", re.escape(key)) for key in keys]
+        place, depth = (0, 0), 0
+        table: tuple[str, ...] = ()
+        for number, line in enumerate(self.text.splitlines(), 1):
+            here = 0
+            if (header := _header(line)) is not None:
+                table, here = header, len(header)
+            elif len(keys) > len(table) and re.match(rf"\s*[\"']?{wanted[len(table)]}[\"']?\s*[=.]", line):
+                here = len(table) + 1
+            if here > depth and tuple(keys[: len(table)]) == table:
+                place, depth = (number, len(line) - len(line.lstrip()) + 1), here
+        return place
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -76,3 +103,18 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 def unsupported(given: str, known: Collection[str]) -> str:
     return f"is not supported{did_you_mean(given, known) or '; supported are ' + ', '.join(known)}"
+
+
+def _header(line: str) -> tuple[str, ...] | None:
+    """Return the keys of a header such as `[models."a.b"]`."""
+    if not line.lstrip().startswith("["):
+        return None
+    try:
+        node = tomllib.loads(line)
+    except ValueError:
+        return None
+    keys: list[str] = []
+    while isinstance(node, dict) and node:
+        key, node = next(iter(node.items()))
+        keys.append(key)
+    return tuple(keys)

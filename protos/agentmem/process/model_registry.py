@@ -22,7 +22,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from agentmem.diagnostics import Diagnostic, FileError, read_toml, toml_key, unsupported
+from agentmem.diagnostics import Diagnostic, FileError, TomlFile, unsupported
 from agentmem.kv.bits import KVBitsText
 from agentmem.process.model_sources import DEMO, expanded, is_path
 from agentmem.process.models import RegisteredModel, parse_all, problem_of_adapter, problem_of_source
@@ -57,29 +57,30 @@ class _Document(_Strict):
 class ModelFile(NamedTuple):
     """Each of `models` is followed by its adapters; paths are absolute."""
 
-    path: Path
+    file: TomlFile
     default: str | None
     models: tuple[RegisteredModel, ...]
 
     def error(self, keys: Sequence[str], message: str) -> FileError:
-        return FileError(self.path, Diagnostic(toml_key(keys), message))
+        """Return an error at the key that `keys` lead to."""
+        return FileError(self.file.path, self.file.diagnostic(keys, message))
 
 
 def read(path: Path) -> ModelFile:
     """Raises FileError, also for paths that lead nowhere."""
-    path = expanded(str(path)).absolute()
+    file = TomlFile.read(expanded(str(path)).absolute())
     try:
-        document = _Document.model_validate(read_toml(path))
+        document = _Document.model_validate(file.data)
     except ValidationError as error:
-        raise FileError(path, *map(_diagnostic, error.errors())) from error
-    read = ModelFile(path, document.default, ())
+        raise FileError(file.path, *(_diagnostic(file, details) for details in error.errors())) from error
+    read = ModelFile(file, document.default, ())
     models = [model for name, table in document.models.items() for model in _models(read, name, table)]
     return read._replace(models=tuple(models))
 
 
 def _models(file: ModelFile, name: str, table: _Table) -> list[RegisteredModel]:
     """Return a table's model and its adapters."""
-    directory = file.path.parent
+    directory = file.file.path.parent
     if problem := problem_of_source(table.source, directory):
         raise file.error(("models", name, "source"), problem)
     settings = table.model_dump(exclude={"source", "adapters"})
@@ -98,7 +99,7 @@ def _source(source: str, directory: Path) -> str:
     return str(path) if source != DEMO and (is_path(source) or path.is_dir()) else source
 
 
-def _diagnostic(details: ErrorDetails) -> Diagnostic:
+def _diagnostic(file: TomlFile, details: ErrorDetails) -> Diagnostic:
     keys = tuple(str(part) for part in details["loc"] if part != "[key]")
     if details["type"] == "extra_forbidden":
         known = (_Table if len(keys) > 1 else _Document).model_fields
@@ -107,7 +108,7 @@ def _diagnostic(details: ErrorDetails) -> Diagnostic:
         message = f'is missing; give a directory, a hub id, or "{DEMO}"'
     else:
         message = in_words(details)
-    return Diagnostic(toml_key(keys), message)
+    return file.diagnostic(keys, message)
 
 
 def register(

@@ -18,7 +18,7 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
-from agentmem.diagnostics import Diagnostic, FileError, did_you_mean, read_toml, toml_key, unsupported
+from agentmem.diagnostics import FileError, TomlFile, did_you_mean, unsupported
 from agentmem.process.sockets import OptionalCollector
 
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
@@ -161,6 +161,7 @@ def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
         return details["msg"].removeprefix("Value error, ")
     key = str(details["loc"][0])
     field = settings_cls.model_fields.get(key)
+    file = _toml_file()
     table = _toml_table(settings_cls.toml_table)
     if details["type"] == "extra_forbidden":
         known = [name.replace("_", "-") for name in settings_cls.model_fields]
@@ -169,9 +170,8 @@ def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
         said = f"{details['input']!r} is not allowed: {field.description}"
     else:
         said = in_words(details)
-    if key in table and table[key] == details["input"]:  # flags and variables take precedence
-        named = toml_key((settings_cls.toml_table, key.replace("_", "-")))
-        return Diagnostic(named, said).render(os.environ[CONFIG_VARIABLE])
+    if file is not None and key in table and table[key] == details["input"]:  # flags and variables take precedence
+        return file.diagnostic((settings_cls.toml_table, key.replace("_", "-")), said).render(file.path)
     return f"{key}: {said}"
 
 
@@ -206,21 +206,28 @@ def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
         )
 
 
-def _toml_table(name: str) -> dict[str, Any]:
-    """Return a table of the file that CONFIG_VARIABLE names, if any. Raises SettingsError."""
+def _toml_file() -> TomlFile | None:
+    """Return the file that CONFIG_VARIABLE names, if any. Raises SettingsError."""
     if not (path := os.environ.get(CONFIG_VARIABLE)):
-        return {}
+        return None
     try:
-        data = read_toml(Path(path))
+        file = TomlFile.read(Path(path))
     except FileError as error:
         raise SettingsError(f"{CONFIG_VARIABLE}: {error}") from error
     problems = [
-        Diagnostic(key, f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(key, TABLES)}")
-        if key not in TABLES
-        else Diagnostic(key, f"must be a table, [{key}]")
-        for key, table in data.items()
-        if key not in TABLES or not isinstance(table, dict)
+        file.diagnostic((name,), f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(name, TABLES)}")
+        for name in file.data.keys() - TABLES
+    ]
+    problems += [
+        file.diagnostic((name,), f"must be a table, [{name}]")
+        for name in file.data.keys() & TABLES
+        if not isinstance(file.data[name], dict)
     ]
     if problems:
-        raise SettingsError(str(FileError(path, *problems)))
-    return {key.replace("-", "_"): value for key, value in data.get(name, {}).items()}
+        raise SettingsError(str(FileError(path, *sorted(problems, key=lambda one: one.line))))
+    return file
+
+
+def _toml_table(name: str) -> dict[str, Any]:
+    file = _toml_file()
+    return {key.replace("-", "_"): value for key, value in file.data.get(name, {}).items()} if file else {}

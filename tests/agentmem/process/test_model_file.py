@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -84,53 +85,53 @@ def test_a_file_may_say_nothing(tmp_path: Path, text: str) -> None:
         ("bits = 4", "bits: is not supported; did you mean kv_bits?"),
     ],
 )
-def test_a_wrong_key_is_named_with_its_table_and_what_it_should_be(tmp_path: Path, key: str, said: str) -> None:
+def test_a_wrong_key_is_named_with_line_table_and_what_it_should_be(tmp_path: Path, key: str, said: str) -> None:
     text = f"# ours\n[models.small]\nsource = 'demo'\n\n[models.m]\nsource = 'demo'\n{key}\n"
-    assert refusal(tmp_path, text).startswith(f"/models.toml: models.m.{said}")
+    assert refusal(tmp_path, text).startswith(f"/models.toml:7:1: models.m.{said}")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "/models.toml: x: is not supported; supported are default, models"),
-        ("default = 1", "/models.toml: default: must be text"),
-        ("models = 1", "/models.toml: models: must be a table"),
-        ("[[models]]", "/models.toml: models: must be a table"),
-        ("[models]\nm = 'demo'", "/models.toml: models.m: must be a table"),
+        ("x = 1", "/models.toml:1:1: x: is not supported; supported are default, models"),
+        ("default = 1", "/models.toml:1:1: default: must be text"),
+        ("models = 1", "/models.toml:1:1: models: must be a table"),
+        ("[[models]]", "/models.toml:1:1: models: must be a table"),
+        ("[models]\nm = 'demo'", "/models.toml:2:1: models.m: must be a table"),
         (
             "[models.m]\nttl = 5",
-            '/models.toml: models.m.source: is missing; give a directory, a hub id, or "demo"',
+            '/models.toml:1:1: models.m.source: is missing; give a directory, a hub id, or "demo"',
         ),
-        ("[models.m]\nsource = ''", "/models.toml: models.m.source: must not be empty"),
-        ("[models.m]\nsource = './none'", "/models.toml: models.m.source: /none does not exist"),
+        ("[models.m]\nsource = ''", "/models.toml:2:1: models.m.source: must not be empty"),
+        ("[models.m]\nsource = './none'", "/models.toml:2:1: models.m.source: /none does not exist"),
         (
             "[models.m]\nsource = 'models.toml'",
-            "/models.toml: models.m.source: /models.toml is not a directory",
+            "/models.toml:2:1: models.m.source: /models.toml is not a directory",
         ),
         (
             "[models.m]\nsource = 'a/b/c'",
-            ": models.m.source: a/b/c does not exist, and is no hub id, which would be OWNER/NAME",
+            ":2:1: models.m.source: a/b/c does not exist, and is no hub id, which would be OWNER/NAME",
         ),
-        ("[models.m]\nsource = 'demo'\nkv_bits = 7\nttl = 0", ": models.m.ttl: must be greater than 0"),
+        ("[models.m]\nsource = 'demo'\nkv_bits = 7\nttl = 0", ":4:1: models.m.ttl: must be greater than 0"),
         (
             "[models.m]\nsource = 'demo'\nadapters = { x = 5 }",
-            "/models.toml: models.m.adapters.x: must be text",
+            "/models.toml:3:1: models.m.adapters.x: must be text",
         ),
         (
             "[models.m]\nsource = 'demo'\n[models.m.adapters]\nx = 'none'",
-            "/models.toml: models.m.adapters.x: /none does not exist",
+            "/models.toml:4:1: models.m.adapters.x: /none does not exist",
         ),
         (
             "[models.m]\nsource = 'demo'\nadapters.x = '.'",
-            ": models.m.adapters.x:  has no adapter_config.json and no adapters.safetensors; give the",
+            ":3:1: models.m.adapters.x:  has no adapter_config.json and no adapters.safetensors; give the",
         ),
         (
             "[models.m]\nsource = 'demo'\nadapters.'a b' = '.'",
             "'a b' cannot name an adapter; give a name without spaces, + and =",
         ),
         ("[models.m]\nsource = 'demo'\nkv_bits = 4\nkv-bits = 4", "kv-bits: is not supported; did you mean kv_bits?"),
-        ("[models.m", "/models.toml: is not TOML: "),
-        ("[models.m]\n[models.m]", "/models.toml: is not TOML: "),
+        ("[models.m", "/models.toml:1:10: is not TOML: "),
+        ("[models.m]\n[models.m]", "/models.toml:2:10: is not TOML: "),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -145,3 +146,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff")
     with pytest.raises(ValueError, match="is not UTF-8"):
         read(tmp_path / "x")
+
+
+def test_errors_name_the_file_as_it_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "x = 1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}/models.toml:1:1: x: "):
+        read(Path("models.toml"))

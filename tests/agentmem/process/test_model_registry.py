@@ -27,7 +27,7 @@ def test_the_files_default_is_first(tmp_path: Path, default: str) -> None:
 
 def test_a_default_that_is_not_registered(tmp_path: Path) -> None:
     file = written(tmp_path, "\ndefault = 'x'\n")
-    with pytest.raises(ValueError, match=r"models.toml: default: 'x' is not registered; registered are b, demo"):
+    with pytest.raises(ValueError, match=r"models.toml:2:1: default: 'x' is not registered; registered are b, demo"):
         register(["b=org/b"], file=file)
 
 
@@ -39,7 +39,7 @@ def test_the_demo_model_can_have_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [["f=org/other"], [DEMO, "f"]])
 def test_a_name_of_flags_and_file(tmp_path: Path, names: list[str]) -> None:
     file = written(tmp_path, "[models.f]\nsource = 'org/f'")
-    with pytest.raises(ValueError, match=r"models.toml: models.f: another model has this name"):
+    with pytest.raises(ValueError, match=r"models.toml:1:1: models.f: another model has this name"):
         register(names, file=file)
 
 

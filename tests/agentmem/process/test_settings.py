@@ -54,22 +54,22 @@ def test_tables_of_other_services_are_left_to_them(toml: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[store]\nrun-dri = 1\n", " store.run-dri: is not supported; did you mean run-dir?"),
+        ("[store]\nrun-dri = 1\n", "2:1: store.run-dri: is not supported; did you mean run-dir?"),
         (
             "[store]\nxyzzy = 1\n",
-            " store.xyzzy: is not supported; supported are log-level, log-format, otlp, run-dir, grace, model,"
+            "2:1: store.xyzzy: is not supported; supported are log-level, log-format, otlp, run-dir, grace, model,"
             " listen, target",
         ),
-        ("[store]\ngrace = -1\n", " store.grace: must be at least 0.0"),
-        ('[store]\n\n  grace = "x"\n', " store.grace: 'x' is not a number"),
-        ("[store]\nrun_dir = 1\n", " store.run-dir: must be text"),
-        ('[store]\nmodel = "a"\n', " store.model: must be a list"),
-        ('[store]\nlog-format = "xml"\n', " store.log-format: 'xml' is not allowed: text or json"),
-        ("[sotre]\ngrace = 1\n", " sotre: is no table; tables are gateway, store, up, worker; did you mean store?"),
-        ("store = 1\n", " store: must be a table, [store]"),
+        ("[store]\ngrace = -1\n", "2:1: store.grace: must be at least 0.0"),
+        ('[store]\n\n  grace = "x"\n', "3:3: store.grace: 'x' is not a number"),
+        ("[store]\nrun_dir = 1\n", "2:1: store.run-dir: must be text"),
+        ('[store]\nmodel = "a"\n', "2:1: store.model: must be a list"),
+        ('[store]\nlog-format = "xml"\n', "2:1: store.log-format: 'xml' is not allowed: text or json"),
+        ("[sotre]\ngrace = 1\n", "1:1: sotre: is no table; tables are gateway, store, up, worker; did you mean store?"),
+        ("store = 1\n", "1:1: store: must be a table, [store]"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_by_its_key(toml: Path, text: str, problem: str) -> None:
+def test_a_mistake_in_the_file_is_told_with_its_place(toml: Path, text: str, problem: str) -> None:
     toml.write_text(text)
     with pytest.raises(SettingsError) as caught:
         load(Settings, [])
@@ -137,7 +137,7 @@ def test_log_level(toml: Path) -> None:
     with pytest.raises(SettingsError, match=r"^log_level: 'loud' is none of debug, info, warning, error$"):
         load(Settings, ["--log-level", "loud"])
     toml.write_text('[store]\nlog-level = "loud"\n')
-    with pytest.raises(SettingsError, match=r": store.log-level: 'loud' is none of"):
+    with pytest.raises(SettingsError, match=r":2:1: store.log-level: 'loud' is none of"):
         load(Settings, [])
 
 

@@ -58,7 +58,7 @@ def test_no_port_twice(taken: int) -> None:
 
 def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
     file = written(tmp_path, "[models.m]\nsource = 'demo'\nkv_bits = 7\n")
-    assert refusal("--models", str(file)).startswith(f"{file}: models.m.kv_bits: must be ")
+    assert refusal("--models", str(file)).startswith(f"{file}:3:1: models.m.kv_bits: must be ")
     assert refusal("--models", str(tmp_path / "none")).endswith("cannot be read: No such file or directory")
     assert refusal("--adapter", "m+x=/no") == "--adapter 'm+x=/no': 'm' is not registered; registered are demo"
     file.write_text("[models.m]\nsource = 'demo'\n")
