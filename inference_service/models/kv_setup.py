@@ -7,6 +7,7 @@ Later loads measure only other bits or limits.
 import base64
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
+
+Share = Callable[[str, bytes], Awaitable[bytes | None]]
+"""StoreClient.share_setup."""
 
 
 @dataclass(frozen=True)
@@ -142,3 +146,25 @@ def choose(quality: Quality | None) -> tuple[str, str]:
 
 def _key(fingerprint: str, format: KVFormat) -> str:
     return f"{fingerprint}; groups of {format.group_size}"
+
+
+async def nothing_shared(_name: str, _value: bytes) -> bytes:
+    """Share nothing, on a single machine."""
+    return b""
+
+
+async def agreed(
+    setups: KVSetups, share: Share, found: Callable[[], Awaitable[KVSetup]], fingerprint: str, info: ModelInfo
+) -> KVSetup:
+    """Return other machines' setup of the model, or `found`, which may measure."""
+    name = setups.name(fingerprint, info)
+    if shared := await share(name, b""):
+        setups.adopt(fingerprint, info, shared)
+        return await found()
+    setup = await found()
+    mine = setups.shared(setup, info)
+    first = await share(name, mine)
+    if not first or first == mine:
+        return setup
+    setups.adopt(fingerprint, info, first)  # another one was a moment faster
+    return await found()

@@ -45,11 +45,10 @@ from inference_service.models.fitting import (
     kv_bytes,
     needs_of,
 )
-from inference_service.models.kv_setup import KVSetup, KVSetups
+from inference_service.models.kv_setup import KVSetup, KVSetups, Share, agreed, nothing_shared
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
 from inference_service.models.proof import prove
-from inference_service.models.shared_setups import Share, agreed, nothing_shared
 from inference_service.models.sources import fetch, fetch_description
 from inference_service.pool.memory import Budget, Sizes
 from inference_service.settings import WorkerSettings

@@ -33,8 +33,7 @@ from agentmem.process.model_sources import DEMO, expanded, is_path
 from agentmem.process.models import VARIABLE, RegisteredModel
 from agentmem.process.settings import SettingsError
 from inference_service.engine.mlx_lm_adapter import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
-from inference_service.models.hub_cache import is_whole
-from inference_service.models.weight_files import CONFIG, WEIGHTS, matching
+from inference_service.models.weight_files import CONFIG, WEIGHTS, is_whole, matching
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Files of a model's weights, by name. Imports no MLX, which takes seconds.
+"""Files of a model's weights, and whether they are complete in a hub's cache. Imports no MLX, which takes seconds.
 
 Many conversions have their original's `model.safetensors.index.json`, so it is not read.
 """
@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
+
+from huggingface_hub import get_cached_repo_tree, snapshot_download
+from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError, LocalEntryNotFoundError
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model*.safetensors"
@@ -35,3 +38,25 @@ def _siblings(name: str) -> Iterator[str]:
     if (parts := _NUMBERED.fullmatch(name)) and int(parts[3]) <= _MOST_FILES:
         for number in range(1, int(parts[3]) + 1):
             yield f"{parts[1]}{number:0{len(parts[2])}}-of-{parts[3]}{parts[4]}"
+
+
+def is_here(source: str) -> bool:
+    """Return whether config and weights are in the cache; False if `source` is no hub id."""
+    try:
+        snapshot = snapshot_download(source, local_files_only=True, allow_patterns=[CONFIG, WEIGHTS])
+        return is_whole(source, Path(snapshot))
+    except (HFValidationError, LocalEntryNotFoundError, OSError):
+        return False
+
+
+def is_whole(source: str, snapshot: Path) -> bool:
+    """Return whether config and weights are in a snapshot that is not known to be incomplete.
+
+    huggingface_hub only knows its own downloads; other programs may have cached parts.
+    """
+    if not (snapshot / CONFIG).is_file() or not weight_files(snapshot):
+        return False
+    try:
+        return bool(get_cached_repo_tree(source))
+    except CachedRepoTreeNotFoundError:
+        return not lacking(snapshot)

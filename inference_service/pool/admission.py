@@ -51,7 +51,6 @@ class Reservation:
 
     `hot` is the agent's state, which cannot be evicted; `superseded`: a commit has replaced it. `checkpoints` is how
     many it may capture, `shared` are prefix blocks that others have computed, `array_bytes` bounds its arrays.
-    `releases` free what is in no sequence yet.
     """
 
     tokens: int
@@ -69,7 +68,6 @@ class Reservation:
     given: set[int] = field(default_factory=set)
     """Pieces of checkpoints that others find. Engine thread."""
     pins: list[Table] = field(default_factory=list)
-    releases: list[Callable[[], None]] = field(default_factory=list)
 
     def claim(self, pool: KVPool, table: Table) -> Table:
         """Take references on all of a table: own blocks and pieces leave the reservation, others are acquired."""
@@ -164,8 +162,6 @@ class Admission:
 
     def release(self, reservation: Reservation) -> None:
         self._reservations.remove(reservation)
-        for release in reservation.releases:
-            release()
         for pinned in reservation.pins:
             self._pool.release(pinned)
         self._pool.release(Table(0, tuple(reservation.blocks), 0, tuple(reservation.pieces)))

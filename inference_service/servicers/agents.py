@@ -24,9 +24,8 @@ from inference_service.servicers.requests import probe_request
 from inference_service.storage.client import StoreClient
 from inference_service.turns.decoding import check_input
 from inference_service.turns.locks import AgentLocks
-from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
-from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.planning import TurnPlanner, opened
 from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer

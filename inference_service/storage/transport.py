@@ -96,12 +96,6 @@ def _remove(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
-class PathTransport:
-    """The functions above under the name by which the benchmarks know them."""
-
-    read_all = staticmethod(read_all)
-
-
 async def disk_problem(store: StoreClient) -> str:
     """Return why the store's files cannot be read and written by path here; "" where they can. Raises AgentmemError."""
     return await asyncio.to_thread(_disk_problem, await store.identify())

@@ -128,8 +128,8 @@ class FollowUps:
         rendered = self.template.render(whole, generation_prompt=self.generation_prompt)
         before, _, after = rendered.partition(self._mark)
         # After a call follows the rest of the call, which is the model's own.
-        specials = self.tokenizer.special_spans(after) if "tool_calls" in stub[-1] else []
-        return before, after[specials[0][0] :] if specials else after
+        first = next(self.tokenizer.special_spans(after), None) if "tool_calls" in stub[-1] else None
+        return before, after if first is None else after[first[0] :]
 
     @cached_property
     def _mark(self) -> str:

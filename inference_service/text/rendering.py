@@ -7,6 +7,7 @@ before rendering, to tell them from the template's own special tokens.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 from agentmem import jsontext
@@ -176,20 +177,22 @@ class Renderer:
             )
 
     def _check_length(self, text: bytes) -> None:
-        if self._most_tokens is not None and self._tokenizer.certainly_exceeds(text, self._most_tokens):
+        """Refuse early what would be too long of the longest tokens."""
+        if self._most_tokens is not None and len(text) > self._most_tokens * self._tokenizer.longest:
             self.check_tokens(self._most_tokens + 1)
 
     def _rendered(self, text: str, mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
         """Return a template's text without the mark, which its own special tokens do not have."""
         self._check_length(_unmarked(text, mark))
         parts, specials, at, size = [], [], 0, 0
-        for start, end in [*self._tokenizer.special_spans(text), (len(text), len(text))]:
+        for start, end in chain(self._tokenizer.special_spans(text), [(len(text), len(text))]):
             ordinary = _unmarked(text[at:start], mark)
             special = text[start:end].encode()
             parts += [ordinary, special]
             size += len(ordinary)
             if special:
                 specials.append(Span(size, size + len(special)))
+                self.check_tokens(len(specials))
             size += len(special)
             at = end
         places = sorted({len(_unmarked(text[:each], mark)) for each in checkpoints} - {0})

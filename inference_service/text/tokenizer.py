@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 import tokenizers.models
 
-from inference_service.text.vocabulary import LeastTokens, token_pieces
+from inference_service.text.vocabulary import token_pieces
 
 _LEAD = "\x01"
 """Only its own byte's token has it, so no token spans it and the text after it."""
@@ -45,7 +45,8 @@ class Tokenizer:
         self.byte_ids = {piece[0]: i for i, piece in enumerate(self._pieces) if len(piece) == 1 and i not in added}
         """Tokens of a single byte, by byte."""
         self._cuts = _Cuts(self._parsing, added, self._pieces)
-        self._least_tokens = LeastTokens(backend, self._pieces, self.byte_ids)
+        self.longest = max(map(len, self._pieces), default=0)
+        """Bytes of the longest token."""
         before = backend.encode("a", add_special_tokens=True).ids
         self.prefix_ids = tuple(takewhile(self.special_ids.__contains__, before))
         self._lead: list[int] = []
@@ -73,9 +74,9 @@ class Tokenizer:
         """Return the tokens' bytes, special tokens spelled out."""
         return b"".join(self.pieces(token_ids))
 
-    def special_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the character ranges that parse as special tokens."""
-        return [match.span() for match in self._special_pattern.finditer(text)]
+    def special_spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the character ranges that parse as special tokens."""
+        return (match.span() for match in self._special_pattern.finditer(text))
 
     def break_specials(self, text: str, mark: str) -> str:
         """Return `text` with a mark after the first character of each longer special token."""
@@ -122,10 +123,6 @@ class Tokenizer:
     def pre_token_boundary(self, before: str, after: str) -> int:
         """Return the last place in `before` where whole tokenization must also split, or 0."""
         return self._cuts.last(before, after)
-
-    def certainly_exceeds(self, text: bytes, tokens: int) -> bool:
-        """Return whether `text` has more tokens, without tokenizing it; False if unknown."""
-        return self._least_tokens.exceed(text, tokens)
 
 
 class _Cuts:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from agentmem.errors import Aborted, AgentmemError, ContextExceeded, FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from agentmem.kv.ledger import Ledger, common_length, other_revision
+from agentmem.kv.ledger import NO_VERSION, Ledger, common_length, other_revision
 from agentmem.process import logs
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, TurnInput, TurnRequest
 from inference_service.memory.checkpoints import capture_positions
 from inference_service.memory.match import MatchLimits
@@ -28,6 +29,23 @@ from inference_service.turns.restoring import kv_lookup
 from inference_service.turns.turn import NO_NOTE, REFUSE, SUMMARIZE, TRIM, Note, Turn
 
 log = logging.getLogger(__name__)
+
+
+async def opened(
+    store: StoreClient, model: LoadedModel, key: AgentKey, request_id: str = "", *, peek: bool = False
+) -> Opened:
+    """Return the store's state of an agent, with the ledger that memory has where the store does not send it again.
+
+    Hot state of another version goes, unless this only peeks or the request was committed before. Event loop; under the
+    agent's lock, unless it peeks.
+    """
+    hot = model.memory.hot.get(key)
+    found = await store.open(key, hot.version if hot is not None else NO_VERSION, request_id, peek=peek)
+    if hot is not None and found.version == hot.version:
+        return replace(found, ledger=hot.ledger)
+    if not peek and found.turn is None:
+        model.memory.hot.present(key, found.version)
+    return found
 
 
 @dataclass(eq=False, repr=False)

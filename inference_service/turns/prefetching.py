@@ -18,7 +18,7 @@ from inference_service.pool.admission import MemoryRequest, Reservation
 from inference_service.pool.hot import HotState
 from inference_service.storage.client import StoreClient
 from inference_service.threads import WorkerThreads
-from inference_service.turns.opening import opened
+from inference_service.turns.planning import opened
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.restoring import Restorer, kv_lookup
 

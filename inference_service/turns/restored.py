@@ -91,17 +91,12 @@ class Restored:
         return {window.position: stored[window.name] for window in found if window.position == window.usable_tokens}
 
     def hold(self, reservation: Reservation) -> None:
-        """Pin what is in the pool for as long as the reservation lasts; what is read of files goes with it, too."""
-        reservation.releases.append(self.release)
+        """Pin what is in the pool for as long as the reservation lasts."""
         self.room = reservation
         windows = [Table(0, (), table.window_tokens, table.pieces) for table in self.windows.values()]
         for table in (Table(0, tuple(self.blocks.values())), *windows):
             self.model.memory.pool.acquire(table)
             reservation.pins.append(table)
-
-    def release(self) -> None:
-        """Let go of what was read of files, if no sequence has taken it."""
-        self.tensors = {}
 
     def choose(self, min_file_tokens: int) -> Reason:
         """Take the most that can be reused; return why not more. Fewer than `min_file_tokens` of files are not worth

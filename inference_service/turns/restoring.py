@@ -104,7 +104,7 @@ class Restorer:
             found.read_seconds = time.monotonic() - started if wanted else 0.0
             self._metrics.load_bytes.labels(model.model_id).inc(found.load_bytes)
         else:
-            found.release()
+            found.tensors = {}
         return found
 
     async def probe(self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, ahead: bool = False) -> Restored:

@@ -32,9 +32,8 @@ from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import commit, replay
 from inference_service.turns.decoding import check_input, check_tool_calls
 from inference_service.turns.locks import AgentLocks
-from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
-from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.planning import TurnPlanner, opened
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.prompt_sharing import PromptSharing
 from inference_service.turns.restored import Restored
@@ -129,22 +128,19 @@ class TurnRunner:
         self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
 
     async def _run(self, turn: Turn) -> None:
+        request = turn.request
+        turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
         try:
-            await self._with_model(turn)
+            async with self.models.use(request.key.model_id) as model:
+                check_input(request.input, model, request.sampling.logit_bias)
+                check_tool_calls(request, model)
+                async with self.locks.hold(*([] if request.anonymous else [request.key])):
+                    with model.engine.gathering.expecting(turn):
+                        await self._serve(turn, model)
         except BaseException as error:
             release_frames(error)
             del turn  # The error has this frame, and the turn's stream has the error.
             raise
-
-    async def _with_model(self, turn: Turn) -> None:
-        request = turn.request
-        turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
-        async with self.models.use(request.key.model_id) as model:
-            check_input(request.input, model, request.sampling.logit_bias)
-            check_tool_calls(request, model)
-            async with self.locks.hold(*([] if request.anonymous else [request.key])):
-                with model.engine.gathering.expecting(turn):
-                    await self._serve(turn, model)
 
     async def _serve(self, turn: Turn, model: LoadedModel) -> None:
         """Do the whole turn, under the agent's lock."""
@@ -195,6 +191,7 @@ class TurnRunner:
                 raise
             finally:
                 sharing.close()
+                turn.restored.tensors = {}  # What was read of files is not kept for as long as somebody has the turn.
 
     @staticmethod
     def _reuses(turn: Turn) -> bool:

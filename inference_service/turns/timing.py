@@ -22,7 +22,6 @@ from datetime import timedelta
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem import tracing
-from agentmem import tracing as spans
 from agentmem.v1 import types_pb2
 from inference_service.engine.generation import Generated, TurnJob
 
@@ -42,8 +41,8 @@ class Timing:
         self.queue_seconds = 0.0
         """How long the turn waited before the engine started it, without reading KV."""
         self._trace = tracing.current()
-        self._request = spans.present()
-        self._step: spans.Span | None = None
+        self._request = tracing.present()
+        self._step: tracing.Span | None = None
         self._assembled = 0.0
 
     def start(self, at: float, read_seconds: float, assembly_seconds: float) -> None:
@@ -67,7 +66,7 @@ class Timing:
             time_to_first_token=duration(self.first_token_seconds(generated)),
         )
 
-    def enter(self, name: str, at: float | None = None, **attributes: spans.Attribute) -> None:
+    def enter(self, name: str, at: float | None = None, **attributes: tracing.Attribute) -> None:
         """Begin the span of a step, now or at a moment before, and end the one before it."""
         if self._request is None or self._trace is None:
             return
@@ -82,12 +81,12 @@ class Timing:
             self.end()
             tracing.enter(self._trace)
 
-    def annotate(self, **attributes: spans.Attribute) -> None:
+    def annotate(self, **attributes: tracing.Attribute) -> None:
         """Add attributes to the step's span, if it has not ended."""
         if self._step is not None:
             self._step.set(_named(attributes))
 
-    def annotate_request(self, **attributes: spans.Attribute) -> None:
+    def annotate_request(self, **attributes: tracing.Attribute) -> None:
         """Add attributes to the request's span, if it has not ended."""
         if self._request is not None:
             self._request.set(_named(attributes))
@@ -122,7 +121,7 @@ class Timing:
         ended: float,
         failure: str = "",
         first_token_at: float | None = None,
-        **attributes: spans.Attribute,
+        **attributes: tracing.Attribute,
     ) -> None:
         if self._request is None:
             return
@@ -132,7 +131,7 @@ class Timing:
         span.end(failure, ended)
 
 
-def _named(attributes: Mapping[str, spans.Attribute]) -> dict[str, spans.Attribute]:
+def _named(attributes: Mapping[str, tracing.Attribute]) -> dict[str, tracing.Attribute]:
     return {f"agentmem.{name}": value for name, value in attributes.items()}
 
 

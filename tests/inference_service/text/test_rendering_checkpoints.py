@@ -159,7 +159,7 @@ def test_chats_with_one_system_prompt_share_their_beginning(
 
 def remembered(said: str) -> Rendered:
     """A ledger that this text was generated in."""
-    ids = byte_level_with_bos().special_spans(said)
+    ids = list(byte_level_with_bos().special_spans(said))
     return Rendered(said.encode(), tuple(Span(*each) for each in ids))
 
 

@@ -111,7 +111,7 @@ def test_specials_are_parsed_only_when_asked(before: str, after: str, special: s
     assert tokenizer.special_ids.isdisjoint(tokenizer.encode(text, parse_special=False))
     parsed = tokenizer.encode(text, parse_special=True)
     assert parsed.count(special_id) == text.count(special)
-    assert tokenizer.special_spans(text) == [
+    assert list(tokenizer.special_spans(text)) == [
         (at, at + len(special)) for at in range(len(text)) if text.startswith(special, at)
     ]
 
@@ -120,7 +120,7 @@ def test_longest_special_wins() -> None:
     backend = byte_level_backend()
     backend.add_special_tokens(["<|im_end|>2", "<|im"])
     tokenizer = Tokenizer(backend, [])
-    assert tokenizer.special_spans("<|im_end|>2 <|im_end|> <|im") == [(0, 11), (12, 22), (23, 27)]
+    assert list(tokenizer.special_spans("<|im_end|>2 <|im_end|> <|im")) == [(0, 11), (12, 22), (23, 27)]
     ids = tokenizer.encode("<|im_end|>2<|im", parse_special=True)
     assert [tokenizer.token_bytes(i) for i in ids] == [b"<|im_end|>2", b"<|im"]
 
