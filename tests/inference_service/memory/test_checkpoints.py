@@ -308,18 +308,6 @@ def test_a_checkpoint_is_named_like_a_block_that_ends_there(size: int, data: st.
         assert header == replace(block, first_token=position - stored, token_count=stored, window=True)
 
 
-def test_headers_are_what_candidates_want() -> None:
-    sequence = tuple(range(1000))
-    for candidate in checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (300, 512)):
-        (saved,) = checkpoint_headers(FINGERPRINT, NAMESPACE, sequence[:600], {candidate.position: 100})
-        assert candidate.header(FINGERPRINT, NAMESPACE, 100) == saved
-        assert saved.first_token == candidate.position - 100
-    other = checkpoint_headers("other", NAMESPACE, sequence, {300: 1}) + checkpoint_headers(
-        FINGERPRINT, "n", sequence, {300: 1}
-    )
-    assert saved.chain_hash not in {header.chain_hash for header in other}
-
-
 @pytest.mark.parametrize(("first", "count", "good"), [(700, 300, True), (700, 299, False), (0, 300, False)])
 def test_a_row_of_another_position_is_no_checkpoint(first: int, count: int, good: bool) -> None:
     candidate = CheckpointCandidate(1000, b"name", b"", 1000)

@@ -33,15 +33,6 @@ def hot(pool: KVPool) -> HotAgents:
     return HotAgents(pool, TurnHints())
 
 
-def test_a_newer_state_may_share_the_blocks_of_the_older(pool: KVPool, hot: HotAgents) -> None:
-    older = state(pool, 2)
-    hot.put(key("a"), older)
-    pool.acquire(older.table)
-    newer = HotState(Version("u", 2), Ledger(), Table(700, (*older.table.blocks, *pool.full.allocate(1))))
-    hot.put(key("a"), newer)
-    pool.check_integrity([newer.table])
-
-
 steps = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["put", "take", "drop"])), max_size=30)
 
 
