@@ -1,4 +1,4 @@
-"""The worker, put together: engine, models, store client, turns, and the gRPC services over them."""
+"""The worker, put together."""
 
 import asyncio
 import logging
@@ -58,14 +58,14 @@ def _name(proto: Any, service: str) -> str:
 
 
 EXIT_SECONDS = 5.0
-"""How long after the engine died, or a pool lost count, the process is NOT_SERVING before it ends, to be restarted."""
+"""NOT_SERVING lasts so long after a failure, before the process ends to be restarted."""
 _STORE = "store"
 _STORE_SERVICE = _name(cache_store_pb2, "CacheStoreService")
 _NOBODY = service.ServiceManager()
 
 
 class Worker:
-    """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
+    """`start`, then `stop` once; `failed` is set if it should exit."""
 
     def __init__(
         self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: service.ServiceManager = _NOBODY
@@ -138,13 +138,11 @@ class Worker:
 
     @property
     def engine_alive(self) -> bool:
-        """The engine thread runs."""
         return self._engine.alive
 
     async def start(self) -> None:
-        """Listen, load the default model, and report SERVING when a turn could run.
-
-        Where the default model cannot be loaded the others are served; a request for it tries again.
+        """Listen, load the default model, and report SERVING. Other models are served even if that fails; a request
+        tries again.
         """
         self._threads.install()
         await self._server.start()
@@ -159,10 +157,7 @@ class Worker:
             self._background.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
-        """NOT_SERVING, no new work, running turns get the grace, blocks are flushed, the engine ends.
-
-        Also after a `start` that failed.
-        """
+        """Stop after grace for running turns; also after a failed `start`."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -175,7 +170,7 @@ class Worker:
         await self._channel.close(None)
 
     async def _watch_health(self) -> None:
-        """Serving means: the engine lives, the store answers, and its files are on this disk."""
+        """Serving: the engine lives, the store answers, and its files are here."""
         health = health_pb2_grpc.HealthStub(self._channel)
         self._changes = HealthChanges((self._channel, _STORE_SERVICE))
         said: str | None = None
@@ -204,7 +199,7 @@ class Worker:
             self._manager.ready("serving")
 
     def _asked(self) -> None:
-        """Have the store asked soon: one that hangs reports no change."""
+        """A store that hangs reports no change."""
         if self._changes is not None:
             self._changes.asked()
 
@@ -215,7 +210,7 @@ class Worker:
             return error.message
 
     async def _watch(self, broken: asyncio.Event) -> None:
-        """Report NOT_SERVING and then `failed` when it breaks: the engine's thread, or a pool's bookkeeping."""
+        """Report NOT_SERVING and then `failed`."""
         await broken.wait()
         await self._server.set_serving(False)
         if self._changes is not None:

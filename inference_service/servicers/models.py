@@ -1,4 +1,4 @@
-"""ModelService on the worker, and models as messages of the contract."""
+"""ModelService on the worker."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -24,7 +24,7 @@ from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
 
 
 def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
-    """What a registered model is, and what is known of it by now; without its memory."""
+    """Return what is known of a model, without its memory."""
     registered = slot.registered
     model = pb.Model(
         model_id=slot.model_id,
@@ -46,12 +46,12 @@ def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
 
 
 def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> pb.ModelMemory:
-    """How the device's memory is divided while the model is loaded beside others."""
+    """Divide the device's memory with the model loaded."""
     return _divided(model, model.memory.sizes, model.activation_bytes, others, loader)
 
 
 def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> pb.ModelMemory:
-    """How it would be divided, were the model loaded beside those that are pinned."""
+    """Divide it as if the model were loaded beside pinned ones."""
     needs = loader.needs(info)
     sizes = loader.sizes(info, needs, pinned)
     return _divided(info, sizes, needs.activation_bytes, pinned, loader)
@@ -139,8 +139,6 @@ def _by_bits(quality: Quality, geometry: Geometry) -> list[pb.KVBitsMeasurement]
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
-    """What is registered and loaded, and loading and unloading by request."""
-
     def __init__(self, models: Models, loader: Loader) -> None:
         self._models = models
         self._loader = loader

@@ -1,7 +1,5 @@
-"""The bytes of each token.
-
-A token's bytes must not depend on its neighbours, since a ledger's text is the bytes of its tokens. Known decoders
-fulfil that, except for a space at a text's beginning; other tokenizers are refused when the model is loaded.
+"""The bytes of each token, which must not depend on neighbours: a ledger's text is its tokens' bytes. Known decoders
+fulfil that; other tokenizers are refused.
 """
 
 import json
@@ -15,14 +13,13 @@ import tokenizers.models
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SAMPLE = 512
-"""Tokens decoded together, to compare with their pieces."""
 
 
 def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
-    """Return each token's bytes by id; b"" for ids without a token. Raises ValueError if the decoder is unknown.
+    """Return bytes by id; b"" for gaps. Raises ValueError for an unknown decoder.
 
-    Special tokens are spelled out. Other added tokens go through the decoder, such as Gemma's runs of spaces, spelled
-    with U+2581, except a byte-level one, which would read "naïve" as stand-ins for bytes.
+    Added tokens go through the decoder, such as Gemma's runs of U+2581; not through a byte-level one, which would read
+    "naïve" as stand-ins for bytes.
     """
     steps = _steps(backend.decoder)
     kinds = [step["type"] for step in steps]
@@ -47,8 +44,6 @@ def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
 
 
 def _steps(decoder: Any) -> list[Any]:
-    """Return the parts of a decoder as JSON objects."""
-
     def flattened(step: Any) -> list[Any]:
         return [each for part in step["decoders"] for each in flattened(part)] if "decoders" in step else [step]
 
@@ -58,7 +53,7 @@ def _steps(decoder: Any) -> list[Any]:
 def _as_decoded(
     backend: tokenizers.Tokenizer, pieces: list[bytes], token_ids: list[int], added: Container[int]
 ) -> bool:
-    """Return whether decoding gives the tokens' pieces, except for a space at the beginning."""
+    """Compare with decoding, but for a space at the beginning."""
     sample = [i for i in token_ids[:: max(1, len(token_ids) // _SAMPLE)] if i not in added]
     sample = [i for i in sample if pieces[i].decode(errors="ignore").encode() == pieces[i]]
     sample = [*[i for i in sample if pieces[i].startswith(b" ")][:1], *sample]  # no text begins inside a word
@@ -80,7 +75,7 @@ def _piece_decoder(backend: tokenizers.Tokenizer, steps: list[Any], kinds: list[
 
 
 def _sentence_piece(steps: list[Any]) -> list[tuple[str, str]] | None:
-    """Return the replacements in each token; None if the decoder does more."""
+    """None if the decoder does more."""
     replacements, fused = [], False
     for step in steps:
         match step:
@@ -100,7 +95,7 @@ def _sentence_piece(steps: list[Any]) -> list[tuple[str, str]] | None:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return GPT-2's printable stand-ins for the 256 bytes."""
+    """Return GPT-2's stand-ins for bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}

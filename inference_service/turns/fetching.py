@@ -1,4 +1,4 @@
-"""Files of KV from the store, every byte verified. A bad one is taken out of use, and is only a miss."""
+"""Files of KV from the store, every byte verified. A bad one is quarantined, and only a miss."""
 
 import asyncio
 import logging
@@ -22,22 +22,19 @@ log = logging.getLogger(__name__)
 
 
 def source_of(file: pb.StoredFile) -> Source:
-    """Return where a file in tier remote is."""
     return Source.NODE if file.on_node else Source.OBJECTS
 
 
 @dataclass(eq=False, repr=False)
 class Fetcher:
-    """Brings files here and reads them. Event loop only; never raises for a missing or bad file."""
+    """Brings and reads files. Event loop only; never raises for missing or bad ones."""
 
     _store: StoreClient
     _metrics: WorkerMetrics
     _speeds: Speeds
 
     async def bring(self, namespace: str, files: Mapping[FileName, pb.StoredFile]) -> dict[FileName, pb.StoredFile]:
-        """Bring files from other nodes and the object store to the store's disk; return those that are there now. The
-        time is noted for their sources.
-        """
+        """Bring files from elsewhere to the store's disk, and time it; return those that came."""
         here: dict[FileName, pb.StoredFile] = {}
         for source in Source:
             if names := [name for name, file in files.items() if source_of(file) is source]:
@@ -68,7 +65,7 @@ class Fetcher:
         wanted: Sequence[tuple[BlockHeader, pb.StoredFile]],
         into: Into = nowhere,
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
-        """Return the good ones of these files, and what is wrong with the others; see `read_all`."""
+        """Return good files, and faults of the others; see `read_all`."""
         results = await read_all(wanted, geometry, into) if wanted else []
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}
@@ -84,7 +81,7 @@ class Fetcher:
     async def read_bytes(
         self, geometry: Geometry, model_id: str, header: BlockHeader, file: pb.StoredFile
     ) -> memoryview | None:
-        """Return a verified file; None if it is missing or bad."""
+        """Return a verified file; None if missing or bad."""
         try:
             return await asyncio.to_thread(read_bytes, file.path, header, file.digest, geometry)
         except BlockMiss as miss:

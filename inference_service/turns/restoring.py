@@ -1,4 +1,4 @@
-"""Finding the KV that a turn starts from: in the pool, on disk, on another node or in the object store, else none."""
+"""Finds KV to start from: in the pool, on disk, or elsewhere."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ _NO_FAULT = frozenset(
         types_pb2.MISS_REASON_INCOMPATIBLE,
     }
 )
-"""Reasons of blocks that were not found: where all of the ledger's were, they are not why it was left."""
+"""If all of the ledger's blocks were found, these are not why."""
 
 
 def kv_lookup(
@@ -46,8 +46,8 @@ def kv_lookup(
     sequence: TokenIds,
     checkpoints: Sequence[int] = (),
 ) -> Lookup:
-    """Return which KV would serve `sequence`, whose first `keep_tokens` tokens are the ledger's. Hashes all tokens:
-    call it off the event loop.
+    """Return KV that would serve `sequence`, whose first `keep_tokens` are the ledger's. Hashes tokens: not on the
+    event loop.
     """
     ids = model.fingerprint, namespace
     windows: tuple[CheckpointCandidate, ...] = ()
@@ -59,9 +59,8 @@ def kv_lookup(
 
 @dataclass(eq=False, repr=False)
 class Restorer:
-    """Finds KV and reads it. Event loop; files on other threads. A bad or missing file is a miss, never an error.
-
-    Blocks are read into the sequence's own blocks where the device's memory is the host's.
+    """Finds and reads KV; a bad file is a miss. Event loop; files on other threads, into the sequence's blocks if they
+    are host memory.
     """
 
     _store: StoreClient
@@ -72,7 +71,7 @@ class Restorer:
     _engine: EngineThread | None = None
 
     def computed(self, model: LoadedModel, chunks: Iterable[Chunk]) -> None:
-        """Note a prompt's computed chunks: how long what is not fetched will take."""
+        """Note chunks' speed."""
         for chunk in chunks:
             if chunk.alone:
                 self._speeds.computed(model.model_id, chunk.tokens, chunk.ended - chunk.began)
@@ -86,11 +85,10 @@ class Restorer:
         *,
         ahead: bool = False,
     ) -> Restored:
-        """Take the longest gapless run of blocks, those in the pool first, and read what of it is in files.
+        """Take the longest gapless run, the pool's first, and read files.
 
-        `reservation` then holds those in the pool. A model with other layers than full attention resumes only at a
-        checkpoint. KV elsewhere is fetched where that is estimated to be faster, and always `ahead` of a turn. Raises
-        ResourceExhausted where the device has no memory for files.
+        `reservation` holds the pool's. Hybrid models resume only at checkpoints. KV elsewhere is fetched if estimated
+        to be faster, always `ahead` of a turn. Raises ResourceExhausted without device memory.
         """
         started = time.monotonic()
         found = Restored.in_pool(key, model, lookup)
@@ -108,16 +106,16 @@ class Restorer:
         return found
 
     async def probe(self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, ahead: bool = False) -> Restored:
-        """Return what `find` would take if every file is good. Holds nothing, reads no file, and counts as no use."""
+        """Return what `find` would take if files are good; it holds, reads and counts nothing."""
         found = Restored.in_pool(key, model, lookup)
         reason = await self._look(found, key, peek=True)
         self._conclude(found, self._choose(found, ahead=ahead) or reason)
         return found
 
     async def _look(self, found: Restored, key: AgentKey, *, peek: bool = False) -> Reason:
-        """Ask the store, if it could have more than the pool; return why there is not more."""
+        """Ask the store if it could add; return why not more."""
         found.choose(0)
-        # Without hot state the store alone knows the checkpoints that the turn's state will have.
+        # Without hot state only the store knows checkpoints of the turn's state.
         known = found.model.geometry.resumes_anywhere or found.room is None or found.room.hot is not None
         if known and found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
             return types_pb2.MISS_REASON_UNSPECIFIED
@@ -131,7 +129,7 @@ class Restorer:
                     nobody, block_hashes=blocks, window_hashes=windows, peek=peek, turn_agent_id=key.agent_id
                 )
             found.files, found.window_files = dict(opened.files), dict(opened.windows)
-            # Where named blocks end too early, another may begin as the sequence goes on.
+            # Another's block may go on where named ones end.
             if (place := found.end) is not None:
                 ids = key.namespace, found.model.fingerprint, place.parent, place.token_ids
                 file = await self._store.find_block(*ids, peek)
@@ -147,7 +145,7 @@ class Restorer:
         return types_pb2.MISS_REASON_INCOMPATIBLE if found.lookup.incompatible else types_pb2.MISS_REASON_ABSENT
 
     def _choose(self, found: Restored, *, ahead: bool) -> Reason:
-        """Take the most that is worth reading, and what is elsewhere if worth fetching; return why not more."""
+        """Take what is worth reading or fetching; return why not more."""
         below = found.choose(self._min_tokens)
         if ahead or not (away := found.away):
             return below
@@ -159,7 +157,7 @@ class Restorer:
         return types_pb2.MISS_REASON_FETCH_SLOWER
 
     async def _read(self, found: Restored, *, ahead: bool) -> Reason:
-        """Choose, and read, until all that was chosen is good; return why it is not more."""
+        """Choose and read until all of it is good; return why not more."""
         fault: Reason = types_pb2.MISS_REASON_UNSPECIFIED
         model, counted = found.model, ahead
         while True:
@@ -185,7 +183,6 @@ class Restorer:
                 found.refuse(name)
 
     async def _take(self, found: Restored) -> None:
-        """Allocate the blocks that files are read to."""
         arena, places = found.model.arenas.full, found.places()
         if self._engine is None or arena.has(places):
             return
@@ -195,7 +192,7 @@ class Restorer:
             raise ResourceExhausted(f"the device's memory is taken: {error}") from None
 
     async def _bring(self, found: Restored) -> list[FileName]:
-        """Bring chosen files to the store's disk; return those that do not come."""
+        """Bring chosen files to the store's disk; return the missing."""
         files = {FileName.of(header): file for header, file in found.wanted_files() if not file.path}
         fetched = await self._fetcher.bring(found.namespace, files)
         for name, file in fetched.items():
@@ -203,7 +200,7 @@ class Restorer:
         return [name for name in files if name not in fetched]
 
     def _conclude(self, found: Restored, reason: Reason) -> None:
-        """Record what the choice reads, and why it is not more: there may be blocks, and no checkpoint."""
+        """Record what is read and why not more, such as a lacking checkpoint."""
         blocks = found.block_tokens
         if found.tokens < blocks and found.lookup.keep_tokens <= blocks and reason in _NO_FAULT:
             reason = types_pb2.MISS_REASON_NOT_TRIMMABLE
