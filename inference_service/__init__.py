@@ -1,11 +1,20 @@
 """The worker computes turns with MLX, and keeps agents' KV.
 
-__main__.py, process.py the process; worker.py puts it together servicers/ RPCs: requests become the frozen dataclasses
-of `domain` turns/ a turn on the event loop memory/ match, and the plan of what to reuse: pure values families/ quirks
-of model families, as tables text/ tokenizer, templates, streamed text storage/ the cache store's client, and files of
-KV pool/ bookkeeping of KV in memory, and admission engine/ the thread that owns MLX models/ models, and how they come
-and go hub/ models of a hub portable/ agents as files heap.py garbage collection json_cache.py values that cost seconds
-to find out
+__main__.py, process.py, settings.py   the process; worker.py puts it together
+threads.py, metrics.py, doctor.py      thread pools, counts, checks for `agentmem doctor`
+servicers/   RPCs: requests become the frozen dataclasses of `domain`
+turns/       a turn on the event loop
+memory/      match, and the plan of what to reuse: pure values
+families/    quirks of model families, as tables
+text/        tokenizer, templates, streamed text
+storage/     the cache store's client, and files of KV
+pool/        bookkeeping of KV in memory, and admission
+engine/      the thread that owns MLX
+models/      models, and how they come and go
+hub/         models of a hub
+portable/    agents as files
+heap.py      garbage collection; open_files.py: the limit that mlx-lm lowers
+json_cache.py   values that cost seconds to find out
 """
 
 import os

@@ -1,8 +1,12 @@
 """One turn on its way through the worker. Each step sets fields:
 
-runner.TurnRunner.start request … timing planning.TurnPlanner.plan base … note pool.memory.ModelMemory.reserve
-reservation restoring.Restorer.find restored runner.TurnRunner._generated generated (engine thread), started
-prompt_sharing.PromptSharing restored, if others computed more of the prompt committing.commit version, message_hashes
+runner.TurnRunner.start           request … timing
+planning.TurnPlanner.plan         base … note
+pool.memory.ModelMemory.reserve   reservation
+restoring.Restorer.find           restored
+runner.TurnRunner._generated      generated (engine thread), started
+prompt_sharing.PromptSharing      restored, if others computed more of the prompt
+committing.commit                 version, message_hashes
 """
 
 from dataclasses import dataclass, field
