@@ -52,8 +52,6 @@ class Told:
 
 
 class Named:
-    """A client that means one agent."""
-
     def __init__(self, sdk: openai.AsyncOpenAI, *, stream: bool = False) -> None:
         self.sdk, self.agent, self.stream = sdk, next(NAMES), stream
 

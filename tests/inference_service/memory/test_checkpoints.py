@@ -49,14 +49,12 @@ class Window:
 
     @property
     def kept(self) -> int:
-        """Tokens of a checkpoint."""
         return self.sequence.length - self.table.kept_from(self.sequence.length)
 
     def _place(self, position: int) -> tuple[int, int]:
         return self.table.at(position), (position - self.table.first) % self.table.tokens
 
     def write(self, n: int) -> None:
-        """Append n tokens."""
         start = self.sequence.length
         self.table.slide(start + n)
         self.sequence.length += n
@@ -88,7 +86,6 @@ class Window:
 
 
 def written(window: int, steps: Sequence[int]) -> Window:
-    """After so many chunks."""
     made = Window.of(window)
     for n in steps:
         made.write(n)

@@ -20,8 +20,6 @@ from inference_service.settings import WorkerSettings
 
 @dataclass
 class Events:
-    """What the models' surroundings are told."""
-
     told: list[tuple[str, str]] = field(default_factory=list)
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:

@@ -61,7 +61,6 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.leaving -= going
 
     def held(self, data: st.DataObject, most: int = 1) -> list[int]:
-        """The positions of some tables."""
         positions = st.sampled_from(range(len(self.tables)))
         return data.draw(st.lists(positions, min_size=1, max_size=most, unique=True))
 

@@ -18,7 +18,6 @@ def key(name: str) -> AgentKey:
 
 
 def state(pool: KVPool, blocks: int = 1, pieces: int = 0) -> HotState:
-    """A state with references of its own."""
     table = Table(256 * blocks, tuple(pool.full.allocate(blocks)), 0, tuple(pool.pieces.allocate(pieces)))
     return HotState(Version("u", 1), Ledger(), table)
 

@@ -31,7 +31,6 @@ def pool_of(blocks: int = 8, pieces: int = 8) -> KVPool:
 
 
 def has(pool: KVPool, space: Space) -> bool:
-    """Whether there is room for it now."""
     return space.blocks <= pool.full.free and space.pieces <= pool.pieces.free
 
 

@@ -142,7 +142,6 @@ async def received(data: bytes, into: Disk, size: int = 5000, geometry: Geometry
 
 
 async def imported(data: bytes, root: Path, geometry: Geometry) -> Disk:
-    """Return a store that had nothing."""
     root.mkdir()
     into = Disk(root, geometry, None)
     await Importer(cast(Any, into)).create(KEY, model(geometry), await received(data, into))

@@ -45,7 +45,6 @@ def random_tensors(shape: Geometry, tokens: int, seed: int = 0) -> dict[str, byt
 
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, bytes]:
-    """A small file, and its digest."""
     path = tmp_path / "block.safetensors"
     shape = geometry(k_dim=32, v_dim=32, layers=1)
     digest, _ = write_block(str(path), header(1), random_tensors(shape, 1), shape)

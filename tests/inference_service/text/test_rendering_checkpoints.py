@@ -52,7 +52,6 @@ def chat(*contents: str, system: str | None = None, tools: tuple[dict[str, str],
 
 
 def parts(of: Renderer, given_chat: MessagesInput, *, generation_prompt: bool = True) -> list[str]:
-    """The rendered text, cut at its checkpoints."""
     rendered = of.messages(given_chat, generation_prompt=generation_prompt, parse_special=False)
     places = (0, *rendered.checkpoints, len(rendered.text))
     return [rendered.text[a:b].decode() for a, b in pairwise(places)]

@@ -36,8 +36,6 @@ SPACES = (" ", "  ", "    ", "\n", "\n\n", "\t", "", "\r\n", " \n")
 
 
 class Counting(Tokenizer):
-    """Counts the characters that it tokenizes."""
-
     characters = 0
 
     def _encode(self, text: str, parse_special: bool, continues: bool) -> list[int]:

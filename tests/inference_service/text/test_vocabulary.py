@@ -27,7 +27,6 @@ def word_level() -> Backend:
 
 
 def spaced() -> Backend:
-    """Whole words between spaces."""
     backend = word_level()
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return backend

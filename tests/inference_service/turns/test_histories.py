@@ -97,8 +97,6 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Model:
-    """What a way's model is to text."""
-
     tokenizer: Tokenizer
     renderer: Renderer
     planner: Planner

@@ -10,7 +10,6 @@ A, B = AgentKey("ns", "a", "m"), AgentKey("ns", "b", "m")
 
 
 async def turns_of_the_loop() -> None:
-    """Let everything run that can."""
     for _ in range(20):
         await asyncio.sleep(0)
 

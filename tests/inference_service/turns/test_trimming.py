@@ -25,7 +25,6 @@ SYSTEM = {"role": "system", "content": "The boat is green. Nobody knows who told
 
 
 def model(directory: Path, write: Callable[[Path], Path], context: int = CONTEXT) -> Path:
-    """A model with a short context."""
     directory = write(directory)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))

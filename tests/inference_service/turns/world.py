@@ -150,8 +150,6 @@ def _parent(path: str) -> bytes:
 
 @dataclass
 class Models:
-    """One model, loaded."""
-
     loaded: LoadedModel
 
     def slot(self, model_id: str) -> None:
@@ -165,8 +163,6 @@ class Models:
 
 @dataclass
 class Answer:
-    """What a turn said."""
-
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
