@@ -27,7 +27,7 @@ from inference_service.models.opening import ModelInfo
 log = logging.getLogger(__name__)
 
 Share = Callable[[str, bytes], Awaitable[bytes | None]]
-"""StoreClient.share_setup."""
+"""StoreClient.share_setup, which returns the first setup that was given."""
 
 
 @dataclass(frozen=True)
@@ -144,24 +144,3 @@ def _key(fingerprint: str, format: KVFormat) -> str:
 async def nothing_shared(_name: str, _value: bytes) -> bytes:
     """On a single machine."""
     return b""
-
-
-async def agreed(
-    setups: KVSetups, share: Share, found: Callable[[], Awaitable[KVSetup]], fingerprint: str, info: ModelInfo
-) -> KVSetup:
-    """Return other machines' setup, or `found`; the first in a cluster wins.
-
-    If the store does not answer, the model serves with its own, which the fingerprint of its KV names, until the next
-    load.
-    """
-    name = setups.name(fingerprint, info)
-    if shared := await share(name, b""):
-        setups.adopt(fingerprint, info, shared)
-        return await found()
-    setup = await found()
-    mine = setups.shared(setup, info)
-    first = await share(name, mine)
-    if not first or first == mine:
-        return setup
-    setups.adopt(fingerprint, info, first)  # another one was a moment faster
-    return await found()

@@ -45,7 +45,7 @@ from inference_service.models.fitting import (
     kv_bytes,
     needs_of,
 )
-from inference_service.models.kv_setup import KVSetup, KVSetups, Share, agreed, nothing_shared
+from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
 from inference_service.models.proof import prove
@@ -238,12 +238,20 @@ class Loader:
     async def _setup(
         self, call: Callable[..., Awaitable[Any]], fingerprint: str, network: Network, info: ModelInfo
     ) -> KVSetup:
+        """Return a cluster's setup of the model, or find one.
 
-        async def found() -> KVSetup:
-            setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
-            return setup
-
-        return await agreed(self._kv, self._share, found, fingerprint, info)
+        Without the store's answer the model serves with its own, which the fingerprint of its KV names.
+        """
+        name = self._kv.name(fingerprint, info)
+        if shared := await self._share(name, b""):
+            self._kv.adopt(fingerprint, info, shared)
+        setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
+        mine = self._kv.shared(setup, info)
+        first = None if shared else await self._share(name, mine)
+        if first and first != mine:  # another machine was a moment faster
+            self._kv.adopt(fingerprint, info, first)
+            setup = await call(lambda: self._kv.of(fingerprint, network, info))
+        return setup
 
     def _obtainable_bytes(self) -> int:
         return obtainable_bytes(self._settings.free_memory_floor)

@@ -45,18 +45,6 @@ def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
     return model
 
 
-def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> pb.ModelMemory:
-    """Divide the device's memory with the model loaded."""
-    return _divided(model, model.memory.sizes, model.activation_bytes, others, loader)
-
-
-def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> pb.ModelMemory:
-    """Divide it as if the model were loaded beside pinned ones."""
-    needs = loader.needs(info)
-    sizes = loader.sizes(info, needs, pinned)
-    return _divided(info, sizes, needs.activation_bytes, pinned, loader)
-
-
 def _divided(
     info: ModelInfo, sizes: Sizes, activation_bytes: int, others: list[Resident], loader: Loader
 ) -> pb.ModelMemory:
@@ -180,9 +168,11 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     def _describe(self, slot: ModelSlot) -> pb.Model:
         model = describe(slot, default=slot.model_id == self._models.default)
         others = [each.resident() for each in self._models.slots.values() if each.loaded and each is not slot]
-        if slot.loaded is not None:
-            model.memory.CopyFrom(loaded_memory(slot.loaded, others, self._loader))
-        elif slot.info is not None:
-            pinned = [each for each in others if each.pinned]
-            model.memory.CopyFrom(planned_memory(slot.info, pinned, self._loader))
+        if (loaded := slot.loaded) is not None:
+            divided = _divided(loaded, loaded.memory.sizes, loaded.activation_bytes, others, self._loader)
+            model.memory.CopyFrom(divided)
+        elif slot.info is not None:  # as if it were loaded beside pinned ones
+            pinned, needs = [each for each in others if each.pinned], self._loader.needs(slot.info)
+            sizes = self._loader.sizes(slot.info, needs, pinned)
+            model.memory.CopyFrom(_divided(slot.info, sizes, needs.activation_bytes, pinned, self._loader))
         return model
