@@ -38,7 +38,6 @@ from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import disk_problem
 from inference_service.threads import WorkerThreads
-from inference_service.turns.fetching import Fetcher
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
@@ -83,8 +82,7 @@ class Worker:
         least = settings.min_restore_tokens
         limits = MatchLimits(least) if least else MatchLimits()
         speeds = Speeds()
-        fetcher = Fetcher(store, self._metrics, speeds)
-        restorer = Restorer(store, fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
+        restorer = Restorer(store, self._metrics, least or worth_restoring(), speeds, self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
         persister = Persister(self._engine, store, self._metrics)
         self._pool_broken = asyncio.Event()
@@ -118,7 +116,7 @@ class Worker:
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, self._metrics)
         models = ModelServicer(self._models, loader)
         portable = PortableAgents(
-            self._models, persister, locks, Exporter(store, fetcher), Importer(store), loader.calibrations
+            self._models, persister, locks, Exporter(store, restorer), Importer(store), loader.calibrations
         )
         agents = AgentServicer(store, self._models, planner, restorer, persister, prefetcher, locks, hints, portable)
         self._server = GrpcServer(

@@ -22,7 +22,7 @@ from inference_service.memory.restore import Choice, Lookup, choose, look_up
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable.format import BEGINNING, Manifest, framed, pieces
 from inference_service.storage.client import StoreClient
-from inference_service.turns.fetching import Fetcher
+from inference_service.turns.restoring import Restorer
 
 _NEXT = 0
 """An agent goes on after its ledger."""
@@ -36,7 +36,7 @@ _File = tuple[cache_store_pb2.StoredFile, memoryview]
 class Export:
     """Files are read as they are sent."""
 
-    _fetcher: Fetcher
+    _restorer: Restorer
     _head: bytes
     _key: AgentKey
     _fingerprint: str
@@ -93,13 +93,13 @@ class Export:
         return choose(self._lookup, (), blocks, stored, self._geometry.window, exact=exact)
 
     async def _read(self, header: BlockHeader, file: cache_store_pb2.StoredFile) -> memoryview | None:
-        return await self._fetcher.read_bytes(self._geometry, self._key.model_id, header, file)
+        return await self._restorer.read_bytes(self._geometry, self._key.model_id, header, file)
 
 
 @dataclass(eq=False)
 class Exporter:
     _store: StoreClient
-    _fetcher: Fetcher
+    _restorer: Restorer
 
     async def collect(self, key: AgentKey, model: LoadedModel) -> Export:
         """Return the present state, under the agent's lock. Raises NotFound, FailedPrecondition, Unavailable."""
@@ -124,7 +124,7 @@ class Exporter:
         blocks, checkpoints = (
             {name: file for name, file in files.items() if file.path} for files in (found.files, found.windows)
         )
-        return Export(self._fetcher, head, key, model.fingerprint, model.geometry, lookup, blocks, checkpoints)
+        return Export(self._restorer, head, key, model.fingerprint, model.geometry, lookup, blocks, checkpoints)
 
 
 def _lookup(namespace: str, model: LoadedModel, ledger: Ledger) -> Lookup:

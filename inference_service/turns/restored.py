@@ -18,7 +18,10 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import BlockTokens
 from inference_service.pool.kv import Table
-from inference_service.turns.fetching import source_of
+
+
+def source_of(file: pb.StoredFile) -> Source:
+    return Source.NODE if file.on_node else Source.OBJECTS
 
 
 @dataclass(eq=False)

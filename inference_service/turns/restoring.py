@@ -1,29 +1,33 @@
 """Finds KV to start from: in the pool, on disk, or elsewhere."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentmem.errors import AgentmemError, ResourceExhausted
-from agentmem.kv.blockfile import FileName
+from agentmem.kv.blockfile import BlockHeader, FileName
 from agentmem.kv.ledger import Ledger, TokenIds
 from agentmem.process import logs
 from agentmem.process.shielding import run_shielded
+from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.generation import Chunk
+from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import CheckpointCandidate, checkpoint_candidates
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import Lookup, look_up
-from inference_service.memory.speeds import Speeds
+from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
+from inference_service.storage.blocks import BlockMiss, read_bytes
 from inference_service.storage.client import NOTHING, StoreClient
-from inference_service.turns.fetching import Fetcher
-from inference_service.turns.restored import Restored
+from inference_service.storage.transport import Into, nowhere, read_all
+from inference_service.turns.restored import Restored, source_of
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +63,12 @@ def kv_lookup(
 
 @dataclass(eq=False, repr=False)
 class Restorer:
-    """Finds and reads KV; a bad file is a miss. Event loop; files on other threads, into the sequence's blocks if they
-    are host memory.
+    """Finds, fetches and reads KV; a bad file is quarantined, and only a miss.
+
+    Event loop; files on other threads, into the sequence's blocks if they are host memory.
     """
 
     _store: StoreClient
-    _fetcher: Fetcher
     _metrics: WorkerMetrics
     _min_tokens: int
     _speeds: Speeds
@@ -174,7 +178,7 @@ class Restorer:
             wanted = [each for each in found.wanted_files() if FileName.of(each[0]) not in found.tensors]
             if wanted:
                 await self._take(found)
-            good, bad = await self._fetcher.read(model.geometry, model.model_id, wanted, found.buffers)
+            good, bad = await self.read(model.geometry, model.model_id, wanted, found.buffers)
             found.tensors |= good
             if not bad:
                 return fault or less
@@ -194,10 +198,73 @@ class Restorer:
     async def _bring(self, found: Restored) -> list[FileName]:
         """Bring chosen files to the store's disk; return the missing."""
         files = {FileName.of(header): file for header, file in found.wanted_files() if not file.path}
-        fetched = await self._fetcher.bring(found.namespace, files)
-        for name, file in fetched.items():
-            found.add_fetched(name, file)
-        return [name for name in files if name not in fetched]
+        missing = []
+        for source in Source:
+            names = {name: file for name, file in files.items() if source_of(file) is source}
+            here = await self._fetch(found.namespace, source, names) if names else {}
+            for name, file in here.items():
+                found.add_fetched(name, file)
+            missing += [name for name in names if name not in here]
+        return missing
+
+    async def _fetch(
+        self, namespace: str, source: Source, files: Mapping[FileName, pb.StoredFile]
+    ) -> dict[FileName, pb.StoredFile]:
+        """Return files that came, and note how long it took."""
+        began = time.monotonic()
+        self._speeds.begin_fetch(source, began)
+        try:
+            here = await self._store.fetch(namespace, files)
+        except AgentmemError as error:
+            logs.event(log, "fetch failed", logging.WARNING, error=error.message)
+            here = {}
+        ended = time.monotonic()
+        asked, came = (sum(files[name].size_bytes for name in names) for names in (files, here.keys() & files.keys()))
+        self._speeds.end_fetch(source, asked, came, ended - began, ended)
+        self._metrics.fetch_seconds.labels(source).observe(ended - began)
+        self._metrics.fetch_bytes.labels(source).inc(came)
+        return here
+
+    async def read(
+        self,
+        geometry: Geometry,
+        model_id: str,
+        wanted: Sequence[tuple[BlockHeader, pb.StoredFile]],
+        into: Into = nowhere,
+    ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
+        """Return good files, and faults of the others; see `read_all`."""
+        results = await read_all(wanted, geometry, into) if wanted else []
+        good: dict[FileName, HostTensors] = {}
+        bad: dict[FileName, Reason] = {}
+        for (header, file), result in zip(wanted, results, strict=True):
+            name = FileName.of(header)
+            if isinstance(result, BlockMiss):
+                bad[name] = result.reason
+                await self._refuse(model_id, header, file.digest, result)
+            else:
+                good[name] = result
+        return good, bad
+
+    async def read_bytes(
+        self, geometry: Geometry, model_id: str, header: BlockHeader, file: pb.StoredFile
+    ) -> memoryview | None:
+        """Return a verified file; None if missing or bad."""
+        try:
+            return await asyncio.to_thread(read_bytes, file.path, header, file.digest, geometry)
+        except BlockMiss as miss:
+            await self._refuse(model_id, header, file.digest, miss)
+            return None
+
+    async def _refuse(self, model_id: str, header: BlockHeader, digest: bytes, miss: BlockMiss) -> None:
+        namespace, name = header.namespace, FileName.of(header)
+        self._metrics.load_failures.labels(model_id, miss.fault).inc()
+        logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=name.chain_hash.hex())
+        if not miss.damaged:
+            return
+        try:
+            await self._store.quarantine(namespace, name, digest, miss.fault)
+        except AgentmemError as error:
+            logs.event(log, "quarantine failed", logging.WARNING, error=error.message)
 
     def _conclude(self, found: Restored, reason: Reason) -> None:
         """Record what is read and why not more, such as a lacking checkpoint."""
