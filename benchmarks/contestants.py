@@ -41,7 +41,7 @@ from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
 from inference_service.models.proof import attention_paths, fastest_products, traced_problem
 from inference_service.storage.blocks import BlockMiss, write_block
-from inference_service.storage.transport import PathTransport
+from inference_service.storage.transport import read_all
 
 ENDLESS = 1 << 30
 """Tokens that nobody generates."""
@@ -281,7 +281,7 @@ class Ours:
             for _ in range(samples + 1):
                 mx.clear_cache()
                 started = time.perf_counter()
-                host = loop.run(PathTransport().read_all(files, geometry, into))
+                host = loop.run(read_all(files, geometry, into))
                 good = [tensors for tensors in host if not isinstance(tensors, BlockMiss)]
                 window = good.pop() if row.checkpoint is not None else None
                 read = [(block, file) for block, file in zip(place.blocks, good, strict=False) if file]

@@ -32,7 +32,7 @@ from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss, write_block
-from inference_service.storage.transport import File, PathTransport
+from inference_service.storage.transport import File, read_all
 
 GEOMETRY = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
 PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "begun", "hot": "hot"}
@@ -68,7 +68,7 @@ class Pool:
         def into(header: BlockHeader) -> HostBuffers | None:
             return self.store.host_buffers(header.first_token // BLOCK_TOKENS, header.token_count)
 
-        read, found = _seconds(lambda: loop.run(PathTransport().read_all(files, GEOMETRY, into)))
+        read, found = _seconds(lambda: loop.run(read_all(files, GEOMETRY, into)))
         good = [tensors for tensors in found if not isinstance(tensors, BlockMiss)]
         if len(good) < len(files):
             raise SystemExit("a file that was written a moment ago is damaged")

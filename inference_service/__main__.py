@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.process.service."""
+    """Run until SIGTERM or SIGINT; exit as agentmem.process.service says."""
     with needing_servers():
         from agentmem.process.service import run_service
         from inference_service.settings import WorkerSettings
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
-    """Do as `process.serve`, which imports MLX. Raises FailedPrecondition where that cannot be imported."""
+    """Raises FailedPrecondition if MLX cannot be imported."""
     try:
         for module in ("mlx.core", "mlx_lm"):
             importlib.import_module(module)

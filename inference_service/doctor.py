@@ -1,4 +1,4 @@
-"""The worker's checks for `agentmem doctor`, in the worker's environment. They load, fetch and write nothing."""
+"""The worker's checks for `agentmem doctor`. They load, fetch and write nothing."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ _BLAS = "apt-get install libopenblas0-pthread; `agentmem up` then preloads it in
 
 
 def checks(settings: WorkerSettings) -> Checks:
-    """Return the checks: one for each model, or one that says why there is none."""
+    """Return a check for each model, or one that says why there is none."""
     checks: Checks = {"backend": backend, "matrix products": matrix_products, "memory": partial(memory, settings)}
     offline = settings.offline or constants.is_offline_mode()
     try:
@@ -54,7 +54,6 @@ def checks(settings: WorkerSettings) -> Checks:
 
 
 def backend() -> Findings:
-    """Check MLX's device, and whether there is a better one."""
     name = "CPU" if device.on_cpu() else "Metal" if mx.metal.is_available() else "CUDA"
     info = mx.device_info()
     about = f"MLX {metadata.version('mlx')} on {name}: {info.get('device_name', info.get('architecture', 'unknown'))}"
@@ -64,14 +63,13 @@ def backend() -> Findings:
 
 
 def nvidia_gpus(proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("/dev")) -> int:
-    """Count the NVIDIA GPUs of the driver, or in containers the devices passed in."""
+    """Count the driver's NVIDIA GPUs, in containers the devices passed in."""
     if proc.is_dir():
         return len(os.listdir(proc))
     return sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in os.listdir(dev)) if dev.is_dir() else 0
 
 
 def matrix_products() -> Findings:
-    """Check float32 matrix products, for half a second."""
     width = _CPU_WIDTH if device.on_cpu() else _GPU_WIDTH
     a, b = (mx.random.normal((width, width)) for _ in range(2))
     mx.eval(a @ b)
@@ -84,7 +82,6 @@ def matrix_products() -> Findings:
 
 
 def judge_products(flops: float, openblas: bool | None) -> Finding:
-    """Judge operations per second, with or without `openblas`; None: no difference."""
     found, facts = f"{flops / 1e9:,.0f} GFLOP/s in float32", {"flops": round(flops), "openblas": bool(openblas)}
     if openblas is not None:
         found = f"{found}, with{'' if openblas else 'out'} OpenBLAS"
@@ -94,7 +91,7 @@ def judge_products(flops: float, openblas: bool | None) -> Finding:
 
 
 def memory(settings: WorkerSettings) -> Findings:
-    """Check the host's free memory and the GPU's; a running worker has taken its own."""
+    """Check free memory; a running worker has taken its own."""
     total, available = host_memory.total_bytes(), host_memory.available_bytes()
     share, left = device.share_bytes(), max(0, device.obtainable_bytes(settings.free_memory_floor))
     wanted = min(share, settings.pool_bytes or share)
@@ -139,7 +136,6 @@ async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
 
 
 def _fitting(info: ModelInfo, limits: MemoryLimits, settings: WorkerSettings) -> Finding:
-    """Return the model's memory, with estimated activations, and room for agents."""
     found = fit(info, limits, replace(KVLimits.of(settings), context_length=info.spec.context_length))
     weights, activations = found.needs.weight_bytes, found.needs.activation_bytes
     facts = {"weight_bytes": weights, "activation_bytes": activations, **{each: getattr(found, each) for each in _FIT}}

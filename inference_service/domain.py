@@ -1,4 +1,4 @@
-"""What a request is once it is inside: frozen, checked, and free of protos."""
+"""Requests as frozen, checked values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,10 +13,7 @@ from agentmem.validation import NEVER, AgentKey, IdleTimes
 
 @dataclass(frozen=True)
 class MessagesInput:
-    """The whole chat, for the model's template. `messages` and `tools` are plain JSON values.
-
-    `history` says how what the agent has had of it is taken.
-    """
+    """The whole chat, in JSON values. `history`: how the agent's own past is taken."""
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -26,21 +23,17 @@ class MessagesInput:
 
 @dataclass(frozen=True)
 class TextInput:
-    """The whole text."""
-
     text: str
 
 
 @dataclass(frozen=True)
 class AppendInput:
-    """Only what is new."""
-
     content: TextInput | MessagesInput
 
 
 @dataclass(frozen=True, eq=False)
 class TokensInput:
-    """The whole prompt as token ids [tokens]. Other sequences of integers are taken for arrays."""
+    """Token ids [tokens], of any sequence of integers."""
 
     token_ids: Uint32
 
@@ -57,12 +50,12 @@ TurnInput = MessagesInput | TextInput | AppendInput | TokensInput
 
 
 SAMPLING_OF_MODELS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Parameters that a model may have defaults for."""
+"""A model may have defaults for these."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen, by the fields of the contract's Sampling; by default greedily."""
+    """Choice of the next token, by default greedy."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -77,20 +70,18 @@ class Sampling:
 
     @property
     def defaults(self) -> types_pb2.Sampling:
-        """The parameters that a model has defaults for."""
         return types_pb2.Sampling(**{name: getattr(self, name) for name in SAMPLING_OF_MODELS})
 
     def with_given(self, given: types_pb2.Sampling) -> Self:
-        """Return the same, but for what is set in a request's, which was checked."""
+        """Override by a checked request."""
         changed = {field.name: value for field, value in given.ListFields() if field.name != "logit_bias"}
         return replace(self, **changed, logit_bias=dict(given.logit_bias))
 
 
 @dataclass(frozen=True)
 class HeldTool:
-    """A tool that may be called. `arguments` is the JSON Schema of an object, as JSON; `field` names it in errors.
-
-    What cannot be honoured of a `strict` tool is refused.
+    """A callable tool. `arguments` is a JSON Schema; `field` names it in errors. Of a `strict` tool all must be
+    honoured.
     """
 
     name: str
@@ -101,10 +92,10 @@ class HeldTool:
 
 @dataclass(frozen=True)
 class HeldAnswer:
-    """What an answer may be. `tools` are those that may be called; there is one at least.
+    """Bounds of an answer; there is a tool at least.
 
-    `required`: nothing but calls, and at least one. `single`: at most one call. `json_schema`: what text has to fit, in
-    which case the answer is either text or calls; otherwise any text may stand around calls.
+    `required`: only calls, at least one. `single`: at most one. With `json_schema` it is either text that fits, or
+    calls; otherwise any text may stand around calls.
     """
 
     tools: tuple[HeldTool, ...]
@@ -115,12 +106,10 @@ class HeldAnswer:
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
+    """One turn. `digest` tells repetitions; `generates` is False for Prefill.
 
-    `memory_mode` says how an input that is no append relates to a memory that is there. `expiry` and `context_policy`
-    are the agent's if the turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of bounded
-    size and depth. `held` is what an answer that may call tools is held to; None: to nothing. `template_time` is what
-    the agent's becomes, in ISO 8601; "" if it stays.
+    `memory_mode` is for inputs that are no append. `expiry` and `context_policy` are for new agents. `held` bounds
+    answers that may call tools. `template_time` (ISO 8601) is the agent's new one, or "".
     """
 
     key: AgentKey
@@ -130,7 +119,7 @@ class TurnRequest:
     if_version: int | None = None
     if_revision: bytes = b""
     sampling: types_pb2.Sampling = field(default_factory=types_pb2.Sampling)
-    """As it is given; the rest is as the model has it."""
+    """As given; the model has the rest."""
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     cache_policy: inference_pb2.CachePolicy.ValueType = inference_pb2.CACHE_POLICY_KEEP
@@ -148,32 +137,28 @@ class TurnRequest:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """The definitions of tools that the input brings."""
+        """Definitions of tools in the input."""
         content = self.input.content if isinstance(self.input, AppendInput) else self.input
         return content.tools if isinstance(content, MessagesInput) else ()
 
     @property
     def anonymous(self) -> bool:
-        """Nothing is kept."""
         return not self.key.agent_id
 
     @property
     def commits(self) -> bool:
-        """The turn will be in the ledger."""
         return not self.anonymous and self.cache_policy != inference_pb2.CACHE_POLICY_READ_ONLY
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool that the model made; its arguments are a JSON object, as text."""
-
     id: str
     name: str
     arguments_json: str
 
 
 class CallPart(NamedTuple):
-    """More of the arguments of a call that is not complete; the first part has its name."""
+    """More arguments of an incomplete call; the first part has its name."""
 
     id: str
     name: str
@@ -182,10 +167,10 @@ class CallPart(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One generated token: its log-probability before filters, the most likely others, what text and calls it ended.
+    """One generated token, and what it ended.
 
-    It was sampled `at` that time of the monotonic clock, in seconds. `reasoning` came before `text`; `in_reasoning`
-    says that nothing of the token is in the answer.
+    `logprob` is before filters; `at` is the sampling's monotonic time. `reasoning` came before `text`; `in_reasoning`:
+    nothing of it is in the answer.
     """
 
     token_id: int

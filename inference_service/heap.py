@@ -1,6 +1,5 @@
-"""Garbage collection in a worker's own process: as models come and go, not in the middle of turns.
-
-A full collection takes 0.3 s on a GPU box, in which no thread runs. Frozen objects are not looked at.
+"""Garbage collection as models come and go, not during turns: a full one stops all threads for 0.3 s on a GPU box,
+without frozen objects.
 """
 
 import gc
@@ -9,7 +8,7 @@ _kept = False
 
 
 def keep() -> None:
-    """Freeze the heap, now and after each `tidy`. For a process that does nothing else."""
+    """Freeze the heap, now and after each `tidy`."""
     global _kept
     _kept = True
     gc.freeze()
@@ -20,7 +19,6 @@ def kept() -> bool:
 
 
 def tidy() -> None:
-    """Collect all garbage; freeze the rest if this process does."""
     if _kept:
         gc.unfreeze()
     gc.collect()

@@ -1,5 +1,3 @@
-"""Values that cost seconds to find out, by name, in one JSON file."""
-
 import json
 import os
 import threading
@@ -10,10 +8,9 @@ from typing import Any
 
 
 class JsonCache:
-    """JSON values by name. Thread-safe; other processes may share the file, and the last to write wins.
+    """JSON values by name in one file. Thread-safe; of several processes the last writer wins.
 
-    A file that cannot be read is taken as empty; where one cannot be written this object remembers alone. It is
-    replaced whole.
+    An unreadable file counts as empty; values that cannot be written are kept in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +19,6 @@ class JsonCache:
         self._unwritten: dict[str, Any] | None = None
 
     def get(self, name: str) -> Any:
-        """None if nothing is remembered."""
         with self._lock:
             return self._known().get(name)
 
@@ -30,7 +26,6 @@ class JsonCache:
         self.update(lambda known: {**known, name: value})
 
     def update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Remember what `change` makes of all that is known."""
         with self._lock:
             known = change(self._known())
             partial = self._path.with_suffix(f".{os.getpid()}.tmp")

@@ -1,8 +1,4 @@
-"""The worker's metrics. No agent id in a label; all counters in base units.
-
-What has to do with turns has the label `model_id`, of registered models only. With `namespace_label` what is counted
-turn by turn also has `namespace`; it is the operator who knows whether there are few.
-"""
+"""The worker's metrics, without agent ids in labels. With `namespace_label` those of turns also have `namespace`."""
 
 from collections.abc import Callable, Iterable
 
@@ -25,11 +21,11 @@ _ERRORS = (
     *(errors.InvalidArgument, errors.NotFound, errors.Aborted, errors.FailedPrecondition, errors.ResourceExhausted),
     *(errors.Unavailable, errors.DeadlineExceeded, errors.DataLoss, errors.Cancelled, errors.Internal),
 )
-"""What turns end with. Others would have series of their own, too, once they happen."""
+"""Other errors get series when they happen."""
 
 
 class WorkerMetrics:
-    """Every metric of the worker, in one registry. `models` are the registered ones, whose series begin at 0."""
+    """Series of `models` begin at 0."""
 
     def __init__(
         self, registry: CollectorRegistry, models: Iterable[str] = (), *, namespace_label: bool = False
@@ -215,11 +211,10 @@ class WorkerMetrics:
             self._begin(model_id)
 
     def turn(self, key: AgentKey) -> tuple[str, ...]:
-        """The labels that all metrics of turns begin with."""
         return (key.model_id, key.namespace) if self._namespace_label else (key.model_id,)
 
     def speculation(self, model_id: str) -> Callable[[int, int], None]:
-        """What counts a step's tokens that were drafted, and those of them that were right. Any thread."""
+        """Return a counter of drafted and right tokens. Any thread."""
         drafted, accepted = self.drafted_tokens.labels(model_id), self.accepted_tokens.labels(model_id)
 
         def count(tokens: int, right: int) -> None:
@@ -229,7 +224,7 @@ class WorkerMetrics:
         return count
 
     def _begin(self, model_id: str) -> None:
-        """Begin at 0 what alerts and recording rules take rates of; a namespace's series cannot be known."""
+        """Begin series at 0 that rules take rates of; namespaces are not known."""
         for metric in (self.running, self.waiting, self.store_failures, self.drafted_tokens, self.accepted_tokens):
             metric.labels(model_id)
         if self._namespace_label:
@@ -249,5 +244,4 @@ class WorkerMetrics:
 
 
 def reason_of(error: Exception) -> str:
-    """Return how a turn that failed counts in `requests_finished`."""
     return error.code.name.lower() if isinstance(error, errors.AgentmemError) else "internal"

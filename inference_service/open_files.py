@@ -1,4 +1,4 @@
-"""The limit of open files, which mlx-lm lowers in each process that imports it."""
+"""mlx-lm lowers the limit of open files of each process that imports it."""
 
 import resource
 from typing import Final
@@ -7,7 +7,7 @@ _BY_MLX_LM: Final = 2048, 4096
 
 
 def keep_limit() -> None:
-    """Have a later import of mlx-lm leave this process's limit as it is."""
+    """Have a later import of mlx-lm keep the limit."""
     set_limit = resource.setrlimit
 
     def setrlimit(what: int, limits: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""The inference worker's process, once MLX is known to be there."""
+"""The worker's process, with MLX."""
 
 import asyncio
 import logging
@@ -20,13 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def keep_private(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set TMPDIR to a directory of this user's own, where it is not set. Call it before MLX compiles anything.
+    """Set TMPDIR to a directory of this user's own, before MLX compiles anything.
 
-    MLX loads libraries from `mlx/VERSION/cpu` of the directory for temporary files, if they are there, without a look
-    at who put them there. In a /tmp that several users share that is another user's code, or a directory that cannot be
-    written.
-
-    Where there can be none (a service without a home, whose /tmp is its own) all stays as it is, and the log says so.
+    MLX loads any library that is in its directory for temporary files: in a shared /tmp maybe another user's. Without a
+    home, for a service with a /tmp of its own, all stays as it is.
     """
     if environment.get("TMPDIR"):
         return
@@ -42,12 +39,10 @@ def keep_private(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int:
-    """Serve until `stopping` is set, or until the engine died.
+    """Serve until `stopping`, or until the engine died; return the exit status.
 
-    Returns the exit status with which the process ends at once, when all is written. Nothing is taken down after that:
-    the engine thread may be dead or in the middle of something long, and threads of MLX that outlive CUDA's runtime
-    abort the process (ml-explore/mlx#4506). Raises SettingsError for a model that cannot be registered, and what
-    loading raises.
+    Nothing is taken down afterwards: the engine may be busy or dead, and threads that outlive CUDA's runtime abort the
+    process (ml-explore/mlx#4506). Raises SettingsError, and errors of loading.
     """
     keep_private()
     if settings.offline:

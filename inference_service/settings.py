@@ -105,20 +105,16 @@ class WorkerSettings(ModelSettings):
 
     @property
     def data_directory(self) -> Path:
-        """The data directory, absolute."""
         return layout.data_directory(self.data)
 
     @property
     def run_directory(self) -> Path:
-        """The directory of the sockets, absolute."""
         return layout.run_directory(self.data, self.run_dir)
 
     @property
     def address(self) -> str:
-        """The address to serve on."""
         return self.listen or layout.worker_socket(self.run_directory)
 
     @property
     def store_target(self) -> str:
-        """Where the cache store listens."""
         return self.store or layout.store_socket(self.run_directory)

@@ -1,12 +1,10 @@
-"""The worker's thread pools, one for each kind of work, so that none waits for another kind.
+"""Thread pools, one for each kind of work:
 
-    requests      1   requests parsed, checked and hashed
-    planning      4   prompts rendered and tokenized, names of blocks hashed
-    large-input   1   planning for inputs of a megabyte and more, which take several times their size in memory
-    grammar       1   schemas compiled to grammars: hostile ones take time, and only from each other
-    files        16   files of KV read, written, hashed and fsynced; also `asyncio.to_thread`
-
-The engine and `models.loading` have threads of their own.
+requests      1   parsed, checked, hashed
+planning      4   prompts rendered, tokenized, hashed
+large-input   1   planning of a megabyte and more, which takes several times its size
+grammar       1   hostile schemas take time only from each other
+files        16   files of KV; also `asyncio.to_thread`
 """
 
 import asyncio
@@ -23,14 +21,13 @@ from inference_service.storage.transport import READERS_AT_ONCE
 _T = TypeVar("_T")
 
 LARGE: Final = 1 << 20
-"""Characters of a large input."""
+"""Characters."""
 FEW_TOKENS: Final = 4096
 
 
 class WorkerThreads:
-    """All pools of a worker. Work runs in its caller's request context (see agentmem.tracing).
-
-    Cancelling a caller does not stop its work. Close it when the engine has ended.
+    """Work runs in its caller's context (agentmem.tracing), and on when that is cancelled. Close it after the
+    engine.
     """
 
     def __init__(self) -> None:
@@ -41,24 +38,23 @@ class WorkerThreads:
         self.files = Threads(2 * READERS_AT_ONCE, "files")
 
     def install(self) -> None:
-        """Make `files` the running event loop's executor for `asyncio.to_thread`; the loop shuts it down."""
+        """Make `files` the loop's executor; the loop shuts it down."""
         asyncio.get_running_loop().set_default_executor(self.files)
 
     def close(self) -> None:
-        """Take no more work, and drop what has not begun."""
         for pool in (self._requests, self._planning, self._large, self._grammar):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def parse(self, work: Callable[[], _T]) -> _T:
-        """Run work on a request: finding out its size takes as long as serializing it."""
+        """Finding out a request's size takes as long as serializing it."""
         return await _run(self._requests, work)
 
     async def plan(self, work: Callable[[], _T], tokens: int | None = None) -> _T:
-        """Run work on a prompt; in place if it has so few `tokens` that a thread would take longer."""
+        """Run in place for so few `tokens` that a thread would take longer."""
         return work() if tokens is not None and tokens < FEW_TOKENS else await _run(self._planning, work)
 
     async def plan_input(self, turn_input: TurnInput, work: Callable[[], _T]) -> _T:
-        """Run work on an input. Large inputs share one thread."""
+        """Large inputs share one thread."""
         if characters(turn_input) < LARGE:
             return await _run(self._planning, work)
         return await _run(self._large, lambda: _and_release(work))
@@ -83,7 +79,7 @@ async def _run(pool: Threads, work: Callable[[], _T]) -> _T:
 
 
 def _and_release(work: Callable[[], _T]) -> _T:
-    """Run the work, then return its memory to the system: glibc keeps freed memory below other threads' allocations."""
+    """glibc keeps freed memory below other threads' allocations."""
     try:
         return work()
     finally:

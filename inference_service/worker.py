@@ -1,4 +1,4 @@
-"""The worker, put together: engine, models, store client, turns, and the gRPC services over them."""
+"""The worker, put together."""
 
 import asyncio
 import logging
@@ -38,7 +38,6 @@ from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import disk_problem
 from inference_service.threads import WorkerThreads
-from inference_service.turns.fetching import Fetcher
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
@@ -58,14 +57,14 @@ def _name(proto: Any, service: str) -> str:
 
 
 EXIT_SECONDS = 5.0
-"""How long after the engine died, or a pool lost count, the process is NOT_SERVING before it ends, to be restarted."""
+"""NOT_SERVING lasts so long after a failure, before the process ends to be restarted."""
 _STORE = "store"
 _STORE_SERVICE = _name(cache_store_pb2, "CacheStoreService")
 _NOBODY = service.ServiceManager()
 
 
 class Worker:
-    """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
+    """`start`, then `stop` once; `failed` is set if it should exit."""
 
     def __init__(
         self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: service.ServiceManager = _NOBODY
@@ -83,8 +82,7 @@ class Worker:
         least = settings.min_restore_tokens
         limits = MatchLimits(least) if least else MatchLimits()
         speeds = Speeds()
-        fetcher = Fetcher(store, self._metrics, speeds)
-        restorer = Restorer(store, fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
+        restorer = Restorer(store, self._metrics, least or worth_restoring(), speeds, self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
         persister = Persister(self._engine, store, self._metrics)
         self._pool_broken = asyncio.Event()
@@ -118,7 +116,7 @@ class Worker:
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, self._metrics)
         models = ModelServicer(self._models, loader)
         portable = PortableAgents(
-            self._models, persister, locks, Exporter(store, fetcher), Importer(store), loader.calibrations
+            self._models, persister, locks, Exporter(store, restorer), Importer(store), loader.calibrations
         )
         agents = AgentServicer(store, self._models, planner, restorer, persister, prefetcher, locks, hints, portable)
         self._server = GrpcServer(
@@ -138,13 +136,11 @@ class Worker:
 
     @property
     def engine_alive(self) -> bool:
-        """The engine thread runs."""
         return self._engine.alive
 
     async def start(self) -> None:
-        """Listen, load the default model, and report SERVING when a turn could run.
-
-        Where the default model cannot be loaded the others are served; a request for it tries again.
+        """Listen, load the default model, and report SERVING. Other models are served even if that fails; a request
+        tries again.
         """
         self._threads.install()
         await self._server.start()
@@ -159,10 +155,7 @@ class Worker:
             self._background.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
-        """NOT_SERVING, no new work, running turns get the grace, blocks are flushed, the engine ends.
-
-        Also after a `start` that failed.
-        """
+        """Stop after grace for running turns; also after a failed `start`."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -175,7 +168,7 @@ class Worker:
         await self._channel.close(None)
 
     async def _watch_health(self) -> None:
-        """Serving means: the engine lives, the store answers, and its files are on this disk."""
+        """Serving: the engine lives, the store answers, and its files are here."""
         health = health_pb2_grpc.HealthStub(self._channel)
         self._changes = HealthChanges((self._channel, _STORE_SERVICE))
         said: str | None = None
@@ -204,7 +197,7 @@ class Worker:
             self._manager.ready("serving")
 
     def _asked(self) -> None:
-        """Have the store asked soon: one that hangs reports no change."""
+        """A store that hangs reports no change."""
         if self._changes is not None:
             self._changes.asked()
 
@@ -215,7 +208,7 @@ class Worker:
             return error.message
 
     async def _watch(self, broken: asyncio.Event) -> None:
-        """Report NOT_SERVING and then `failed` when it breaks: the engine's thread, or a pool's bookkeeping."""
+        """Report NOT_SERVING and then `failed`."""
         await broken.wait()
         await self._server.set_serving(False)
         if self._changes is not None:

@@ -1,4 +1,4 @@
-"""How families write reasoning and calls, beyond mlx-lm's tables."""
+"""How families write reasoning and calls."""
 
 import re
 from typing import Final, NamedTuple
@@ -12,8 +12,9 @@ TAGS: Final = (
     ("◁think▷", "◁/think▷"),
     ("<thought>", "</thought>"),
 )
-"""Reasoning tags that mlx-lm has no table for (Magistral, Seed-OSS, Command A, Apertus, Kimi, EXAONE), or that are no
-single token (Granite, Nemotron)."""
+"""Reasoning tags missing in mlx-lm's table (Magistral, Seed-OSS, Command A, Apertus, Kimi, EXAONE), or of several
+tokens (Granite, Nemotron).
+"""
 
 HARMONY_TOKENS: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 _NEXT: Final = tuple((end, "header") for end in ("<|end|>", "<|call|>", "<|return|>", "<|start|>"))
@@ -23,19 +24,16 @@ HARMONY: Final = {
     "reasoning": _NEXT,
     "normal": _NEXT,
 }
-"""gpt-oss: a message is header, `<|message|>`, text, `<|end|>`; its channel `analysis` is reasoning. A prompt ends
-inside the first header, or as HARMONY_OPENINGS."""
+"""gpt-oss: prompts end inside the first header, or as HARMONY_OPENINGS."""
 HARMONY_OPENINGS: Final = (("<|channel|>analysis<|message|>", "reasoning"), ("<|message|>", "normal"))
 
 CROWDED: Final = re.compile(r"\bmessage\.thinking\b")
-"""In templates that refuse reasoning, text and calls in one message (gpt-oss)."""
+"""In templates that refuse reasoning, text and calls in one message."""
 
 
 class CallForm(NamedTuple):
-    """How calls with JSON arguments are written, for grammars.
-
-    In `call`, NAME, NUMBER and ARGUMENTS are placeholders, and a space is optional white space. START and END are the
-    model's markers. `apart`: each call has its own markers, with text between.
+    """JSON calls, for grammars: NAME, NUMBER, ARGUMENTS are placeholders, START and END markers, a space optional.
+    `apart`: calls have their own markers.
     """
 
     call: str
@@ -60,9 +58,7 @@ _CALLS: Final[dict[str, tuple[tuple[str, CallForm | None], ...]]] = {
 
 HELD_PARSERS: Final = tuple(_CALLS)
 SHORT_IDS: Final = frozenset({"mistral"})
-"""Their templates accept only ids of nine letters and digits."""
 CALL_ID: Final = "stub00000"
-"""A stub's, accepted by all templates."""
 
 
 def call_form(parser: str, template: str) -> CallForm | None:

@@ -5,7 +5,7 @@
 
 import sys
 
-from inference_service.models.hub_cache import is_here
+from inference_service.models.weight_files import is_here
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Models of a hub, and whether each would run here, by its list of files and its config.json."""
+"""A hub's models, and whether each would run here, by list of files and config.json."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,23 +25,20 @@ _AT_ONCE = 8
 _TIMEOUT = 10.0
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_LAYERS = 1000
-"""A larger network would take long to set up."""
+"""Larger networks take long to set up."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A model, with last month's downloads."""
-
     model_id: str
     downloads: int = 0
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model of a hub; `listing` is None if the hub gives none, `fit` if it cannot be judged (see `problem`).
+    """A model of a hub; `fit` is None if it cannot be judged (see `problem`).
 
-    `runs` is False if no machine would do, `answered` if the hub did not answer. `fits` is about this machine,
-    `fits_now` also about other processes' memory.
+    `runs`: some machine would do. `fits` is about this one, `fits_now` also about other processes' memory.
     """
 
     found: Found
@@ -65,9 +62,8 @@ class Candidate:
 
 
 def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]:
-    """Return models whose ids have all words, or RECOMMENDED's, the most downloaded first.
-
-    Raises FailedPrecondition and Unavailable.
+    """Return models whose ids have all words, or RECOMMENDED's, by downloads. Raises FailedPrecondition and
+    Unavailable.
     """
     longest = max(words, key=len, default="")
     try:
@@ -86,7 +82,6 @@ def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]
 
 
 def look(found: Sequence[Found], given: KVLimits) -> Iterator[Candidate]:
-    """Yield candidates in order."""
     with ThreadPoolExecutor(_AT_ONCE, "hub") as threads:
         for each, asked in zip(found, threads.map(lambda one: _asked(one.model_id), found), strict=True):
             yield _judged(each, *asked, given)

@@ -1,13 +1,11 @@
-"""Which checkpoints a prompt may resume with, and which of those found to take. Pure.
+"""Checkpoints that a prompt may resume with. Pure.
 
-A checkpoint is what layers without full attention have at one position. Recurrent states stand for exactly the tokens
-before it. A window has the last W tokens before it and up to 256 more, so that it can be trimmed a little (r is where
-to resume):
+Recurrent states stand for exactly the tokens before them. A window has the last W tokens and up to 256 more, so that it
+can be trimmed (r: where to resume):
 
-    0 … start … r - W … r … position        good if start <= max(0, r - W): a query at r may see W tokens before it
+    0 … start … r - W … r … position        good if start <= max(0, r - W)
 
-Checkpoints are saved at the end of a shared system prompt, along a long prompt (`spacing`), before a generation prompt
-and at the end of a turn. Their names depend on the tokens before them alone: a wrong guess costs a look-up.
+Names depend on the tokens before alone: a wrong guess costs a look-up.
 """
 
 from bisect import bisect_right
@@ -22,19 +20,15 @@ from agentmem.v1 import cache_store_pb2 as pb
 from inference_service.memory.spacing import STEP, firsts_of_stretches, periodic_positions
 
 _NEAREST = 8
-"""How many turns' ends and generation prompts to look for on each side of where the sequence leaves the ledger."""
+"""Tried on each side of where the sequence leaves the ledger."""
 _NEAREST_TURNS = 64
-"""At the ends of how many turns to look where no sequence says which."""
 _LONGEST_PROMPT = 64
 _PROMPT_BEGINNING = 2
-"""Tokens that show where a generation prompt begins; history may differ after them."""
+"""History may differ after these tokens of a generation prompt."""
 
 
 class CheckpointCandidate(NamedTuple):
-    """A checkpoint that would serve: its position, name and parent, and how many tokens the sequence shares with it.
-
-    With `usable_tokens` below `position` its window has to be trimmed.
-    """
+    """With `usable_tokens` below `position` its window has to be trimmed."""
 
     position: int
     name: bytes
@@ -42,12 +36,10 @@ class CheckpointCandidate(NamedTuple):
     usable_tokens: int
 
     def header(self, fingerprint: str, namespace: str, tokens: int) -> BlockHeader:
-        """Return what its file's header must say if `tokens` tokens are stored."""
         first = self.position - tokens
         return BlockHeader(fingerprint, namespace, self.name, self.parent, first, tokens, window=True)
 
     def block(self, fingerprint: str, namespace: str) -> BlockHeader:
-        """Return the header of the block that ends there; it has the same name."""
         first = (self.position - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         return BlockHeader(fingerprint, namespace, self.name, self.parent, first, self.position - first)
 
@@ -62,12 +54,9 @@ def checkpoint_candidates(
     *,
     exact: bool = False,
 ) -> tuple[CheckpointCandidate, ...]:
-    """Return checkpoints to look for, each once, for a `sequence` whose first `keep_tokens` tokens are the ledger's.
-
-    They are at the plan's `checkpoints`, at multiples of STEP, at ends of the ledger's turns, before the last tokens of
-    their prompts, and where generation prompts begin: of turns and such prompts the nearest, and those that
-    `kept_positions` may have kept. Those after `keep_tokens` are named by the ledger's tokens and serve only trimmed,
-    so there is none with `exact`; there it is also where the opening ends, and at the next end of a block.
+    """Return checkpoints for `sequence`, whose first `keep_tokens` are the ledger's: at the plan's `checkpoints`,
+    multiples of STEP, ends of turns, before the last tokens of prompts, and where generation prompts begin. Those after
+    `keep_tokens` serve only trimmed, so not with `exact`.
     """
     limit = min(keep_tokens, len(sequence) - 1)
     generation_prompt = sequence[checkpoints[-1] :] if checkpoints else ()
@@ -91,7 +80,6 @@ def checkpoint_candidates(
 def candidates_at(
     fingerprint: str, namespace: str, token_ids: TokenIds, positions: Iterable[int]
 ) -> tuple[CheckpointCandidate, ...]:
-    """Return the checkpoints of a sequence at these positions, each above 0, in order."""
     token_ids = np.asarray(token_ids, np.uint32)
     parents, found = [NO_PARENT], []
     for position in sorted(positions):
@@ -104,9 +92,7 @@ def candidates_at(
 
 
 def likely_positions(ledger: Ledger) -> set[int]:
-    """Return where an agent with this ledger may have checkpoints, without a prompt: at ends of turns and before their
-    answers, where the system prompt ends, and at ends of blocks.
-    """
+    """Without a prompt."""
     ends = [turn.end_token for turn in ledger.turns]
     answers = [turn.end_token - turn.generated_tokens for turn in ledger.turns[:1] + ledger.turns[-_NEAREST:]]
     prompts = {at for answer in answers for at in range(answer - _LONGEST_PROMPT, answer + 1)}
@@ -116,9 +102,8 @@ def likely_positions(ledger: Ledger) -> set[int]:
 
 
 def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:
-    """Return where to keep checkpoints of a prompt of so many tokens: at its own, or else before its last token.
-
-    And at the last end of a block before the first of these: others can go on only from there.
+    """Return a prompt's checkpoints, or before its last token, and the end of a block before: others can go on only
+    from there.
     """
     exact = tuple(checkpoints) or (tokens - 1,)
     shared = exact[0] // BLOCK_TOKENS * BLOCK_TOKENS
@@ -126,11 +111,7 @@ def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...
 
 
 def captures_by_worth(checkpoints: Sequence[int], tokens: int, distance: int) -> tuple[int, ...]:
-    """Return all positions at which prefill is to keep checkpoints, the least needed last.
-
-    First the prompt's own, the last before the others; then those on its way, of larger distances first. None where
-    `distance` is 0: the model resumes anywhere.
-    """
+    """Return where prefill keeps checkpoints, the least needed last."""
     if not distance:
         return ()
     own = capture_positions(checkpoints, tokens)[::-1]
@@ -141,13 +122,12 @@ def captures_by_worth(checkpoints: Sequence[int], tokens: int, distance: int) ->
 def checkpoint_headers(
     fingerprint: str, namespace: str, token_ids: TokenIds, stored: Mapping[int, int]
 ) -> list[BlockHeader]:
-    """Return headers of a sequence's checkpoints; `stored` says how many tokens each has, by position."""
     candidates = candidates_at(fingerprint, namespace, token_ids, stored)
     return [each.header(fingerprint, namespace, stored[each.position]) for each in candidates]
 
 
 def stored_tokens(candidates: Iterable[CheckpointCandidate], files: Mapping[bytes, pb.StoredFile]) -> dict[bytes, int]:
-    """Return how many tokens each that was found holds, by name; a row of another position is left out."""
+    """Rows of other positions are left out."""
     found = {}
     for candidate in candidates:
         file = files.get(candidate.name)
@@ -157,10 +137,7 @@ def stored_tokens(candidates: Iterable[CheckpointCandidate], files: Mapping[byte
 
 
 def resume_position(position: int, stored_tokens: int, window: int, limit: int, *, exact: bool = False) -> int:
-    """Return where to resume, at most at `limit`, with so many tokens stored up to `position`; 0 if nowhere.
-
-    The rule is that of `Sequence.trim`; with recurrent states it is good `exact`ly there.
-    """
+    """Resume as `Sequence.trim` allows; 0 is nowhere."""
     if exact and position > limit:
         return 0
     resume, start = min(position, limit), position - stored_tokens
@@ -176,10 +153,7 @@ def choose_checkpoint(
     *,
     exact: bool = False,
 ) -> tuple[CheckpointCandidate, int] | None:
-    """Return the candidate that resumes furthest and where, of those whose stored tokens are known; else None.
-
-    `block_tokens` is how many tokens the full-attention layers have blocks for.
-    """
+    """Return the candidate that resumes furthest, and where. Full attention has `block_tokens`."""
     best = None
     for candidate in candidates:
         limit = min(candidate.usable_tokens, block_tokens)
@@ -190,7 +164,6 @@ def choose_checkpoint(
 
 
 def _occurrences(token_ids: TokenIds, pattern: TokenIds) -> list[int]:
-    """Return where `pattern` begins in `token_ids`; nowhere if it is empty."""
     size = len(token_ids) - len(pattern) + 1
     if not len(pattern) or size < 1:
         return []
@@ -200,7 +173,6 @@ def _occurrences(token_ids: TokenIds, pattern: TokenIds) -> list[int]:
 
 
 def _up_to(limit: int, positions: Sequence[int]) -> list[int]:
-    """Return, of increasing positions not beyond `limit`, the first of each stretch of STEP tokens and the nearest."""
     within = positions[: bisect_right(positions, limit)]
     return [*firsts_of_stretches(within), *within[-_NEAREST:]]
 

@@ -1,4 +1,4 @@
-"""How a prompt relates to a ledger, by text, so that re-tokenized boundaries cost nothing."""
+"""The relation of a prompt to a ledger, by text: re-tokenized boundaries cost nothing."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -13,25 +13,20 @@ Reason: TypeAlias = "types_pb2.MissReason.ValueType"
 
 
 class Matched(NamedTuple):
-    """The relation, how many of the ledger's tokens the prompt shares, and why not more if it matters."""
-
     kind: Kind
     keep_tokens: int
     reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
 
 
 class MatchLimits(NamedTuple):
-    """From how many tokens on a common beginning is worth keeping, and how long a memory may be continued as it is
-    (None: any length). The paper's 80 % of the ledger is left out: a stripped reasoning block makes a good 10K prefix
-    "77 %".
-    """
+    """The paper's 80 % of the ledger is left out: a stripped reasoning block makes a good 10K prefix "77 %"."""
 
     min_tokens: int = 16
     most_tokens: int | None = None
 
 
 def match_text(ledger: Ledger, ledger_specials: Sequence[Span], prompt: Rendered, min_tokens: int) -> Matched:
-    """Compare text and special tokens: the spelling of one as ordinary text is not the special token."""
+    """Compare text and special tokens; their spelling as text is none."""
     common = common_length(ledger.text, prompt.text)
     common = min(common, _first_difference(ledger_specials, prompt.specials, common))
     whole = common == len(ledger.text), common == len(prompt.text)
@@ -53,13 +48,12 @@ def _matched(ledger_tokens: int, kept: int, ledger_is_common: bool, prompt_is_co
     if kept < min_tokens:
         reason = types_pb2.MISS_REASON_BELOW_MIN if kept else types_pb2.MISS_REASON_DIVERGED
         return Matched(types_pb2.MATCH_DIVERGE, 0, reason)
-    # A prompt that goes back to what the ledger begins with misses nothing.
     reason = types_pb2.MISS_REASON_UNSPECIFIED if prompt_is_common else types_pb2.MISS_REASON_DIVERGED
     return Matched(types_pb2.MATCH_PARTIAL, kept, reason)
 
 
 def _first_difference(a: Sequence[Span], b: Sequence[Span], limit: int) -> int:
-    """Return where the special tokens first differ, at most `limit`; one that only an end cuts off is no difference."""
+    """One that only an end cuts off does not differ."""
     for left, right in zip_longest(a, b):
         if left != right:
             return min(limit, *(span.start for span in (left, right) if span is not None))

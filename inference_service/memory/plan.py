@@ -1,4 +1,4 @@
-"""Which tokens of the ledger stay and which are new: from a match to the exact tokens that the model will see."""
+"""From a match to the exact tokens that the model will see."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -18,18 +18,14 @@ from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
 _BOUNDARY_WINDOW = 2048
-"""Bytes to look back at first. No multiple of 3, nor is its double, for tokenizers that group digits by three."""
+"""Bytes. Neither this nor its double is a multiple of 3, by which some tokenizers group digits."""
 _BOUNDARY_LOOKAHEAD = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A prompt [tokens], which begins with `keep_tokens` tokens of the ledger; at least one token is new. They may be
-    fewer than the match: whole tokenization may split elsewhere at a cut, and the last token is always run again.
-    Planning raises InvalidArgument for a prompt without tokens.
-
-    `checkpoints` are numbers of tokens after which a later prompt may leave this one, increasing. `trim` says what of
-    the ledger was dropped for the context.
+    """A prompt [tokens] whose first `keep_tokens` are the ledger's: fewer than the match, if tokenization splits
+    elsewhere at a cut; the last token is always run again.
     """
 
     kind: Kind
@@ -45,7 +41,7 @@ class Plan:
 
 
 class Planner:
-    """Makes plans for one model. Call it off the event loop: tokenizing takes milliseconds."""
+    """Plans for one model. Off the event loop."""
 
     def __init__(self, tokenizer: Tokenizer, renderer: Renderer, limits: MatchLimits) -> None:
         self.tokenizer = tokenizer
@@ -53,7 +49,6 @@ class Planner:
         self.limits = limits
 
     def fits(self, plan: Plan) -> bool:
-        """Return whether a memory may be continued as it is, by that plan."""
         return self.limits.most_tokens is None or len(plan.sequence) <= self.limits.most_tokens
 
     def for_tokens(self, ledger: Ledger, token_ids: TokenIds) -> Plan:
@@ -61,9 +56,7 @@ class Planner:
         return _plan(matched, matched.keep_tokens, token_ids)
 
     def for_append(self, ledger: Ledger, addition: Rendered, kept: int | None = None) -> Plan:
-        """Plan the ledger and what follows it: EXTEND by construction. `kept` is how many bytes of the ledger stay, the
-        end of a token; PARTIAL if it isn't all of them.
-        """
+        """Plan an append: EXTEND, or PARTIAL if only `kept` bytes of the ledger stay."""
         keep = len(ledger) if kept is None else ledger.tokens_within(kept)
         kind, reason = types_pb2.MATCH_EXTEND, types_pb2.MISS_REASON_UNSPECIFIED
         if not len(ledger):
@@ -79,10 +72,9 @@ class Planner:
         return _plan(Matched(kind, keep, reason), keep, _joined(ledger.token_ids[:keep], new), inside)
 
     def trimmed(self, ledger: Ledger, plan: Plan, bounds: Bounds, note: bytes = b"") -> Plan | None:
-        """Return the plan of an append with as much of the ledger as fits; None where not even the last turn does."""
+        """None if not even the last turn fits."""
         new = plan.new_ids.tolist()
         full = ledger.kept(past := plan.keep_tokens).followed_by(new, self.tokenizer.pieces(new), ledger.tokenizer_hash)
-        # An append may leave out the end of the last turn, a stop token; it is a turn all the same.
         turns = tuple(turn if turn.end_token <= past else turn.ending_at(past) for turn in ledger.turns)
         prefix = self.tokenizer.prefix_ids
         found = trimmed(
@@ -104,7 +96,7 @@ class Planner:
         return replace(_plan(matched, found.keep_tokens, found.sequence, checkpoints), trim=found)
 
     def for_text(self, ledger: Ledger, prompt: Rendered, *, heal_extension: bool) -> Plan:
-        """Plan a whole prompt as text. `heal_extension` is for raw prompts, which may go on in the middle of a word."""
+        """`heal_extension`: a raw prompt may go on in the middle of a word."""
         matched = match_text(ledger, self.specials(ledger), prompt, self.limits.min_tokens)
         keep = matched.keep_tokens
         if matched.kind == types_pb2.MATCH_PARTIAL or (matched.kind == types_pb2.MATCH_EXTEND and heal_extension):
@@ -125,7 +117,6 @@ class Planner:
         new_ends = ledger.text_end(keep) + np.cumsum([*map(len, pieces)], dtype=np.int64)
         ends = np.concatenate([ledger.offsets[:keep], new_ends])
         checkpoints = [int(np.searchsorted(ends, place, side="right")) for place in prompt.checkpoints]
-        # What was given back may have come out the same again.
         if keep or matched.kind in (types_pb2.MATCH_EXTEND, types_pb2.MATCH_EXACT):
             keep = common_length(ledger.token_ids, sequence)
         return _plan(matched, keep, sequence, checkpoints)
@@ -135,19 +126,18 @@ class Planner:
         return [Span(ledger.text_end(i), ledger.text_end(i + 1)) for i in special.tolist()]
 
     def _continues(self, ledger: Ledger, keep: int) -> bool:
-        """Return whether text after `keep` tokens of the ledger goes on without a space of the tokenizer's own."""
+        """Return whether no space of the tokenizer's own precedes the new text."""
         after_special = bool(keep) and int(ledger.token_ids[keep - 1]) in self.tokenizer.special_ids
         return bool(keep) and not (self.tokenizer.space_after_special and after_special)
 
     def _healed(self, ledger: Ledger, keep: int, prompt: Rendered) -> int:
-        """Return fewer tokens: back to the last pre-token boundary that both texts have."""
         keep = _back_to_character(ledger, keep, prompt.text)
         remembered = Rendered(ledger.text, tuple(self.specials(ledger)))
         window = _BOUNDARY_WINDOW
         while keep:
             cut = ledger.text_end(keep)
             boundary = min(self._boundary(prompt, cut, window), self._boundary(remembered, cut, window))
-            window *= 2  # In a long run, step by step would be quadratic.
+            window *= 2  # linear in long runs
             if boundary == cut:
                 return keep
             while keep and ledger.text_end(keep) > boundary:
@@ -156,7 +146,6 @@ class Planner:
         return keep
 
     def _boundary(self, context: Rendered, cut: int, window: int) -> int:
-        """Return the last place at or before byte `cut` where whole tokenization of the text must split."""
         first = max((s.end for s in context.specials if s.end <= cut), default=0)
         last = min((s.start for s in context.specials if s.start >= cut), default=len(context.text))
         if cut in (first, last):
@@ -183,7 +172,6 @@ def _joined(kept: Uint32, new: Sequence[int]) -> Uint32:
 
 
 def _back_to_character(ledger: Ledger, keep: int, text: bytes) -> int:
-    """Return fewer tokens, so that the cut is not inside a character."""
     while keep and inside_character(text, ledger.text_end(keep)):
         keep -= 1
     return keep

@@ -1,4 +1,4 @@
-"""Which KV to look for, and which of what was found to resume with: blocks, and for some models a checkpoint. Pure."""
+"""KV to look for, and which of the found to resume with. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,20 +12,16 @@ from agentmem.kv.ledger import TokenIds, ordered, shared_tokens, unordered
 from inference_service.memory.checkpoints import CheckpointCandidate, choose_checkpoint
 
 LEAST_SHARED = 64
-"""Tokens that a block must add, where it is found by what it begins with: fewer are computed about as fast."""
+"""Fewer tokens are computed about as fast."""
 
 
 class Candidate(NamedTuple):
-    """A block that would serve: its header, and how many of its tokens the sequence shares."""
-
     header: BlockHeader
     usable_tokens: int
 
 
 class Place(NamedTuple):
-    """Where a run of blocks ends before the sequence does: another's block there may begin as the sequence goes on.
-
-    `block` is its index. `token_ids` are the sequence's after the full block `parent`, `ordered`; `taken` of them are
+    """Where a run of blocks ends; another's block may go on as the sequence does. `taken` of its `ordered` tokens are
     found.
     """
 
@@ -37,10 +33,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Lookup:
-    """The KV that would serve a sequence: candidates by block index, the best first, and `checkpoints`.
+    """KV that would serve a sequence: candidates by block, the best first.
 
-    `limit` is how many tokens can be reused, `keep_tokens` how many are the ledger's; `own` are the names of the
-    sequence's full blocks. `incompatible`: the agent's own KV is of another model.
+    `limit` tokens can be reused, `keep_tokens` are the ledger's; `own` names the sequence's full blocks.
+    `incompatible`: the agent's KV is another model's.
     """
 
     candidates: tuple[tuple[Candidate, ...], ...] = ()
@@ -55,7 +51,6 @@ class Lookup:
         return list({c.header.chain_hash for row in self.candidates for c in row})
 
     def choose(self, found: Collection[bytes]) -> list[Candidate]:
-        """Return the longest gapless run of blocks from the start, of those that exist."""
         chosen = []
         for row in self.candidates:
             best = next((c for c in row if c.header.chain_hash in found), None)
@@ -67,7 +62,7 @@ class Lookup:
         return chosen
 
     def end(self, found: Collection[bytes]) -> Place | None:
-        """Return where the longest run ends; None if a block could add next to nothing."""
+        """None if a block could add next to nothing."""
         chosen = self.choose(found)
         taken = chosen[-1].usable_tokens % BLOCK_TOKENS if chosen else 0
         index = len(chosen) - (taken > 0)
@@ -80,10 +75,7 @@ class Lookup:
     def with_block(
         self, fingerprint: str, namespace: str, place: Place, name: bytes, token_ids: bytes
     ) -> "Lookup | None":
-        """Return this lookup with a block that has other tokens from some point on, usable up to there.
-
-        `token_ids` are the block's, `ordered`; None where they do not give its name, or add next to nothing.
-        """
+        """Add a block that diverges; None if its `ordered` tokens do not give its name, or add next to nothing."""
         tokens = unordered(token_ids)
         if not 0 < len(tokens) <= BLOCK_TOKENS or chain_hash(fingerprint, namespace, place.parent, tokens) != name:
             return None
@@ -97,7 +89,6 @@ class Lookup:
         return replace(self, candidates=(*self.candidates[: place.block], row, *self.candidates[place.block + 1 :]))
 
     def with_checkpoints(self, names: Iterable[bytes]) -> "Lookup":
-        """Return this lookup with checkpoints of these names at the ends of full blocks of the sequence."""
         wanted = set(names).difference(each.name for each in self.checkpoints)
         parents = (NO_PARENT, *self.own)
         ends = range(BLOCK_TOKENS, self.limit + 1, BLOCK_TOKENS)
@@ -106,9 +97,7 @@ class Lookup:
         return replace(self, checkpoints=(*self.checkpoints, *new)) if new else self
 
     def missing(self, found: Collection[bytes]) -> list[bytes]:
-        """Return names of blocks that were not found, any one of which would let `choose` take more. Where the run ends
-        in a cut block, these are the full blocks of that place.
-        """
+        """Return blocks any one of which would let `choose` take more."""
         chosen = self.choose(found)
         if chosen and chosen[-1].usable_tokens < BLOCK_TOKENS:
             row, taken = self.candidates[len(chosen) - 1], chosen[-1].usable_tokens
@@ -124,9 +113,7 @@ NO_LOOKUP = Lookup()
 
 @dataclass(frozen=True)
 class Choice:
-    """Blocks in order, those in the pool first, each with the `usable_tokens` that are taken, and a checkpoint,
-    `surplus` tokens of its window cut off.
-    """
+    """Blocks in the pool, then files, and a checkpoint, `surplus` tokens of its window cut off."""
 
     hot: Sequence[Candidate] = ()
     warm: Sequence[Candidate] = ()
@@ -158,11 +145,9 @@ def choose(
     *,
     exact: bool = False,
 ) -> Choice:
-    """Return the longest gapless run of blocks in the pool, and then of files.
+    """Return the longest run of blocks in the pool, then of files.
 
-    A hybrid model, whose sliding layers see `window` tokens, resumes only with one of the lookup's checkpoints;
-    `stored` has the tokens of those found, None asks for the blocks alone. `exact`: it resumes only at the very
-    position of one.
+    A hybrid model resumes only with a checkpoint of `stored` tokens (None: blocks alone).
     """
     chosen = lookup.choose({*pool, *files})
     hot = list(takewhile(lambda candidate: candidate.header.chain_hash in pool, chosen))
@@ -188,12 +173,11 @@ def look_up(
 ) -> Lookup:
     """Return what holds beginnings of `sequence`, whose first `keep_tokens` tokens are the ledger's.
 
-    Index ranges, for block i of tokens [256 i, 256 (i + 1)):
-      the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
-      the ledger's block, cut    if it begins below keep_tokens: usable up to there, full block or tail
-      blocks up to checkpoints   that lie in what is kept: an import has KV up to one, maybe in the middle of a block
-    `Lookup.end` says where the found run ends, and a block found there by its tokens joins (`Lookup.with_block`). The
-    last token of the sequence is never reused: it has to be run for its logits.
+    Block i, of tokens [256 i, 256 (i + 1)):
+      the sequence's own         if it is full: found whoever of the namespace computed it
+      the ledger's, cut          if it begins below keep_tokens
+      blocks up to checkpoints   in what is kept: an import has KV up to one
+    The last token is never reused: it is run for its logits.
     """
     limit, ids = len(sequence) - 1, (fingerprint, namespace)
     own = list(headers(*ids, sequence))
@@ -222,7 +206,6 @@ def look_up(
 def headers(
     fingerprint: str, namespace: str, token_ids: TokenIds, known: Sequence[BlockHeader] = ()
 ) -> Iterator[BlockHeader]:
-    """Yield the headers of a sequence's blocks after its `known` full ones, the last a tail if it is not full."""
     token_ids = np.asarray(token_ids, dtype=np.uint32)
     parent = known[-1].chain_hash if known else NO_PARENT
     for first in range(len(known) * BLOCK_TOKENS, len(token_ids), BLOCK_TOKENS):

@@ -1,4 +1,4 @@
-"""A ledger's text under another tokenizer: the same bytes, wherever its tokens can stand for them."""
+"""A ledger's text under another tokenizer, the same bytes where its tokens can spell them."""
 
 import re
 from dataclasses import replace
@@ -7,14 +7,11 @@ from agentmem.kv.ledger import Ledger
 from inference_service.text.tokenizer import Tokenizer
 
 _NO_TEXT = re.compile("([\udc80-\udcff]+)")
-"""Bytes that are no UTF-8, as `surrogateescape` shows them."""
 
 
 def retokenized(ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
-    """Return the ledger's text in tokens of `tokenizer`, without turns. Call it off the event loop.
-
-    Special tokens stay so, if the new tokenizer has them. Bytes that are no UTF-8 stay, too, or become U+FFFD where no
-    token is such a byte.
+    """Return a ledger without turns. Off the event loop. Special tokens stay special if known; bytes that no token
+    spells become U+FFFD.
     """
     token_ids: list[int] = []
     start = 0
@@ -38,10 +35,7 @@ def _ordinary(text: bytes, tokenizer: Tokenizer) -> list[int]:
 
 
 def _text(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return tokens that stand for exactly this; those of its whole tokenization, where the tokenizer rewrites text.
-
-    A space that SentencePiece puts before whatever it gets is in the ledger's text already.
-    """
+    """SentencePiece's leading space is in the text already."""
     exact = tokenizer.encode(text, parse_special=False, continues=True)
     return exact if tokenizer.decode(exact) == text.encode() else tokenizer.encode(text, parse_special=False)
 

@@ -1,12 +1,9 @@
-"""How far apart a long prompt leaves checkpoints, and which of an agent's are kept. Pure.
+"""Distances of a long prompt's checkpoints, and which an agent keeps. Pure.
 
-A checkpoint is S bytes, KV in blocks is b bytes a token. With checkpoints d >= S / b tokens apart
+With checkpoints of S bytes d >= S / b tokens apart, b bytes of KV a token, all of a conversation's are at most as many
+bytes as its blocks, and one is read as fast as d tokens' blocks: no speed is needed, so agents find each other's.
 
-- all checkpoints of a conversation are at most as many bytes as its blocks;
-- one is written and read as fast as the blocks of d tokens: worth its bytes wherever KV is. No speed is needed to
-  decide that, so agents find each other's.
-
-Distances are STEP times powers of two: positions of a larger one are positions of all smaller ones.
+Distances are STEP times powers of two, so positions of larger ones are shared.
 """
 
 from collections.abc import Iterable
@@ -14,16 +11,14 @@ from collections.abc import Iterable
 from agentmem.kv.blockfile import BLOCK_TOKENS
 
 STEP = 8 * BLOCK_TOKENS
-"""The least distance: as many tokens as the largest chunk of prefill."""
+"""The largest chunk of prefill."""
 MOST_BETWEEN = 3
-"""Checkpoints of a prompt besides those at its ends: a turn holds them all in memory."""
+"""A turn holds them all in memory."""
 _LAST = 2
 
 
 def checkpoint_distance(checkpoint_bytes: int, token_bytes: int) -> int:
-    """Return the tokens between two checkpoints of a short prompt; 0 for a model that has none. `token_bytes` are those
-    of a token's KV in blocks; 0 without full attention.
-    """
+    """0 for a model without any."""
     if not checkpoint_bytes:
         return 0
     distance = STEP
@@ -33,14 +28,12 @@ def checkpoint_distance(checkpoint_bytes: int, token_bytes: int) -> int:
 
 
 def spacing(distance: int, tokens: int) -> int:
-    """Return the distance in a sequence of so many tokens: doubled until there are few."""
     while tokens // distance > MOST_BETWEEN:
         distance *= 2
     return distance
 
 
 def periodic_positions(distance: int, tokens: int) -> tuple[int, ...]:
-    """Return where a prompt of so many tokens leaves checkpoints on its way, in order."""
     if not distance:
         return ()
     step = spacing(distance, tokens)
@@ -48,9 +41,7 @@ def periodic_positions(distance: int, tokens: int) -> tuple[int, ...]:
 
 
 def kept_positions(positions: Iterable[int], distance: int) -> tuple[int, ...]:
-    """Return which of its checkpoints an agent keeps, in order: the first that other agents may share, the last two,
-    and the first of each stretch of `spacing` tokens.
-    """
+    """Return the first that others may share, the last two, and the first of each stretch of `spacing` tokens."""
     each = sorted(set(positions))
     if not each:
         return ()
@@ -61,7 +52,6 @@ def kept_positions(positions: Iterable[int], distance: int) -> tuple[int, ...]:
 
 
 def firsts_of_stretches(positions: Iterable[int], step: int = STEP) -> list[int]:
-    """Return, of increasing positions, the first in each stretch of `step` tokens."""
     found: dict[int, int] = {}
     for position in positions:
         found.setdefault(position // step, position)

@@ -1,24 +1,20 @@
-"""Fetch or compute: which is faster for KV that is elsewhere, by measured bytes and tokens a second. Pure.
-
-An unknown speed is measured by a fetch. All that is elsewhere is fetched, or none of it.
-"""
+"""Fetch or compute KV that is elsewhere, by measured speeds. Pure."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 PROBE_SECONDS: Final = 60.0
-"""A source that is wanted is asked at least this often."""
 
 LEAST_TOKENS: Final = 128
-"""Smaller chunks of a prompt are bound by other things."""
+"""Smaller chunks are bound by other things."""
 
 _FETCHES: Final = 8.0
-"""After so many more a fetch weighs half as much."""
+"""After so many more a measurement weighs half."""
 _FETCH_SECONDS: Final = 20.0
-"""After so long it does, too: networks change."""
+"""Networks change."""
 _PREFILL_TOKENS: Final = 32_768.0
-"""After so many more tokens a chunk weighs half as much."""
+"""As _FETCHES."""
 
 
 class Source(StrEnum):
@@ -27,16 +23,14 @@ class Source(StrEnum):
 
 
 class _Rate:
-    """Seconds for each byte or token, on average; newer measurements weigh more."""
+    """Newer measurements weigh more."""
 
     def __init__(self) -> None:
         self._amount = self._seconds = 0.0
         self.asked = 0.0
-        """When a fetch began last."""
         self.measured = 0.0
 
     def add(self, amount: int, seconds: float, halvings: float) -> None:
-        """Take a measurement into account; halve the weight of earlier ones so often."""
         factor = 0.5**halvings
         self._amount = factor * self._amount + amount
         self._seconds = factor * self._seconds + seconds
@@ -46,14 +40,13 @@ class _Rate:
 
 
 class Speeds:
-    """Measures and decides, for all models of a worker. One thread. Times are of one monotonic clock."""
+    """For all models of a worker. One thread and clock."""
 
     def __init__(self) -> None:
         self._fetches = {source: _Rate() for source in Source}
         self._prefill: dict[str, _Rate] = {}
 
     def computed(self, model_id: str, tokens: int, seconds: float) -> None:
-        """Note that a chunk of a prompt was computed. Small ones say nothing."""
         if tokens >= LEAST_TOKENS:
             self._prefill.setdefault(model_id, _Rate()).add(tokens, seconds, tokens / _PREFILL_TOKENS)
 
@@ -61,7 +54,6 @@ class Speeds:
         self._fetches[source].asked = now
 
     def end_fetch(self, source: Source, asked: int, came: int, seconds: float, now: float) -> None:
-        """Note how many of `asked` bytes came, after so long."""
         rate = self._fetches[source]
         expected = rate.seconds(asked)
         if came or expected is None or seconds > expected:
@@ -69,19 +61,14 @@ class Speeds:
             rate.measured = now
 
     def prefill_seconds(self, model_id: str, tokens: int) -> float | None:
-        """None if it is not known."""
         return self._prefill[model_id].seconds(tokens) if model_id in self._prefill else None
 
     def fetch_seconds(self, sizes: Mapping[Source, int]) -> float | None:
-        """None if it is not known."""
         seconds = [self._fetches[source].seconds(size) for source, size in sizes.items()]
         return None if None in seconds else sum(each for each in seconds if each is not None)
 
     def fetches(self, model_id: str, tokens: int, sizes: Mapping[Source, int], now: float) -> bool:
-        """Return whether to fetch so many bytes of each source rather than compute these tokens.
-
-        True where a speed is unknown, and where a source was not asked for PROBE_SECONDS.
-        """
+        """Fetch also if a speed is unknown, or a source was not asked for PROBE_SECONDS."""
         fetching, computing = self.fetch_seconds(sizes), self.prefill_seconds(model_id, tokens)
         probes = any(now - self._fetches[source].asked >= PROBE_SECONDS for source in sizes)
         return probes or fetching is None or computing is None or fetching <= computing

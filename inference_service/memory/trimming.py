@@ -1,17 +1,10 @@
-"""What stays of a memory that outgrows the model's context. Pure.
+"""Trimming a memory that outgrows the context. Pure.
 
-When: an appending turn's prompt leaves no room for its answer: `max_tokens`, but at most an eighth of the context.
-Whole chats, texts and tokens are refused where they do not fit.
+The oldest whole turns go, maybe for a note. The opening, before the first user's message, stays, then the earliest turn
+from which on all fits half of the context, so that a token is computed again about once.
 
-What: by the agent's ContextPolicy the turn is refused, the oldest whole turns go (`trim`), or a note that the model
-writes takes their place (`summarize`). The opening stays, before the first user's message. Then comes the earliest turn
-from which on everything fits half of the context, so that a token is computed again about once; or as much as fits.
-
-Where: what stays begins with the header of a user's message; in templates that put the system prompt into it (Gemma,
-Mistral), with the words after that header. A turn that begins otherwise goes with the turn before it.
-
-The rest is computed again. The turn commits the cut, the carried turns, and itself, in one transaction; what the ledger
-was stays as an automatic snapshot.
+What stays begins with a user's header; where templates put the system prompt into that (Gemma, Mistral), with the words
+after it. Other turns go with the one before.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,16 +18,14 @@ from inference_service.text.prompt import Rendered, Span, inside_character
 from inference_service.text.template import UserTurn
 
 TARGET_SHARE = 0.5
-"""A trimmed prompt's share of the context, where whole turns allow it."""
 ANSWER_SHARE = 0.125
-"""The largest share of the context that an answer can ask to be kept free."""
+"""The most that an answer can ask to be kept free."""
 SUMMARY_SHARE = 0.0625
-"""The summary's share of the context."""
 MAX_SUMMARY_TOKENS = 512
 
 
 class Bounds(NamedTuple):
-    """Tokens of a trimmed prompt: at most, without its note at most, and at best without its note."""
+    """At most, and without its note at most and at best."""
 
     most: int
     limit: int
@@ -43,11 +34,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trimmed:
-    """A prompt that fits: `sequence`, which begins with `keep_tokens` tokens of the ledger and its `opening_bytes`.
-
-    `carried_turns` are the ledger's, at their new places. `dropped` are the tokens that the note would be of. Position
-    p after the cut is at p + `shift` now.
-    """
+    """`carried_turns` are at new places. The note is of `dropped` tokens. Positions after the cut move by `shift`."""
 
     sequence: Uint32
     keep_tokens: int
@@ -60,25 +47,20 @@ class Trimmed:
 
 
 class _Place(NamedTuple):
-    """Where what stays may begin: a turn's first token, and the bytes of its header and of what the user says."""
-
     token: int
     header: int
     words: int
 
 
 def room_for_answer(context_length: int, max_tokens: int) -> int:
-    """Return the tokens that a turn needs for its answer."""
     return min(max_tokens, max(1, int(context_length * ANSWER_SHARE)))
 
 
 def room_for_summary(context_length: int) -> int:
-    """Return the tokens that a note of what was dropped may have."""
     return max(1, min(MAX_SUMMARY_TOKENS, int(context_length * SUMMARY_SHARE)))
 
 
 def bounds(context_length: int, answer: int, summary: int = 0) -> Bounds:
-    """Return the bounds of a prompt with a note of `summary` tokens, which leaves `answer` tokens free."""
     most = context_length - answer
     return Bounds(most, most - summary, min(most, int(context_length * TARGET_SHARE)) - summary)
 
@@ -94,11 +76,8 @@ def trimmed(
     prefix_tokens: int = 0,
     note: bytes = b"",
 ) -> Trimmed | None:
-    """Return the opening of `full`, `note`, and as many of its last turns as fit; None if not even the last one does.
-
-    `full` is the ledger with what is appended, which begins at token `past_tokens` and always stays; `specials` are its
-    special tokens. `user` is None without a template. `prefix_tokens` are what the tokenizer begins texts with.
-    `encode` makes tokens of text that follows other text.
+    """Return the opening of `full`, `note`, and as many of its last turns as fit. `full` includes what is appended,
+    from `past_tokens` on; the tokenizer begins texts with `prefix_tokens`.
     """
     opening = _opening(full, past_tokens, user, prefix_tokens)
     keep = full.tokens_within(opening) if opening else 0
@@ -137,7 +116,6 @@ def trimmed(
 
 
 def _opening(full: Ledger, past_tokens: int, user: UserTurn | None, prefix_tokens: int) -> int:
-    """Return how many bytes of the text always stay: by default all before the first user's header."""
     past = full.text_end(past_tokens)
     if 0 < full.opening_bytes <= past:
         return full.opening_bytes
@@ -147,9 +125,6 @@ def _opening(full: Ledger, past_tokens: int, user: UserTurn | None, prefix_token
 
 
 def _places(full: Ledger, past_tokens: int, keep: int, user: UserTurn | None, with_header: bool) -> list[_Place]:
-    """Return the turns that what stays may begin with, oldest first, without the first one. Raw texts may begin at
-    each.
-    """
     tokens = sorted({*(turn.end_token for turn in full.turns), past_tokens})
     begun = [(token, full.text_end(token)) for token in tokens if token > keep]
     found = (
@@ -165,12 +140,11 @@ def _places(full: Ledger, past_tokens: int, keep: int, user: UserTurn | None, wi
 
 
 def _with_header(text: bytes, opening: int, header: bytes) -> bool:
-    """Return whether what stays needs a header of its own: the opening may continue with another message."""
+    """The opening may continue with another message."""
     return text.startswith(header, opening) or header not in text[:opening]
 
 
 def _words(text: bytes, at: int, user: UserTurn) -> int | None:
-    """Return where the user's words begin in a turn that begins at byte `at`."""
     whole = user.end + user.header
     for before in range(len(whole) + 1):
         if text.endswith(whole[:before], 0, at) and text.startswith(whole[before:], at):
@@ -179,13 +153,12 @@ def _words(text: bytes, at: int, user: UserTurn) -> int | None:
 
 
 def _part(full: Ledger, start: int, end: int, specials: Sequence[Span]) -> Rendered:
-    """Return some of the ledger's text, with its special tokens."""
     inside = tuple(Span(s.start - start, s.end - start) for s in specials if start <= s.start and s.end <= end)
     return Rendered(full.text[start:end], inside, literal=True)
 
 
 def _token_from(full: Ledger, at: int) -> int:
-    """Return the first token that begins at byte `at` or after, and not inside a character."""
+    """Return the first token from byte `at` on that is not inside a character."""
     token = int(np.searchsorted(full.offsets, at)) + 1 if at else 0
     while token < len(full) and inside_character(full.text, full.text_end(token)):
         token += 1

@@ -1,12 +1,10 @@
 """Models: registration, loading, and serving.
 
-serving.py      use of models, and waiting for them
-swapping.py     loading wanted models and unloading others; slots.py: their states
-loading.py      the steps of a load; loaded.py: its results
-opening.py      a model without its weights; chat_format.py: its template and tags; sampling_defaults.py
-capability.py   whether its layers can run over quantized KV; probing.py and proof.py: how that is tried
-kv_setup.py     how its KV is packed; shared_setups.py: in a cluster
-sources.py      from a hub to a directory; hub_cache.py, weight_files.py
-fingerprint.py  names of everything that makes KV compatible
-costs.py, fitting.py, latents.py   memory of computing, memory of the device, latent attention
+serving.py      use of models; swapping.py: loads and unloads; slots.py: states
+loading.py      steps of a load; loaded.py: results
+opening.py      a model without weights; chat_format.py, sampling_defaults.py
+capability.py   judges layers; probing.py, proof.py: how
+kv_setup.py     packing of KV; fingerprint.py: names of compatible KV
+sources.py, weight_files.py        from a hub to a directory
+costs.py, fitting.py, latents.py   memory, latent attention
 """

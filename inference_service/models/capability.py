@@ -1,6 +1,5 @@
-"""Judges whether a network's layers can run over quantized KV, and if not, which and why.
-
-A network is judged by its caches and by one lazy forward pass, not by its name. Computes nothing. Engine thread.
+"""Judges whether a network's layers can run over quantized KV, by its caches and one lazy pass. Computes nothing.
+Engine thread.
 """
 
 import logging
@@ -30,13 +29,13 @@ from inference_service.models.probing import ProbeKV, Probes, ProbeStates, group
 log = logging.getLogger(__name__)
 
 _PROMPTS = ([[0, 0]], [[0]])
-"""Token ids of each phase: several queries, and one."""
+"""Several queries, and one."""
 
 _LAYER_KINDS = {"RotatingKVCache": "have a sliding window that keeps the first tokens of the context"}
 """By mlx-lm's cache."""
 
 _MOST_CHARACTERS = 1000
-"""Limit for library errors, which may name all tensors."""
+"""Library errors may name all tensors."""
 
 _ADVICE = (
     "take a model of full or sliding-window attention and recurrent layers (Llama, Mistral, Qwen 2, 3 and 3.5, "
@@ -46,8 +45,8 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """`bits` None: the fewest that are good, found once weights are read; 4 until then. `group_size` None: 64, or 32 if
-    heads are no multiple of 64 wide.
+    """`bits` None: the fewest good ones, 4 until weights are read. `group_size` None: 64, or 32 if heads are no
+    multiple of 64 wide.
     """
 
     bits: KVBits | None = kv_bits.DEFAULT
@@ -57,9 +56,8 @@ class QuantizationSettings:
 def judged(
     model: str, network: Any, backend: AttentionBackend, quantization: QuantizationSettings
 ) -> tuple[Geometry, int]:
-    """Return the geometry of a network's KV and the number of its logits. `backend` must be installed.
-
-    Raises FailedPrecondition that names the layers.
+    """Return the geometry of KV and the number of logits, with `backend` installed. Raises FailedPrecondition that
+    names layers.
     """
     made = make_prompt_cache(network)
     plain = flat(made)
@@ -118,7 +116,7 @@ def _problem(model: str, network: Network, probes: Probes, backend: AttentionBac
 
 
 def built(model: str, config: dict[str, Any], backend: AttentionBackend) -> Any:
-    """Build a network by its config.json, with random weights that are never computed. Raises what its code raises."""
+    """Build a network by config.json, uncomputed. Raises what its code raises."""
     model_class, arguments = model_classes(config)
     network = model_class(arguments.from_dict(config))
     keep_latents(model, network, backend)
@@ -128,10 +126,7 @@ def built(model: str, config: dict[str, Any], backend: AttentionBackend) -> Any:
 
 @contextmanager
 def refusing(message: str) -> Iterator[None]:
-    """Turn whatever a model's code raises into FailedPrecondition; our own errors pass.
-
-    mlx-lm's and transformers' modules may even raise SystemExit.
-    """
+    """Raise FailedPrecondition for whatever a model's code raises, even SystemExit; our own errors pass."""
     try:
         yield
     except AgentmemError:
@@ -141,7 +136,7 @@ def refusing(message: str) -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    """Return an error in one line, with its type if its text says little."""
+    """Return an error in one line, maybe with its type."""
     if isinstance(error, SystemExit):
         return f"its code ends the process ({error.code!r}); does it need another package?"
     if "trust_remote_code" in str(error):
@@ -160,7 +155,6 @@ def _refusal(model: str, problem: str) -> FailedPrecondition:
 
 
 def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
-    """Raise FailedPrecondition for unknown kinds of caches."""
     if wrong := REFUSED.get(type(network).__module__):
         raise _refusal(model, wrong)
     known = (own.KVCache, ChunkedKVCache, ArraysCache)
@@ -195,7 +189,6 @@ def _layer_class(network: Any, layer: int) -> str:
 
 
 def _group_size(caches: Sequence[Any]) -> int:
-    """Return 64, or 32 if heads need less padding with that."""
     with_kv = [cache for cache in caches if type(cache) is not ArraysCache]
     widths = [int(part.shape[-1]) for cache in with_kv for part in (cache.keys, cache.values)]
     return 32 if any(width % 64 for width in widths) else 64

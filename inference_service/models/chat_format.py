@@ -12,7 +12,6 @@ from inference_service.text.tool_calls import CallSyntax
 
 
 def reasoning_format(wrapper: TokenizerWrapper, tokenizer: Tokenizer) -> ReasoningFormat | None:
-    """Return the format by the model's settings, vocabulary or template, if known."""
     vocabulary = wrapper.get_vocab()
     if wrapper.response_transitions:
         return by_states(wrapper.response_transitions, wrapper.response_initial_state or "normal", tokenizer)
@@ -28,10 +27,7 @@ def reasoning_format(wrapper: TokenizerWrapper, tokenizer: Tokenizer) -> Reasoni
 
 
 def chat_template(wrapper: TokenizerWrapper) -> ChatTemplate | None:
-    """Return the model's template. A crowded message loses its reasoning if it must.
-
-    transformers gives templates earlier reasoning under their own name for it.
-    """
+    """Return a template that gets reasoning under transformers' name, and none for crowded messages if it must."""
     if not wrapper.has_chat_template:
         return None
     apply: ChatTemplate = wrapper.apply_chat_template
@@ -48,7 +44,6 @@ def chat_template(wrapper: TokenizerWrapper) -> ChatTemplate | None:
 
 
 def call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
-    """Return how the model writes calls; None if mlx-lm has no parser."""
     if not wrapper.has_tool_calling or not wrapper.tool_call_start:
         return None
     name = wrapper.init_kwargs["tool_parser_type"]

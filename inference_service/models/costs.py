@@ -1,4 +1,4 @@
-"""Estimates of the memory that chunks take, by a network's shapes. Engine thread; computes nothing."""
+"""Estimates of chunks' memory by shapes. Engine thread; computes nothing."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,16 +15,15 @@ from inference_service.engine.paged.sequence import SLACK
 from inference_service.models.latents import LatentAttention
 
 _FUSED_WIDTHS: Final = frozenset({64, 80, 128})
-"""Head widths with a fused GPU kernel for many queries, which makes no scores. From MLX's source."""
+"""GPU kernels of these head widths make no scores. From MLX's source."""
 _MASK_BYTES: Final = 3
-"""Per token-key pair while a mask is made: two comparisons and their conjunction."""
+"""Two comparisons and their conjunction."""
 _COPIES_WITH_SINKS: Final = 3
 _EXPERTS: Final = ("experts_per_tok", "experts_per_token", "top_k", "topk", "top_k_experts")
-"""Suffixes in config.json of the number of experts per token."""
+"""Suffixes of the number of experts per token."""
 
 
 def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> EstimatedCost:
-    """Return the cost of chunks."""
     size = int(geometry.dtype.size)
     full, sliding = (_spells_scores_out(geometry, group) for group in (geometry.full, geometry.sliding))
     layers = getattr(network, "layers", ())
@@ -48,7 +47,7 @@ def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> 
 
 
 def _spells_scores_out(geometry: Geometry, group: Any) -> bool:
-    """Return whether attention makes an array of all heads' scores."""
+    """Return whether attention makes all heads' scores."""
     if group is None or not group.layers:
         return False
     fused = group.k_dim == group.v_dim and group.k_dim in _FUSED_WIDTHS and not geometry.latents
@@ -56,7 +55,7 @@ def _spells_scores_out(geometry: Geometry, group: Any) -> bool:
 
 
 def _score_bytes(layers: Sequence[nn.Module], geometry: Geometry, config: dict[str, Any]) -> int:
-    """Return the bytes of all heads' scores for a token and a key; with sinks there are three copies."""
+    """Return bytes of scores for a token and a key."""
     named = (each.get("num_attention_heads") for each in _sections(config))
     heads = max(geometry.heads, *(each for each in named if isinstance(each, int)), 1)
     sinks = any(name.endswith("sinks") for layer in layers for name, _ in tree_flatten(layer.parameters()))
@@ -64,7 +63,7 @@ def _score_bytes(layers: Sequence[nn.Module], geometry: Geometry, config: dict[s
 
 
 def _largest_state(geometry: Geometry) -> int:
-    """Return the bytes of a recurrent layer's state, which may exist for each token."""
+    """A state may exist for each token."""
     arrays = geometry.states.arrays if geometry.states else ()
     return max((sum(array.nbytes for array in each) for each in arrays), default=0)
 
@@ -74,13 +73,12 @@ def _is_quantized(config: dict[str, Any]) -> bool:
 
 
 def _sections(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the configuration and its text model's."""
     text = config.get("text_config")
     return [config, text] if isinstance(text, dict) else [config]
 
 
 def _matrix(module: nn.Module) -> int:
-    """Return the elements of a module's weights that a chunk may dequantize whole."""
+    """Return elements that a chunk may dequantize whole."""
     if "scales" in module and "group_size" in module:
         scales = module["scales"]
         return int(scales.size) * int(module.group_size)
@@ -88,7 +86,7 @@ def _matrix(module: nn.Module) -> int:
 
 
 def _width(layer: nn.Module, experts_per_token: int) -> int:
-    """Return the values that a layer's projections give for a token, by rows of matrices, counting each used expert."""
+    """Return a layer's values for a token, by rows of matrices."""
 
     def rows() -> Iterator[int]:
         for name, array in tree_flatten(layer.parameters()):
@@ -104,9 +102,7 @@ def _experts_per_token(config: dict[str, Any]) -> int:
 
 
 def _decompressed_width(network: Any, rotary: int) -> int:
-    """Return the values that a layer makes of each seen token's latent in prefill: K and V of all heads, and K with its
-    rotary part.
-    """
+    """Return values made of each seen latent in prefill: K, V, and K with its rotary part."""
 
     def width(module: Any) -> int:
         if isinstance(module, LatentAttention):

@@ -1,4 +1,4 @@
-"""Fingerprints: of a model's files, by content, and of everything that makes KV compatible. Hashes are cached."""
+"""Fingerprints of a model's files, and of all that makes KV compatible."""
 
 import hashlib
 import json
@@ -22,16 +22,15 @@ SETTLED_SECONDS = 2.0
 
 
 class ContentHashes:
-    """Content hashes of files, cached in a JSON file, which may be lost. Not for concurrent use.
-
-    A file is unchanged if inode, size, mtime and ctime are: inodes are reused, and unpacking sets mtime.
+    """Hashes cached in a JSON file. Not for concurrent use. Inode, size, mtime and ctime identify content: inodes are
+    reused, and unpacking sets mtime.
     """
 
     def __init__(self, memory: Path) -> None:
         self._memory = JsonCache(memory)
 
     def of(self, path: Path) -> str:
-        """Return xxh3_128 as hex. Raises OSError, and FailedPrecondition if the file changes meanwhile."""
+        """Return xxh3_128 as hex. Raises OSError, and FailedPrecondition if the file changes."""
         name = str(path.resolve())
         present = identity(path.stat())
         match self._memory.get(name):
@@ -57,7 +56,6 @@ def _digest(parts: dict[str, Any]) -> str:
 
 
 def kv_fingerprint(model: str, geometry: Geometry, calibration: Calibration | None) -> str:
-    """Name a model's KV with this packing and these means."""
     described = {
         "format": FORMAT_VERSION,
         "model": model,
@@ -74,9 +72,7 @@ def kv_fingerprint(model: str, geometry: Geometry, calibration: Calibration | No
 
 
 def model_fingerprint(spec: ModelSpec, dtype: str, hashes: ContentHashes) -> str:
-    """Name a model computed in `dtype` by the content of weights, config.json and adapter. Reads new files at the
-    disk's speed; no MLX. Raises FailedPrecondition for unreadable or missing files.
-    """
+    """Name weights, config.json, adapter and `dtype`. Reads new files. Raises FailedPrecondition."""
     try:
         if len(spec.files) < 2:
             raise FileNotFoundError(f"{spec.directory} has no weights any more")
@@ -88,8 +84,7 @@ def model_fingerprint(spec: ModelSpec, dtype: str, hashes: ContentHashes) -> str
 
 
 def file_identities(spec: ModelSpec) -> frozenset[tuple[str, str]]:
-    """Return names and identities, which differ after a file was replaced, changed or added. Raises
-    FailedPrecondition."""
+    """Return identities, which change with files. Raises FailedPrecondition."""
     try:
         return frozenset((path.name, identity(path.stat())) for path in spec.directory.iterdir())
     except OSError as error:
@@ -97,7 +92,6 @@ def file_identities(spec: ModelSpec) -> frozenset[tuple[str, str]]:
 
 
 def identity(stat: os.stat_result) -> str:
-    """Return inode, size, mtime and ctime."""
     return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
 
 

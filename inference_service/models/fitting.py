@@ -1,4 +1,4 @@
-"""Arithmetic of the device's memory: a model's context and agents, and which models fit together. Pure."""
+"""Arithmetic of the device's memory. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
 from inference_service.settings import WorkerSettings
 
 LEAST_CONTEXT = 1024
-"""The shortest context worth a load, if the model's own is longer."""
+"""A shorter context is not worth a load."""
 _COMPUTING_SHARE = 4
-"""Computing gets at most a fourth of what weights leave, or what the shortest chunks need."""
+"""Computing gets a fourth of what weights leave, or what the shortest chunks need."""
 
 Sized = ModelInfo | ModelShape
 
@@ -33,17 +33,13 @@ class KVLimits:
         return cls(settings.pool_bytes, settings.typical_tokens, settings.context_length)
 
     def sizes(self, free_bytes: int, geometry: Geometry, context_length: int) -> Sizes:
-        """Return how memory for KV is divided."""
         given = self.pool_bytes, self.typical_tokens
         return sizes(free_bytes, geometry, context_length, *given, arrays=not has_own_memory())
 
 
 @dataclass(frozen=True)
 class Needs:
-    """A model's bytes besides KV of agents: weights, and computing at its peak.
-
-    It cannot run with less than `least_kv_bytes` of KV; `useful_kv_bytes` hold four agents of 4096 tokens.
-    """
+    """Bytes besides agents' KV. `useful_kv_bytes` hold four agents of 4096 tokens."""
 
     weight_bytes: int
     activation_bytes: int
@@ -56,7 +52,6 @@ class Needs:
 
 
 def needs_of(model: Sized, context_length: int, usable_bytes: int, pool_bytes: int | None = None) -> Needs:
-    """Return a model's needs; a configured pool is one."""
     geometry = model.geometry
     return Needs(
         weight_bytes=model.weight_bytes,
@@ -67,17 +62,16 @@ def needs_of(model: Sized, context_length: int, usable_bytes: int, pool_bytes: i
 
 
 def _for_computing(cost: Cost, context_length: int, left: int) -> int:
-    """Return computing's share of what weights leave: the largest chunks', or less with shorter chunks."""
+    """Return the largest chunks' need, or less with shorter ones."""
     return min(cost.most(context_length), max(cost.least(context_length), left // _COMPUTING_SHARE))
 
 
 def agent_bytes(geometry: Geometry, context_length: int) -> int:
-    """Return the pool's bytes for an agent of 4096 tokens, or of a shorter context."""
+    """Return bytes for 4096 tokens, or a shorter context."""
     return _kv_bytes(geometry, min(TYPICAL_TOKENS, context_length))
 
 
 def _kv_bytes(geometry: Geometry, tokens: int) -> int:
-    """Return the pool's bytes for so many tokens, and a checkpoint in whole pieces."""
     return geometry.checkpoint_pieces * geometry.piece_bytes + tokens * geometry.bytes_per_token
 
 
@@ -92,7 +86,7 @@ def check_sizes(info: Sized, memory: Sizes) -> None:
 
 @dataclass(frozen=True)
 class Resident:
-    """A loaded model's bytes, and when a request last used it, on the monotonic clock."""
+    """A loaded model's bytes; `last_used` is monotonic."""
 
     model_id: str
     taken_bytes: int
@@ -102,10 +96,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """Limits of all models' memory, and on their number.
-
-    `obtainable_bytes` is what they could have now, beside other processes; None: all.
-    """
+    """`obtainable_bytes`: beside other processes now; None: all."""
 
     usable_bytes: int
     models: int = 1
@@ -117,9 +108,8 @@ class MemoryLimits:
 
 
 def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> list[str]:
-    """Return the fewest models to unload for this one, least recently used first, without pinned ones.
-
-    The new model must get memory for four agents of 4096 tokens. Raises FailedPrecondition that says what is missing.
+    """Return the fewest models to unload for four agents of the new one, least recently used first. Raises
+    FailedPrecondition.
     """
     staying = list(residents)
     going: list[str] = []
@@ -136,9 +126,7 @@ def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits
 
 
 def kv_bytes(needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> int:
-    """Return the model's share of KV memory beside loaded ones; never negative.
-
-    Free memory is shared evenly with models that may still be loaded. It is that of an idle machine, because other
+    """Return the model's share of free memory, even with models that may still come, as on an idle machine: other
     processes may end.
     """
     free = limits.usable_bytes - sum(each.taken_bytes for each in residents) - needs.fixed_bytes
@@ -173,11 +161,7 @@ def _what_is_missing(model_id: str, needs: Needs, pinned: Sequence[Resident], li
 
 @dataclass(frozen=True)
 class Fit:
-    """A model's bytes with a context of `context_length` tokens, computing estimated.
-
-    `agents` of `tokens` tokens and `agent_bytes` each are hot at once. `refusal` says why the model cannot be loaded,
-    or "".
-    """
+    """A model's memory with estimated computing. `agents` of `tokens` tokens are hot at once; `refusal` or ""."""
 
     context_length: int
     own_context_length: int
@@ -191,7 +175,6 @@ class Fit:
 
     @property
     def context(self) -> str:
-        """The context in words, and the model's own if longer."""
         own = f" of {self.own_context_length:,}" if self.context_length < self.own_context_length else ""
         return f"context {self.context_length:,}{own} tokens"
 
@@ -229,9 +212,8 @@ def fit(model: Sized, limits: MemoryLimits, given: KVLimits) -> Fit:
 
 
 def fitting_context(model: Sized, limits: MemoryLimits, given: KVLimits) -> int:
-    """Return the longest context, up to the model's own, that this memory can compute and hold.
-
-    It ignores other processes' memory; in whole blocks if below the model's own; 0 if nothing fits.
+    """Return the longest context that fits without other processes, in whole blocks if below the model's own; 0 if
+    none.
     """
     own = model.own_context_length
     whole = replace(limits, obtainable_bytes=None)
@@ -248,7 +230,7 @@ def fitting_context(model: Sized, limits: MemoryLimits, given: KVLimits) -> int:
 
 
 def _holds(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) -> bool:
-    """Return whether an agent fits such a context. KV memory that is set is taken as it is."""
+    """Return whether an agent fits; set KV memory is taken as it is."""
     geometry = model.geometry
     needs, memory = _divided(model, context, limits, given)
     if needs.fixed_bytes + needs.least_kv_bytes > limits.usable_bytes:

@@ -1,12 +1,12 @@
-"""How a model's KV is quantized: its means, its bits, and measurements of them.
+"""Quantization of a model's KV: means, bits, and measurements.
 
-They are found at the first load and kept by the model's fingerprint, since another choice would make all KV useless.
-Later loads measure only other bits or limits.
+They are found at the first load and kept by fingerprint: another choice would make all KV useless.
 """
 
 import base64
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,13 @@ from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
 
+Share = Callable[[str, bytes], Awaitable[bytes | None]]
+"""StoreClient.share_setup, which returns the first setup that was given."""
+
 
 @dataclass(frozen=True)
 class KVSetup:
-    """A packing of KV; `calibration` is None if not centred, `quality` if not measured."""
+    """`calibration` is None if not centred, `quality` if not measured."""
 
     format: KVFormat
     calibration: Calibration | None = None
@@ -38,7 +41,7 @@ class KVSetup:
 
 
 class KVSetups:
-    """Setups of models, in a directory. Any thread, except `of` on the engine thread."""
+    """Setups of models, in a directory. Any thread, but `of`."""
 
     def __init__(self, directory: Path, *, quality_check: bool) -> None:
         self.calibrations = Calibrations(directory / "calibration")
@@ -46,13 +49,13 @@ class KVSetups:
         self._records = JsonCache(directory / "kv_setup.json")
 
     def chosen(self, fingerprint: str, info: ModelInfo) -> ModelInfo:
-        """Return the model with the bits that `auto` once chose."""
+        """Return the model with the bits that `auto` chose before."""
         if info.spec.quantization.bits is None and (bits := self._known(fingerprint, info.geometry.format)):
             return info.with_format(info.geometry.format.with_bits(bits))
         return info
 
     def of(self, fingerprint: str, network: Network, info: ModelInfo) -> KVSetup:
-        """Return a loaded network's setup; measure what is not known, by some prefills."""
+        """Return a network's setup; measure the unknown by prefills. Engine thread."""
         geometry, tokenizer = info.geometry, info.tokenizer
 
         def measure() -> Calibration:
@@ -74,12 +77,10 @@ class KVSetups:
         return KVSetup(geometry.format.with_bits(bits), calibration, quality, reason)
 
     def name(self, fingerprint: str, info: ModelInfo) -> str:
-        """Name a model's setup for all machines."""
         return _key(fingerprint, info.geometry.format)
 
     def adopt(self, fingerprint: str, info: ModelInfo, shared: bytes) -> None:
-        """Take the means, if they are near, and the bits that `auto` chose on another machine. Unreadable ones are
-        ignored."""
+        """Take another machine's means if near, and bits of `auto`; ignore unreadable ones."""
         try:
             found = json.loads(shared)
             bits, means, auto = str(KVBits.parse(found["bits"])), base64.b64decode(found["means"]), found["auto"]
@@ -97,7 +98,6 @@ class KVSetups:
             self._keep(fingerprint, info.geometry.format, {"bits": bits})
 
     def shared(self, setup: KVSetup, info: ModelInfo) -> bytes:
-        """Return the setup for `adopt`."""
         means = setup.calibration.portable if setup.calibration else b""
         measured = setup.quality is not None and bool(setup.quality.divergences)
         auto = info.spec.quantization.bits is None and measured
@@ -105,14 +105,12 @@ class KVSetups:
         return json.dumps(found).encode()
 
     def _known(self, fingerprint: str, format: KVFormat) -> str:
-        """Return the bits that `auto` chose, or ""."""
         try:
             return str(KVBits.parse(self._record(fingerprint, format)["bits"]))
         except (KeyError, AttributeError, ValueError):
             return ""
 
     def _measured(self, fingerprint: str, geometry: Geometry) -> Quality | None:
-        """Return measurements of the model with this transform, if readable."""
         record = self._record(fingerprint, geometry.format)
         with suppress(KeyError, TypeError, ValueError, AttributeError):
             found = {str(KVBits.parse(bits)): Divergence(*nats) for bits, nats in record["divergences"].items()}
@@ -130,7 +128,6 @@ class KVSetups:
 
 
 def choose(quality: Quality | None) -> tuple[str, str]:
-    """Return the bits of `auto`, and why."""
     if quality is None or not quality.divergences:
         return str(DEFAULT), "auto takes them where nothing could be measured"
     limits = f"{MOST_NATS:g} nats in the mean and {MOST_TAIL_NATS:g} in the 99th percentile"
@@ -142,3 +139,8 @@ def choose(quality: Quality | None) -> tuple[str, str]:
 
 def _key(fingerprint: str, format: KVFormat) -> str:
     return f"{fingerprint}; groups of {format.group_size}"
+
+
+async def nothing_shared(_name: str, _value: bytes) -> bytes:
+    """On a single machine."""
+    return b""

@@ -1,8 +1,8 @@
-"""Multi-head latent attention over latents, in place of mlx-lm's in DeepSeek V2, V3 and similar models.
+"""Multi-head latent attention over latents, in place of mlx-lm's (DeepSeek V2, V3).
 
-K and V are linear functions of a token's latent, except for K's rotary part, which heads share, so only these are kept:
-576 numbers of DeepSeek-V2-Lite's 16 x (192 + 128). Few queries attend in the space of latents: q (W c) = (q W) c. For
-many, K and V of all heads are computed, with fewer multiplications.
+K and V are linear functions of a token's latent, except for a rotary part shared by heads, so only these are kept: 576
+numbers of DeepSeek-V2-Lite's 16 x (192 + 128). Few queries attend in the space of latents: q (W c) = (q W) c; for many,
+computing K and V takes fewer multiplications.
 """
 
 import logging
@@ -21,13 +21,12 @@ from inference_service.families.networks import LATENTS, Latents
 log = logging.getLogger(__name__)
 
 _MANY: Final = 512
-"""For so many latents a matrix is dequantized first."""
+"""A matrix is dequantized first for so many latents."""
 
 
 def keep_latents(model: str, network: nn.Module, backend: AttentionBackend) -> None:
-    """Replace known attention by one that keeps latents and attends by `backend`. Computes no weights.
-
-    With an adapter on the matrix that makes K and V, which cannot be split, layers keep K and V of all heads.
+    """Have known attention keep latents. With an adapter on the matrix that makes K and V, it keeps those of all
+    heads.
     """
     known = [(name, module, row) for name, module in network.named_modules() if (row := _row(module))]
     found = {name: module for name, module, row in known if row.all_heads}
@@ -54,7 +53,7 @@ def _row(module: nn.Module) -> Latents | None:
 
 
 class LatentAttention(nn.Module):  # type: ignore[misc]
-    """A layer's attention, with its projections, over latents. Engine thread only."""
+    """Engine thread only."""
 
     def __init__(self, attention: Any, backend: AttentionBackend) -> None:
         super().__init__()
@@ -69,19 +68,19 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         self._last = row.last
 
     def absorbed(self, queries: mx.array) -> mx.array:
-        """Return queries [rows, heads, n, nope_width] in the space of latents."""
+        """Project queries [rows, heads, n, nope_width] to latents."""
         raise NotImplementedError
 
     def of_latents(self, outputs: mx.array) -> mx.array:
-        """Return outputs [rows, heads, n, latent_width] as [rows, heads, n, v_dim]."""
+        """Project [rows, heads, n, latent_width] to [rows, heads, n, v_dim]."""
         raise NotImplementedError
 
     def decompressed(self, latents: mx.array) -> tuple[mx.array, mx.array]:
-        """Return K without rotary part, and V, [rows, heads, tokens, …], of latents [rows, 1, tokens, latent_width]."""
+        """Return K without rotary part, and V, of latents [rows, 1, tokens, latent_width]."""
         raise NotImplementedError
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        """Attend from tokens [rows, n, width] to themselves and `cache`, which then has them."""
+        """Attend from tokens [rows, n, width] to themselves and `cache`."""
         rows, n, _ = x.shape
         q = self.q_proj(x) if "q_proj" in self else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
         q_nope, q_rope = mx.split(q.reshape(rows, n, self.heads, -1).swapaxes(1, 2), [self.nope_width], axis=-1)
@@ -100,7 +99,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         return last
 
     def _over_seen(self, q_nope: mx.array, q_rope: mx.array, seen: tuple[Any, Any], mask: Any) -> mx.array:
-        """Attend to arrays: few queries in the space of latents, many over all heads."""
+        """Few queries attend over latents, many over all heads."""
         self._backend.note(self.heads, latents=True)
         if isinstance(seen[0], KVCache):
             out = seen[0].attend_latents(self.absorbed(q_nope), q_rope, self.scale)
@@ -124,7 +123,6 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
     def _over_arrays(
         self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any
     ) -> mx.array:
-        """Attend over K and V of all heads."""
         k, v = self.decompressed(latents)
         rotary = mx.broadcast_to(rotary, (*k.shape[:3], rotary.shape[3]))
         queries, keys = mx.concatenate([q_nope, q_rope], axis=-1), mx.concatenate([k, rotary], axis=-1)
@@ -132,7 +130,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
 
 
 class _TwoMatrices(LatentAttention):
-    """`embed_q` projects queries to latents, `unembed_out` latents to values."""
+    """`embed_q` projects queries, `unembed_out` latents."""
 
     def absorbed(self, queries: mx.array) -> mx.array:
         out: mx.array = self.embed_q(queries)
@@ -147,9 +145,7 @@ class _TwoMatrices(LatentAttention):
 
 
 class _OneMatrix(LatentAttention):
-    """`kv_b_proj` makes K and V of latents. Its rows are reordered, K of all heads first, so that it is one product for
-    all heads, and two parts for few queries.
-    """
+    """`kv_b_proj` makes K and V. Rows are reordered, K of all heads first, for one product or two parts."""
 
     def __init__(self, attention: Any, backend: AttentionBackend) -> None:
         super().__init__(attention, backend)
@@ -168,9 +164,8 @@ class _OneMatrix(LatentAttention):
         return k, v
 
     def _all_heads(self, latents: mx.array) -> mx.array:
-        """Return K and V of all heads of latents [rows, tokens, latent_width].
-
-        Dequantizing for 8,192 latents took 129 µs in all, a quantized matmul 314 (H200).
+        """Return K and V of latents [rows, tokens, latent_width]. Dequantizing for 8,192 took 129 µs in all, a
+        quantized matmul 314 (H200).
         """
         by = self.kv_b_proj
         if "scales" not in by or latents.shape[1] < _MANY:
@@ -180,7 +175,7 @@ class _OneMatrix(LatentAttention):
         return latents @ mx.dequantize(by.weight, by.scales, by.get("biases"), **how).T
 
     def _by_head(self, x: mx.array, part: int, *, transpose: bool) -> mx.array:
-        """Multiply [rows, heads, n, …] by each head's matrix of K (0) or V (1), or its transpose."""
+        """Multiply [rows, heads, n, …] by each head's matrix of K (0) or V (1)."""
         rows, heads, n, width = x.shape
         weight, *rest = self._of_side(part)
         x = x.swapaxes(0, 1).reshape(heads, rows * n, width)  # each matrix is read once for all rows
@@ -194,7 +189,7 @@ class _OneMatrix(LatentAttention):
         return out.reshape(heads, rows, n, -1).swapaxes(0, 1)
 
     def _of_side(self, part: int) -> list[Any]:
-        """Return views of K's (0) or V's (1) weights by head, with scales and biases if quantized."""
+        """Return views of K's (0) or V's (1) weights by head."""
         if not self._parts or self._parts[0] is not self.kv_b_proj.weight:
             wholes = [self.kv_b_proj.get(name) for name in ("weight", "scales", "biases") if name in self.kv_b_proj]
             if len(wholes) == 2:
@@ -210,7 +205,7 @@ class _OneMatrix(LatentAttention):
 
 
 def _fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any) -> mx.array:
-    """Use MLX's fused kernel, with V padded to K's width: no kernel takes both."""
+    """Pad V to K's width: no fused kernel takes both."""
     width = v.shape[-1]
     if width < k.shape[-1]:
         v = mx.pad(v, [(0, 0), (0, 0), (0, 0), (0, k.shape[-1] - width)])
@@ -218,7 +213,7 @@ def _fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any) -> mx
 
 
 def _keys_first(projection: Any, heads: int, keys: int) -> None:
-    """Reorder a projection's outputs: K of all heads, then V of all heads."""
+    """Reorder outputs: K of all heads, then V."""
     for name, part in projection.parameters().items():
         by_head = part.reshape(heads, -1, *part.shape[1:])
         sides = by_head[:, :keys], by_head[:, keys:]

@@ -1,7 +1,4 @@
-"""Opened and loaded models, and the steps between: read_weights → prove → (`kv_setup`, activations) → take_memory.
-
-Engine thread; `loading` runs the steps.
-"""
+"""Opened and loaded models, and the steps between. Engine thread."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -30,12 +27,12 @@ from inference_service.text.grammar import Grammars
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 256 << 20
-"""Bytes read at once: a tenth of a second from a fast disk."""
+"""A tenth of a second from a fast disk."""
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A network without its weights. The fingerprint is the model's, since KV's depends on weights."""
+    """A network without weights, by its files' fingerprint."""
 
     info: ModelInfo
     network: Network
@@ -47,8 +44,8 @@ class OpenedModel:
 class LoadedModel(ModelInfo):
     """A model that serves.
 
-    `fingerprint` is its KV's, `model_fingerprint` its files'. `activation_bytes` is the limit of computing. `engine`,
-    `arenas` and `codecs` belong to the engine thread, `memory` to the event loop; the rest is for any thread.
+    `fingerprint` is its KV's, `model_fingerprint` its files'. `engine`, `arenas` and `codecs` are the engine thread's,
+    `memory` the event loop's.
     """
 
     fingerprint: str
@@ -63,12 +60,10 @@ class LoadedModel(ModelInfo):
 
     @property
     def calibration(self) -> Calibration | None:
-        """The means of K and V, if they are centred."""
         return self.setup.calibration
 
     @property
     def quality(self) -> Quality | None:
-        """The cost of quantized KV, if measured."""
         return self.setup.quality
 
     @cached_property
@@ -77,22 +72,20 @@ class LoadedModel(ModelInfo):
 
     @property
     def taken_bytes(self) -> int:
-        """Its limit in the device's memory."""
         sizes = self.memory.sizes
         return self.weight_bytes + self.activation_bytes + sizes.pool_bytes(self.geometry) + sizes.batch_bytes
 
     @property
     def promised_bytes(self) -> int:
-        """Memory that it has, or may take without asking."""
         return self.weight_bytes + self.activation_bytes + self.memory.promised_bytes
 
     def prepare(self) -> None:
-        """Compute lookups of turns once, up to a second. On neither event loop nor engine thread."""
+        """Compute lookups, up to a second. On neither event loop nor engine thread."""
         self.grammars.prepare()
         _ = self.renderer.transient_stops
 
     def release(self) -> None:
-        """Free weights and arenas; the model is unusable then. Engine thread."""
+        """Free memory. Engine thread."""
         self.engine.close()
         self.arenas.close()
         for codec in self.codecs:
@@ -101,8 +94,7 @@ class LoadedModel(ModelInfo):
 
 
 def read_weights(info: ModelInfo, network: Network) -> Iterator[float]:
-    """Read a piece of the weights for each `next`, which gives the share read. Raises FailedPrecondition. Engine
-    thread."""
+    """Read a piece for each `next`, and yield the share. Raises FailedPrecondition. Engine thread."""
     piece: list[mx.array] = []
     done = 0
     for _, array in tree_flatten(network.model.parameters()):
@@ -133,7 +125,7 @@ def take_memory(
     hints: TurnHints,
     others_decode: Callable[[], bool] = lambda: False,
 ) -> LoadedModel:
-    """Take the memory for KV. Engine thread. Raises FailedPrecondition if it is too little."""
+    """Take memory for KV. Engine thread. Raises FailedPrecondition."""
     info, geometry, calibration = opened.info, opened.info.geometry, setup.calibration
     check_sizes(info, memory)
     try:

@@ -1,9 +1,9 @@
-"""Loading a model, in steps between which other models' streams continue.
+"""Loading a model, in steps between which other streams continue.
 
     fetch → open (tokenizer, network, fingerprint) → read the weights, piece by piece → prove attention
           → measure quality and activations → take the memory for KV
 
-Files are read on threads; steps with MLX are short calls on the engine thread. A failed step leaves only garbage.
+Files are read on threads, MLX runs in short calls on the engine thread. Failures leave garbage only.
 """
 
 import asyncio
@@ -45,11 +45,10 @@ from inference_service.models.fitting import (
     kv_bytes,
     needs_of,
 )
-from inference_service.models.kv_setup import KVSetup, KVSetups
+from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
 from inference_service.models.proof import prove
-from inference_service.models.shared_setups import Share, agreed, nothing_shared
 from inference_service.models.sources import fetch, fetch_description
 from inference_service.pool.memory import Budget, Sizes
 from inference_service.settings import WorkerSettings
@@ -59,19 +58,19 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 ReportProgress = Callable[[str, float], object]
-"""Called with a load's stage, and progress in it from 0 to 1."""
+"""Called with a load's stage and share."""
 
 FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
 
 _DOWNLOADS = 64
-"""Downloads at once, on threads of their own, because they may take hours."""
+"""On threads of their own: they may take hours."""
 _FILE_THREADS = 4
 _FRESH_SECONDS = 0.05
-"""Measurements of free memory are reused for so long."""
+"""Free memory is measured that seldom."""
 _FIRST_SHARE = 4
-"""First segments of blocks and of pieces take at most a quarter each of a load's memory for KV."""
+"""First segments of blocks and of pieces take such a part of a load's memory for KV."""
 ATTENTION = AttentionBackend()
-"""One for the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
+"""Installed in mlx-lm's modules, so one for the process."""
 
 
 class NotFetched(FailedPrecondition):
@@ -109,20 +108,17 @@ class Loader:
 
     @property
     def calibrations(self) -> Calibrations:
-        """The means of all models ever measured here."""
         return self._kv.calibrations
 
     def stop(self) -> None:
-        """Cancel downloads, which would delay the process's end."""
+        """Cancel downloads, which would delay the end."""
         self._stopped = True
         self._downloads.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
 
     async def info(self, registered: RegisteredModel) -> ModelInfo:
-        """Return what is known of a model without its weights, of which none are fetched.
-
-        A hub's config.json is, to refuse a model before its download. Raises FailedPrecondition, NotFetched if nothing
-        more is known, and Unavailable.
+        """Return what is known without fetching weights; a hub's config.json may refuse the model. Raises
+        FailedPrecondition, NotFetched, Unavailable.
         """
         if await self._must_be_fetched(registered):
             raise NotFetched(
@@ -133,10 +129,7 @@ class Loader:
         return self._with_fitting_context(info)
 
     async def open(self, registered: RegisteredModel, report: ReportProgress) -> OpenedModel:
-        """Fetch what is missing, open the model, and compute its fingerprint. Reads no weights to memory.
-
-        Raises FailedPrecondition.
-        """
+        """Fetch, open and fingerprint a model, without reading weights to memory. Raises FailedPrecondition."""
         await self._must_be_fetched(registered)
         info, network = await self._open(registered, report, offline=self._settings.offline)
         fingerprint = await self._fingerprint(info)
@@ -148,22 +141,18 @@ class Loader:
         return OpenedModel(info, network, fingerprint, needs)
 
     def needs(self, info: ModelInfo) -> Needs:
-        """Return a model's needs, estimated if not measured."""
         return needs_of(info, info.context_length, share_bytes(), self._settings.pool_bytes)
 
     def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
-        """Return the model's fit if it is alone on the device."""
         given = replace(KVLimits.of(self._settings), context_length=context_length)
         return fit(model, MemoryLimits(share_bytes(), self._settings.loaded_models), given)
 
     def _with_fitting_context(self, info: ModelInfo) -> ModelInfo:
-        """Return the model with the context that is set, or as long as fits."""
         if info.spec.context_length is not None:
             return info
         return replace(info, context_length=self._fit(info).context_length)
 
     def sizes(self, info: ModelInfo, needs: Needs, residents: Sequence[Resident]) -> Sizes:
-        """Return how memory for KV would be divided, beside loaded models."""
         share = kv_bytes(needs, residents, self.limits)
         return KVLimits.of(self._settings).sizes(share, info.geometry, info.context_length)
 
@@ -174,9 +163,8 @@ class Loader:
         report: ReportProgress,
         others_decode: Callable[[], bool] = lambda: False,
     ) -> LoadedModel:
-        """Read, prove and measure the model, and take its memory; `residents` stay loaded.
-
-        Raises FailedPrecondition, with nothing left in memory.
+        """Read, prove and measure a model, and take memory beside `residents`. Raises FailedPrecondition, leaving
+        nothing.
         """
         needs = opened.needs
         with self.budget.promised(needs.fixed_bytes + needs.least_kv_bytes):
@@ -186,7 +174,6 @@ class Loader:
         return loaded
 
     def unloaded(self, model: LoadedModel) -> None:
-        """Note that the model is out of memory."""
         self.budget.withdraw(model.model_id)
 
     async def _load(
@@ -242,7 +229,7 @@ class Loader:
         return loaded
 
     def _cost(self, fingerprint: str, network: Network, info: ModelInfo) -> Cost:
-        """Return the cost of chunks: measured on a GPU, estimated on a CPU, which would take minutes. Engine thread."""
+        """Measure on a GPU; a CPU would take minutes. Engine thread."""
         if isinstance(info.cost, EstimatedCost) and on_cpu():
             return with_measured_states(info.cost, network, info.geometry)
         peak = self._activations.of(_packed(fingerprint, info), network, info.geometry, info.context_length)
@@ -251,25 +238,32 @@ class Loader:
     async def _setup(
         self, call: Callable[..., Awaitable[Any]], fingerprint: str, network: Network, info: ModelInfo
     ) -> KVSetup:
+        """Return a cluster's setup of the model, or find one.
 
-        async def found() -> KVSetup:
-            setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
-            return setup
-
-        return await agreed(self._kv, self._share, found, fingerprint, info)
+        Without the store's answer the model serves with its own, which the fingerprint of its KV names.
+        """
+        name = self._kv.name(fingerprint, info)
+        if shared := await self._share(name, b""):
+            self._kv.adopt(fingerprint, info, shared)
+        setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
+        mine = self._kv.shared(setup, info)
+        first = None if shared else await self._share(name, mine)
+        if first and first != mine:  # another machine was a moment faster
+            self._kv.adopt(fingerprint, info, first)
+            setup = await call(lambda: self._kv.of(fingerprint, network, info))
+        return setup
 
     def _obtainable_bytes(self) -> int:
         return obtainable_bytes(self._settings.free_memory_floor)
 
     def _lately_obtainable_bytes(self) -> int:
-        """Cache the answer for turns that begin together: a GPU's driver takes 1 ms, with the interpreter's lock
-        held."""
+        """Cache for turns that begin together: a GPU's driver takes 1 ms with the interpreter's lock."""
         if (now := monotonic()) - self._looked > _FRESH_SECONDS:
             self._obtainable, self._looked = self._obtainable_bytes(), now
         return self._obtainable
 
     async def _must_be_fetched(self, registered: RegisteredModel) -> bool:
-        """Return whether the model must be fetched; raises FailedPrecondition if it could not run."""
+        """Raises FailedPrecondition if the model could not run."""
         if self._settings.offline:
             return False
         loop = asyncio.get_running_loop()
@@ -315,7 +309,7 @@ class Loader:
         )
 
     def _text(self, spec: ModelSpec) -> ModelText:
-        """Open a text once, and again after a change: a swap would wait for the tokenizer. File thread."""
+        """Reopen a text after changes only: swaps would wait for the tokenizer. File thread."""
         files = spec, file_identities(spec)
         known = self._texts.get(spec.model_id)
         if known is None or known[0] != files:
@@ -327,7 +321,7 @@ class Loader:
             return await self._on_file_thread(model_fingerprint, info.spec, info.geometry.dtype_name, self._hashes)
 
     async def _call(self, spec: ModelSpec, function: Callable[[], _T]) -> _T:
-        """Run a step, with the model's code, on the engine thread."""
+        """Run the model's code on the engine thread."""
 
         def step() -> _T:
             with spec.refused:
@@ -340,5 +334,4 @@ class Loader:
 
 
 def _packed(fingerprint: str, info: ModelInfo) -> str:
-    """Name the model with KV of its format."""
     return f"{fingerprint}, {info.geometry.format} bits, {info.geometry.format.scheme}"

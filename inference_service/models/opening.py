@@ -1,7 +1,4 @@
-"""Opening a model: everything known before its weights are read, so that what cannot run is refused first.
-
-mlx-lm builds the network over named weights; one lazy run shows the shapes of KV and logits.
-"""
+"""Opening a model without weights, to refuse early what cannot run."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -43,9 +40,7 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model to load. `dtype` "auto" is float32 on CPU, where it is fastest, and else the model's own.
-    `context_length` None: the model's.
-    """
+    """`dtype` "auto" is float32 on CPU, where it is fastest, or the model's own. `context_length` None: the model's."""
 
     model_id: str
     directory: Path
@@ -56,13 +51,12 @@ class ModelSpec:
 
     @property
     def refused(self) -> AbstractContextManager[None]:
-        """Turn load errors into FailedPrecondition that names the model."""
         adapter = f" with adapter {self.adapter}" if self.adapter else ""
         return refusing(f"model {self.model_id!r} cannot be loaded from {self.directory}{adapter}")
 
     @property
     def files(self) -> list[Path]:
-        """The files that determine KV: weights and config.json."""
+        """Weights and config.json, which determine KV."""
         return [*sorted(self.directory.glob(WEIGHTS)), self.directory / CONFIG]
 
     @property
@@ -72,10 +66,8 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ModelText:
-    """A model's tokenizer, template and configuration. Any thread.
-
-    `template`, `call_syntax` and `reasoning` are None if the model or mlx-lm has none. `context_length` is served,
-    `own_context_length` is the configuration's, or a setting.
+    """Tokenizer, template and configuration. Any thread. `context_length` is served, `own_context_length` the
+    configuration's or a setting.
     """
 
     tokenizer: Tokenizer
@@ -91,8 +83,8 @@ class ModelText:
 class ModelInfo(ModelText):
     """All that is known without weights. Any thread.
 
-    `vocab_size` counts logits; the tokenizer may differ. `weight_bytes` includes the bases of K and V, in the dtype of
-    computation; `cost` is an estimate until a load measures it.
+    `vocab_size` counts logits. `weight_bytes` includes bases of K and V, in the dtype of computation; `cost` is
+    estimated until measured.
     """
 
     spec: ModelSpec
@@ -108,7 +100,7 @@ class ModelInfo(ModelText):
 
     @property
     def checkpoint_distance(self) -> int:
-        """Tokens between two checkpoints of a long prompt; 0 if none are needed."""
+        """0 if none are needed."""
         return checkpoint_distance(self.geometry.checkpoint_bytes, self.geometry.bytes_per_token)
 
     def with_format(self, format: KVFormat) -> Self:
@@ -116,7 +108,7 @@ class ModelInfo(ModelText):
 
     @cached_property
     def renderer(self) -> Renderer:
-        """The renderer of its inputs; windows that are kept need checkpoints."""
+        """Kept windows need checkpoints."""
         return Renderer(
             self.tokenizer,
             self.template,
@@ -128,7 +120,7 @@ class ModelInfo(ModelText):
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The fields of ModelInfo that determine its memory. Any thread."""
+    """A model, as far as it determines memory. Any thread."""
 
     model_id: str
     geometry: Geometry
@@ -138,8 +130,8 @@ class ModelShape:
 
 
 def open_text(spec: ModelSpec) -> ModelText:
-    """Read tokenizer and configuration, and check weights' files for truncation. Takes up to a second; not on the
-    engine thread. Raises FailedPrecondition.
+    """Read text files, and check weights for truncation: up to a second, not on the engine thread. Raises
+    FailedPrecondition.
     """
     with spec.refused:
         check_weights(spec.directory)
@@ -159,9 +151,8 @@ def open_text(spec: ModelSpec) -> ModelText:
 
 
 def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) -> tuple[ModelInfo, Network]:
-    """Build mlx-lm's network and find its shapes, without weights. Engine thread; a tenth of a second.
-
-    Raises FailedPrecondition that names what cannot run over quantized KV.
+    """Build mlx-lm's network without weights, and find shapes. Engine thread; a tenth of a second. Raises
+    FailedPrecondition.
     """
     with spec.refused:
         network, config = _unread_network(spec.directory)
@@ -192,9 +183,8 @@ def shape_of(
     backend: AttentionBackend,
     quantization: QuantizationSettings = _FOUR_BITS,
 ) -> ModelShape:
-    """Return a model's shape by config.json alone, computing no weights. The thread of `backend`.
-
-    `element_bytes` are the weights' bytes by safetensors dtype. Raises FailedPrecondition.
+    """Return a shape by config.json and `element_bytes` by safetensors dtype. Thread of `backend`. Raises
+    FailedPrecondition.
     """
     with refusing(f"model {model_id!r} cannot be set up from its config.json"):
         network = built(model_id, config, backend)
@@ -213,12 +203,10 @@ def shape_of(
 
 
 def _computed_in(dtype: str) -> str:
-    """Return a dtype; "auto", the model's own, is float32 on CPU."""
     return "float32" if dtype == "auto" and on_cpu() else dtype
 
 
 def _computed_bytes(size: int, stored: str, dtype: str) -> int:
-    """Return the bytes of weights once in `dtype`."""
     floats = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
     if dtype == "auto" or stored not in floats:
         return size
@@ -226,7 +214,6 @@ def _computed_bytes(size: int, stored: str, dtype: str) -> int:
 
 
 def check_weights(directory: Path) -> None:
-    """Raise SafetensorError for a truncated file."""
     for path in weight_files(directory):
         try:
             with safe_open(path, "np"):
@@ -236,9 +223,8 @@ def check_weights(directory: Path) -> None:
 
 
 def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
-    """Return mlx-lm's network with unread tensors, and its configuration.
-
-    Raises mlx-lm's errors, and FileNotFoundError for an incomplete download.
+    """Return mlx-lm's network and configuration. Raises its errors, and FileNotFoundError for an incomplete
+    download.
     """
     quantization = _quantization(directory)
     try:
@@ -252,10 +238,7 @@ def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _quantization(directory: Path) -> dict[str, Any]:
-    """Return mlx-lm's `quantization` if config.json only has `quantization_config`.
-
-    Raises ValueError for settings without method and bits.
-    """
+    """Return `quantization` for mlx-lm by `quantization_config`. Raises ValueError without method and bits."""
     config = load_config(directory)
     settings = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
     if "quantization" in config or not settings or "quant_method" in settings:

@@ -1,5 +1,4 @@
-"""Caches that show the shapes of a model's KV, and whether its layers attend through us. Computes nothing. Engine
-thread."""
+"""Caches that show shapes of KV, and whether layers attend through us. Computes nothing. Engine thread."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from inference_service.engine.paged.passes import KVCache, Pass
 
 
 class ProbeKV(KVCache):
-    """A layer with K and V, shown only to our attention; or as arrays."""
+    """K and V, shown to our attention only, or as arrays."""
 
     def __init__(self, window: int, *, shows_arrays: bool) -> None:
         super().__init__(Pass([]), 0, KVCodec(), window)
@@ -40,7 +39,6 @@ class ProbeKV(KVCache):
         return int(self._written[0][0].shape[1])
 
     def widths(self, group_size: int) -> tuple[int, int]:
-        """Return the widths of K and V, padded to whole groups."""
         k, v = (int(side.shape[3]) for side in self._written[0])
         return k + -k % group_size, v + -v % group_size
 
@@ -74,10 +72,7 @@ Probes = list[ProbeKV | ProbeStates]
 
 
 def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
-    """Return the groups of full and sliding layers, from probes of a first update.
-
-    Raises ValueError for sliding layers of different shapes.
-    """
+    """Group full and sliding layers. Raises ValueError for sliding ones of different shapes."""
     layers: dict[tuple[int, int, int, int | None], list[int]] = {}
     for i, probe in enumerate(probes):
         if isinstance(probe, ProbeKV) and not probe.empty():
@@ -91,10 +86,7 @@ def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGro
 
 
 def state_group(probes: Sequence[Any]) -> StateGroup | None:
-    """Return the recurrent layers, from probes of a first update.
-
-    Raises ValueError for unwritten arrays and dtypes that are not stored.
-    """
+    """Return recurrent layers. Raises ValueError for unwritten arrays and dtypes that are not stored."""
     states = {i: probe for i, probe in enumerate(probes) if isinstance(probe, ProbeStates)}
     if any(array is None for probe in states.values() for array in probe.cache):
         raise ValueError("recurrent layers leave some of their arrays empty")

@@ -1,8 +1,8 @@
-"""Proofs with a model's weights: attention, rows of several sequences, riding prompts, and traced passes are right on
-this backend. Chooses how attention and products of rows are computed.
+"""Proofs with weights that attention, rows, riding prompts and traces are right on this backend; chooses how they are
+computed.
 
 A model's code may be right for one sequence and wrong for two (masks that broadcast over another axis, offsets taken
-for numbers); such sequences are computed alone. Engine thread.
+for numbers): such are computed alone. Engine thread.
 """
 
 import logging
@@ -41,40 +41,37 @@ from inference_service.models.opening import ModelInfo
 log = logging.getLogger(__name__)
 
 Trial: TypeAlias = tuple[mx.array, mx.array]
-"""Logits that were found, and those that are wanted."""
+"""Logits found and wanted."""
 Judge: TypeAlias = Callable[[mx.array], mx.array]
-"""From how far each position is off, of the largest logit, to what counts."""
+"""A number for all positions' errors, which are relative to the largest logit."""
 
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
-"""Token ids of a prompt. Every vocabulary has them."""
+"""In every vocabulary."""
 _LAST, _COMPARED = 3, 8
-"""Tokens that another prompt of the same length has otherwise, and those before them whose logits must not differ."""
+"""The last tokens differ in another prompt; logits of those before must not."""
 _ROWS = (_TEXT[:32], _TEXT[32:35])
-"""Two prompts whose rows are computed together: of lengths that differ by far."""
+"""Prompts of very different lengths."""
 _NEXT = ((2, 4), (9, 1), (5, 3))
-"""The tokens after them, step by step."""
 _RIDING = tuple(_TEXT[3:13])
-"""The tokens of a prompt that rides along."""
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
-"""The same of traced passes, in the middle of which one goes on in a second block."""
+"""Some go on in a second block."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
-"""Shares of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a
-token's experts that rounding changes as well, but not at each step."""
+"""Relative to the largest logit, in 16 bits. Rows that see another's or later tokens are off by 0.1 and more; experts
+that rounding changes too, but not at each step.
+"""
 
 _SLOW_SECONDS = 10.0
-"""A CPU that takes longer for two short prompts is asked for less: prompts are then computed one by one, which is right
-always, and rows are proved by one step."""
+"""Slower CPUs, by two short prompts, compute prompts one by one, which is always right, and prove one step of rows."""
 
 
 def prove(
     info: ModelInfo, network: Network, speeds: ProductSpeeds | None
 ) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
-    """Run the network in both phases, alone and in rows, and attention's self-test, which chooses kernels.
+    """Run the network and attention's self-test, which chooses kernels; `speeds` None leaves products as they are.
 
-    `speeds` None takes products as MLX is given them. Where its scheme fails on this backend, the model comes back with
-    `plain`. `network.rows_together` and `network.rides` say afterwards what a pass may have. Raises
-    FailedPrecondition where no scheme is right, and for a model whose tokens see later ones.
+    If its scheme fails here, the model becomes `plain`. `network.rows_together` and `network.rides` tell what passes
+    may have. Raises FailedPrecondition if no scheme is right, or tokens see later ones.
     """
     try:
         reports, kernels = _proved(info, network)
@@ -109,7 +106,7 @@ def prove(
 
 
 def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, problem: str) -> list[PathReport]:
-    """Log which way is taken because of a problem, if any; return the reports with that noted on the phase's first."""
+    """Log a slower way, and note it on the phase's first report."""
     if not problem:
         return reports
     note = f"{way} {problem}"
@@ -121,9 +118,7 @@ def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, pro
 
 
 def fastest_products(network: Network, geometry: Geometry, speeds: ProductSpeeds | None) -> list[PathReport]:
-    """Choose how products with quantized weights are computed, and report what is not as given. On Metal nothing was
-    measured, so nothing is chosen.
-    """
+    """Choose products' ways; on Metal nothing was measured."""
     return choose(network.model, geometry.dtype, speeds) if speeds and (on_cpu() or available()) else []
 
 
@@ -139,10 +134,7 @@ def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernel
 
 
 def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
-    """Compare attention with plain attention for this geometry, and choose kernels.
-
-    Raises FailedPrecondition if K and V cannot be packed correctly.
-    """
+    """Choose kernels that equal plain attention. Raises FailedPrecondition if K and V cannot be packed."""
     if not geometry.groups:
         return [], Kernels()
     encoding_error(geometry)
@@ -174,7 +166,7 @@ def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
 
 
 class _Sequences:
-    """Sequences after prompts, in a pool of their own."""
+    """Sequences after prompts, in an own pool."""
 
     def __init__(
         self, network: Network, geometry: Geometry, kernels: Kernels, prompts: Sequence[Sequence[int]]
@@ -194,11 +186,10 @@ class _Sequences:
 
     @property
     def traced(self) -> bool:
-        """Passes are traced still."""
         return self._store.traces is not None
 
     def run(self, pieces: Sequence[tuple[KVSequence, Sequence[int]]], *, rows: bool | None = None) -> mx.array:
-        """Logits [tokens, vocabulary] of the next tokens of some sequences, evaluated."""
+        """Compute logits [tokens, vocabulary]."""
         of = Pass([Piece(sequence, len(tokens)) for sequence, tokens in pieces], rows=rows)
         ids = mx.array([token for _, tokens in pieces for token in tokens], dtype=mx.uint32)
         logits, written = self._store.compute(self._network, of, ids)
@@ -207,7 +198,7 @@ class _Sequences:
         return logits
 
     def decoded(self, columns: Sequence[Sequence[int]]) -> mx.array:
-        """Return logits [sequences, steps, vocabulary] after each token of all sequences."""
+        """Return logits [sequences, steps, vocabulary]."""
         steps = [
             self.run([(s, [token]) for s, token in zip(self.sequences, tokens, strict=True)], rows=True)
             for tokens in columns
@@ -216,7 +207,7 @@ class _Sequences:
 
 
 def _problem(trials: Callable[[], Iterable[Trial]], geometry: Geometry, judge: Judge) -> str:
-    """Return how far logits [rows, positions, vocabulary] are from those wanted, in any trial; "" for rounding."""
+    """Return how far logits [rows, positions, vocabulary] are off in any trial; "" for rounding."""
     error = 0.0
     try:
         for found, wanted in trials():
@@ -230,7 +221,7 @@ def _problem(trials: Callable[[], Iterable[Trial]], geometry: Geometry, judge: J
 
 
 def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """Return how traced passes differ from untraced ones, or "". Most steps must agree: rounding can change experts."""
+    """Most steps must agree: rounding can change experts."""
     if geometry.groups and not kernels.one:
         return "layers attend over arrays, which are others for each pass"
 
@@ -249,7 +240,7 @@ def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
 
 
 def order_problem(network: Network, geometry: Geometry) -> str:
-    """Return how a prompt's tokens differ if only later ones change, or "". Equal lengths round alike."""
+    """Compare a prompt with one of other last tokens: equal lengths round alike."""
     end = len(_TEXT) - _LAST
 
     def before(tokens: Sequence[int]) -> mx.array:
@@ -263,7 +254,7 @@ def order_problem(network: Network, geometry: Geometry) -> str:
 def rows_problem(
     network: Network, geometry: Geometry, kernels: Kernels, steps: Sequence[tuple[int, ...]] = _NEXT
 ) -> str:
-    """Return how two sequences in one pass differ from each alone, or "". `steps` are both's decoded tokens."""
+    """Compare two sequences in one pass with each alone."""
 
     def trials() -> Iterator[Trial]:
         alone = [
@@ -276,9 +267,7 @@ def rows_problem(
 
 
 def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """Return how a sequence's tokens as rows of a pass differ from a chunk, or "", with another sequence's if rows may
-    be mixed.
-    """
+    """Compare tokens as rows of a pass with a chunk."""
     others = _ROWS[1:] if network.rows_together else ()
 
     def trials() -> Iterator[Trial]:
@@ -291,23 +280,21 @@ def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
 
 
 def _riding(sequences: Sequence[KVSequence]) -> list[tuple[KVSequence, Sequence[int]]]:
-    """The pieces of a pass in which the first sequence's prompt rides with one token of each other."""
     one, *rest = sequences
     return [*((other, _RIDING[:1]) for other in rest), (one, _RIDING)]
 
 
 def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any]) -> mx.array:
-    """Compute rows of tokens layer by layer, with pauses; return their logits, lazily."""
+    """Run layer by layer, with pauses; return lazy logits."""
     logits = network(mx.array([list(row) for row in rows]), cache=caches)
     compute(cache.state for cache in caches)
     return logits
 
 
 def _least(errors: mx.array) -> mx.array:
-    """Return the least that any position is off by."""
     return errors.min()
 
 
 def _typical(errors: mx.array) -> mx.array:
-    """Return what half of the positions are off by at most; infinite where any is NaN."""
+    """Return the median, or infinity for any NaN."""
     return mx.sort(mx.where(mx.isnan(errors).any(), mx.inf, errors))[errors.size // 2]

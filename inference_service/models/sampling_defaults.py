@@ -1,5 +1,3 @@
-"""Default sampling by generation_config.json, as in vLLM."""
-
 import json
 import logging
 from dataclasses import replace
@@ -13,11 +11,11 @@ log = logging.getLogger(__name__)
 
 FILE: Final = "generation_config.json"
 _NEUTRAL: Final = Sampling(temperature=1.0)
-"""For a model without defaults: its own probabilities."""
+"""The model's own probabilities."""
 
 
 def sampling_defaults(directory: Path) -> Sampling:
-    """Return a model's defaults. `do_sample: false` is greedy; numbers out of bounds are ignored."""
+    """`do_sample: false` is greedy; numbers out of bounds are ignored."""
     try:
         found = json.loads((directory / FILE).read_text())
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Models as requests use them; waiting for one loads it (`swapping`).
+"""Models as requests use them; waiting for one loads it.
 
-All waiters of a slot enter together. A request that waits too long is refused with a time to retry; the swap continues.
+All waiters enter together. A late request is told when to retry; its swap continues.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _RETRY_SECONDS = 2.0
 
 class Models(Swapper):
     async def start(self) -> LoadedModel:
-        """Begin to serve, and load the default model. Raises loading's errors; other models are served even then."""
+        """Serve, and load the default model. Raises loading's errors; others are served even then."""
         self._begin()
         return await self._load_and_leave(self.slots[self.default])
 
@@ -34,7 +34,7 @@ class Models(Swapper):
         return slot.loaded if slot else None
 
     async def info(self, model_id: str) -> ModelInfo:
-        """Return what is known without a load. Raises FailedPrecondition."""
+        """Raises FailedPrecondition."""
         slot = self.slot(model_id)
         if slot.info is None:
             slot.info = await self._loader.info(slot.registered)
@@ -42,8 +42,7 @@ class Models(Swapper):
 
     @asynccontextmanager
     async def use(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        """Wait for the model, and keep it loaded. Raises NotFound, Unavailable after a timeout, and loading's
-        errors."""
+        """Wait for a model, and keep it. Raises NotFound, Unavailable in time, loading's errors."""
         slot = self.slot(model_id)
         model = slot.enter() if slot.open else await self._wait_in_time(slot)
         try:
@@ -53,7 +52,7 @@ class Models(Swapper):
 
     @asynccontextmanager
     async def hold(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        """Yield the model if it is loaded; raises FailedPrecondition rather than swap."""
+        """Yield a loaded model. Raises FailedPrecondition rather than swap."""
         slot = self.slot(model_id)
         if not slot.open:
             raise FailedPrecondition(
@@ -63,7 +62,7 @@ class Models(Swapper):
             yield model
 
     async def load(self, model_id: str) -> AsyncGenerator[Progress]:
-        """Load the model, and yield progress. Raises loading's errors."""
+        """Raises loading's errors."""
         slot = self.slot(model_id)
         if slot.open:
             return
@@ -78,7 +77,7 @@ class Models(Swapper):
             await asyncio.wait([loading])
 
     async def unload(self, model_id: str) -> int:
-        """Unload the model after its requests; return the bytes freed. If cancelled, it stays loaded."""
+        """Unload after the model's requests, unless cancelled; return bytes freed."""
         return await self._unload(self.slot(model_id), "request", lambda: True)
 
     # Waiting.

@@ -1,14 +1,14 @@
-"""A registered model's slot: its state, users and waiters.
+"""A registered model's state, users and waiters:
 
-    REGISTERED, FAILED  start_loading  → LOADING     a request wants the model
-    LOADING             serve          → LOADED      the waiters enter
-    LOADING             call_off       → REGISTERED  all waiters left
-    LOADING             fail           → FAILED      the waiters get the error
-    LOADED              drain          → DRAINING    another model takes its place, or it is unloaded
-    DRAINING            reopen         → LOADED      the drain was called off
-    DRAINING            unloaded       → REGISTERED  it is out of memory
+    REGISTERED, FAILED  start_loading  → LOADING
+    LOADING             serve          → LOADED, waiters enter
+    LOADING             call_off       → REGISTERED, all waiters left
+    LOADING             fail           → FAILED, waiters get the error
+    LOADED              drain          → DRAINING, to be unloaded
+    DRAINING            reopen         → LOADED, called off
+    DRAINING            unloaded       → REGISTERED
 
-`swapping.Swapper` decides when. Event loop only.
+Event loop only.
 """
 
 import asyncio
@@ -30,17 +30,13 @@ WAIT = "wait"
 
 @dataclass(frozen=True)
 class Progress:
-    """A load's stage, and progress in it from 0 to 1."""
-
     stage: str = WAIT
     share: float = 0.0
 
 
 @dataclass(eq=False)
 class ModelSlot:
-    """One registered model. `opened` is set while it is ready to load, with open files. `wanted`: a request waits, or
-    was told to retry.
-    """
+    """`opened`, with open files, while it is ready to load. `wanted`: a request waits, or will retry."""
 
     registered: RegisteredModel
     state: model_pb2.ModelState.ValueType = State.MODEL_STATE_REGISTERED
@@ -62,17 +58,16 @@ class ModelSlot:
 
     @property
     def open(self) -> bool:
-        """Return whether requests may enter."""
+        """Requests may enter."""
         return self.state == State.MODEL_STATE_LOADED
 
     @property
     def idle_too_long(self) -> bool:
-        """Return whether the unused model has exceeded its ttl."""
         ttl = self.registered.ttl
         return ttl is not None and self.open and not self.users and time.monotonic() - self.last_used > ttl
 
     def resident(self) -> Resident:
-        """Return the loaded model's memory; a model in use counts as used now."""
+        """A model in use counts as used now."""
         assert self.loaded is not None
         last = time.monotonic() if self.users else self.last_used
         return Resident(self.model_id, self.loaded.taken_bytes, last, self.registered.pinned)
@@ -80,7 +75,6 @@ class ModelSlot:
     # Users and waiters.
 
     def enter(self) -> LoadedModel:
-        """Use the loaded model until `leave`."""
         assert self.loaded is not None
         self.users += 1
         return self.loaded
@@ -130,7 +124,6 @@ class ModelSlot:
     # Progress.
 
     def report(self, stage: str, share: float) -> None:
-        """Set the progress, and wake followers."""
         self.progress = Progress(stage, share)
         self.wake()
 
@@ -139,7 +132,7 @@ class ModelSlot:
         self._reported = asyncio.Event()
 
     async def follow(self, load: "asyncio.Future[Any]") -> AsyncGenerator[Progress]:
-        """Yield progress until `load` is done, always the latest, so that slow readers skip steps."""
+        """Yield the latest progress until `load` is done."""
         load.add_done_callback(lambda _: self.wake())
         last: Progress | None = None
         while not load.done():

@@ -1,7 +1,6 @@
-"""Registered models, and their files, fetched from a hub if missing.
+"""Registered models' files, fetched from a hub if missing.
 
-A cached model is used without asking the hub, so that weights never change by themselves. huggingface_hub fetches what
-mlx-lm reads, and continues interrupted downloads. Errors hold no URL and no token.
+A cached model is used without asking, so that weights never change by themselves. Errors hold no URL and no token.
 """
 
 import errno
@@ -33,8 +32,7 @@ from agentmem.process.model_sources import DEMO, expanded, is_path
 from agentmem.process.models import VARIABLE, RegisteredModel
 from agentmem.process.settings import SettingsError
 from inference_service.engine.mlx_lm_adapter import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
-from inference_service.models.hub_cache import is_whole
-from inference_service.models.weight_files import CONFIG, WEIGHTS, matching
+from inference_service.models.weight_files import CONFIG, WEIGHTS, is_whole, matching
 
 log = logging.getLogger(__name__)
 
@@ -44,37 +42,35 @@ _DTYPE_BYTES: Final = {
     **{"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1},
 }
 _BELIEVED: Final = 0.02
-"""A file's share of names and shapes besides weights."""
+"""Names and shapes take such a share of files."""
 
 _DEMO_DIRECTORY = Path(__file__).parents[1] / "demo_model"
 
 _HTTP_ERROR: Final[type[Exception]] = errors.HTTPError  # type: ignore[attr-defined]
-"""The base of errors of huggingface_hub's HTTP library."""
 
 HUB_ERRORS: Final[tuple[type[Exception], ...]] = (
     _HTTP_ERROR,
     OSError,
     XetDownloadError,
     RuntimeError,  # hf_xet's
-    ValueError,  # of names, and of answers that are not JSON
+    ValueError,  # names, and answers that are not JSON
     KeyError,
     TypeError,
     AttributeError,
     AssertionError,
 )
-"""Errors of huggingface_hub and of reading its answers; the last five for answers that are not a hub's."""
+"""Errors of huggingface_hub; the last five of answers that are not a hub's."""
 
 _RETRY_SECONDS = 10.0
 _UNUSABLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EIO}
 )
-"""Errors of the cache's disk."""
 
 
 def registry(
     names: Sequence[str], adapters: Sequence[str] = (), file: Path | None = None
 ) -> dict[str, RegisteredModel]:
-    """Return models by name, the default first, as `agentmem.process.model_registry.register`. Raises SettingsError."""
+    """Return models as `register`, the default first. Raises SettingsError."""
     try:
         given = register(names, adapters, file)
     except ValueError as error:
@@ -93,11 +89,10 @@ def is_directory(source: str) -> bool:
 
 
 def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> Path:
-    """Return a model's directory, fetched from the hub to its cache if needed.
+    """Return a model's directory, downloaded if needed; not on the engine thread.
 
-    Takes as long as a download; not on the engine thread. `progress` gets the growing share of bytes, from 0 to 1, on
-    the download's threads, one at a time; its error ends the download. `offline` or HF_HUB_OFFLINE forbid the network.
-    Raises FailedPrecondition and Unavailable.
+    `progress` gets the growing share on the download's threads, one at a time; its error ends the download. Raises
+    FailedPrecondition and Unavailable.
     """
     path = expanded(source)
     if not path.is_dir():
@@ -109,9 +104,8 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
 
 
 def fetch_description(source: str) -> tuple[dict[str, Any], Mapping[str, int]] | None:
-    """Return a hub model's config.json, and bytes of weights as in a Listing; None if it is here, or offline.
-
-    Raises FailedPrecondition and Unavailable.
+    """Return a hub model's config.json and weights' bytes; None if it is here, or offline. Raises FailedPrecondition
+    and Unavailable.
     """
     if is_path(source) or expanded(source).is_dir() or cached(source) or constants.is_offline_mode():
         return None
@@ -125,13 +119,13 @@ def fetch_description(source: str) -> tuple[dict[str, Any], Mapping[str, int]] |
 
 
 def go_offline() -> None:
-    """Forbid huggingface_hub and transformers the network from now on. They read the variable when imported."""
+    """Forbid huggingface_hub and transformers the network; they read the variable when imported."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     constants.HF_HUB_OFFLINE = True
 
 
 def cached(source: str) -> Path | None:
-    """Return the cached model if complete. Raises FailedPrecondition if `source` is no hub id."""
+    """Return the complete cached model. Raises FailedPrecondition for no hub id."""
     try:
         directory = hf_repo_to_path(source)
     except LocalEntryNotFoundError:
@@ -172,9 +166,7 @@ class NothingToLoad(FailedPrecondition):
 
 @dataclass(frozen=True)
 class Listing:
-    """A hub's list of a model. `sizes` are bytes of files that mlx-lm reads; `here` are cached ones. `element_bytes`
-    are the weights' by safetensors dtype, if known.
-    """
+    """Bytes of files that mlx-lm reads, which of them are `here`, and weights' bytes by safetensors dtype."""
 
     revision: str
     sizes: Mapping[str, int]
@@ -188,12 +180,11 @@ class Listing:
 
     @property
     def missing(self) -> int:
-        """Bytes to fetch."""
         return sum(size for name, size in self.sizes.items() if name not in self.here)
 
 
 def listed(source: str) -> Listing:
-    """Ask the hub. Raises NothingToLoad, and HUB_ERRORS."""
+    """Raises NothingToLoad and HUB_ERRORS."""
     info = HfApi().model_info(source, timeout=_TIMEOUT, files_metadata=True)
     sizes = {file.rfilename: int(file.size or 0) for file in info.siblings or ()}
     sizes = {name: sizes[name] for name in matching(sizes, DEFAULT_ALLOW_PATTERNS)}
@@ -214,13 +205,13 @@ def listed(source: str) -> Listing:
 
 
 def _element_bytes(counts: Mapping[str, int], file_bytes: int) -> dict[str, int]:
-    """Return the weights' bytes by dtype, or under "" if they do not add up to the files' size."""
+    """Return bytes by dtype, or under "" if they do not add up."""
     found = {dtype: count * _DTYPE_BYTES.get(dtype, 0) for dtype, count in counts.items()}
     return found if abs(sum(found.values()) - file_bytes) <= _BELIEVED * file_bytes else {"": file_bytes}
 
 
 def check_disk(source: str, missing: int) -> None:
-    """Raise FailedPrecondition if the cache's disk has no room."""
+    """Raise FailedPrecondition without room."""
     cache = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(place for place in (cache, *cache.parents) if place.exists())).free
     if missing > free:
@@ -231,7 +222,7 @@ def check_disk(source: str, missing: int) -> None:
 
 
 class _Shares:
-    """Reports a download's growing share, from any thread, in bytes."""
+    """A download's growing share. Any thread."""
 
     def __init__(self, progress: Callable[[float], None]) -> None:
         self.total = 0
@@ -242,7 +233,7 @@ class _Shares:
         self._lock = threading.Lock()
 
     def report(self, fetched: int) -> None:
-        """Add bytes. Raises what `progress` raised, at every call."""
+        """Raises at every call what `progress` raised."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure
@@ -258,7 +249,7 @@ class _Shares:
 
 
 def _bars(shares: _Shares) -> type[Any]:
-    """Return a class of silent progress bars that report bytes to `shares`."""
+    """Return silent progress bars that report to `shares`."""
 
     class Bar(hub_tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -274,7 +265,7 @@ def _bars(shares: _Shares) -> type[Any]:
 
 
 def refusal(source: str, error: Exception) -> AgentmemError:
-    """Return what to do after `error`, one of HUB_ERRORS."""
+    """Return what to do after one of HUB_ERRORS."""
     host, cache, model = hub_host(), constants.HF_HUB_CACHE, f"model {source!r}"
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
     directory = "or give a directory"
@@ -306,5 +297,4 @@ def refusal(source: str, error: Exception) -> AgentmemError:
 
 
 def hub_host() -> str:
-    """Return HF_ENDPOINT's host, without a password."""
     return urlsplit(constants.ENDPOINT).hostname or "the hub"

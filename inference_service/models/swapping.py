@@ -1,9 +1,9 @@
-"""Loads wanted models one after the other, and unloads others to make room.
+"""Loads wanted models one by one, and unloads others.
 
     wanted → opened (fetched, checked, named) → its turn → victims drain, are written, leave → loaded → serves
 
-Models are opened in parallel and queue when opened, so that a download delays no other. A swap ends no running request,
-and is called off if nobody waits. A minimum residency keeps two alternating clients from swapping always.
+Models queue when opened, so that no download delays others. A swap ends no request, and is called off if nobody waits.
+A minimum residency keeps two clients from swapping always.
 """
 
 import asyncio
@@ -37,27 +37,27 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _WRITE_SECONDS = 60.0
-"""For a leaving model's KV; the rest is computed again when needed."""
+"""The rest of a leaving model's KV is computed again."""
 
 _RELIEVE_SECONDS = 5.0
 
 
 class ModelListener(Protocol):
     def arrived(self, model: LoadedModel, seconds: float) -> None:
-        """Note that the model serves, after `seconds` of loading."""
+        """The model serves after `seconds`."""
 
     async def leaving(self, model: LoadedModel, seconds: float) -> None:
-        """Write its agents' KV, within `seconds`, and forget the model, which has no users."""
+        """Write agents' KV within `seconds`, and forget the unused model."""
 
     def left(self, model: LoadedModel, reason: str) -> None:
-        """Note that it is out of memory, for a "swap", a "request" or its "ttl"."""
+        """It is out of memory, for a "swap", a "request" or its "ttl"."""
 
     def failed(self, model_id: str) -> None:
-        """Note a failed load."""
+        """A load failed."""
 
 
 class Swapper:
-    """Event loop only. `swap_wait`: seconds that a request waits; `min_residency`: least seconds of a loaded model."""
+    """Event loop only. Requests wait for `swap_wait`, models stay for `min_residency` seconds."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Swapper:
         self._spawn(self._unload_idle())
 
     async def stop(self) -> None:
-        """Stop loading, and refuse all waiters. A leaving model gets a moment; others stay."""
+        """Stop loading, and refuse waiters. A leaving model gets a moment."""
         self._stopped = True
         self._loader.stop()
         for task in self._tasks:
@@ -98,7 +98,7 @@ class Swapper:
             slot.refuse(_shutting_down())
 
     def _want(self, slot: ModelSlot) -> None:
-        """Open and queue the model once. After `stop` all waiters are refused."""
+        """Open and queue a model once."""
         if self._stopped:
             slot.refuse(_shutting_down())
             return
@@ -108,12 +108,11 @@ class Swapper:
             self._spawn(self._open(slot))
 
     def _notify(self) -> None:
-        """Wake all tasks that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def _unload(self, slot: ModelSlot, reason: str, wanted: Callable[[], bool]) -> int:
-        """Unload a model in its turn, if it is still `wanted`; return the bytes freed."""
+        """Return the bytes freed; 0 if not `wanted` any more."""
         async with self._moving:
             if slot.loaded is None or not slot.open or not wanted():
                 return 0
@@ -122,7 +121,6 @@ class Swapper:
             return freed
 
     def _waits_for(self, slot: ModelSlot) -> str:
-        """Return what delays a model."""
         if slot.progress.stage != WAIT:
             return f"{slot.progress.stage}, {slot.progress.share:.0%}"
         draining = [each for each in self.slots.values() if each.state == State.MODEL_STATE_DRAINING]
@@ -178,7 +176,7 @@ class Swapper:
                 raise
 
     def _victims(self, slot: ModelSlot) -> list[ModelSlot]:
-        """Return models to unload for this one. Raises FailedPrecondition."""
+        """Raises FailedPrecondition."""
         assert slot.opened is not None
         going = make_room(slot.model_id, slot.opened.needs, self._residents(), self._loader.limits)
         return [self.slots[name] for name in going]
@@ -230,7 +228,7 @@ class Swapper:
     # Going.
 
     async def _drain_and_release(self, slots: Sequence[ModelSlot], reason: str, wanted: Callable[[], bool]) -> bool:
-        """Release models after their last users; return False if no longer `wanted`."""
+        """Release models after their last users, or return False if not `wanted`."""
         for slot in slots:
             slot.drain()
         try:
@@ -285,7 +283,7 @@ class Swapper:
 
 
 def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: KVStore, nbytes: int) -> None:
-    """Shrink a pool by up to `nbytes`. Engine thread, which waits for the event loop."""
+    """Shrink a pool. Engine thread, which waits for the event loop."""
     asked = Task(partial(growth.give_up, nbytes), Future())
     loop.call_soon_threadsafe(asked.run)
     try:

@@ -1,1 +1,1 @@
-"""Bookkeeping of the memory for KV: blocks, idle agents, and admission. Event loop; no arrays."""
+"""Bookkeeping of memory for KV. Event loop; no arrays."""

@@ -1,14 +1,11 @@
-"""Admission: before it starts, a turn gets all memory that it can grow to, or waits for it, or is refused. So no active
-turn runs out of memory or is evicted.
+"""Admission: a turn gets all memory that it can grow to before it starts, or waits, or is refused. So none runs out of
+memory or is evicted.
 
-A turn has blocks for all its tokens, and pieces for its window and for checkpoints. No turn is refused because of
-checkpoints; it waits for the memory of one, if it would have that when alone.
+No turn is refused because of checkpoints; it waits for one's memory, if it would have that when alone. Without memory
+for K and V as arrays passes are slower.
 
-Where attention takes K and V as arrays, a turn with memory for those from a budget keeps them; without it each pass
-dequantizes one layer at a time, which is slower.
-
-No memory is promised that the device does not have. If other processes have taken it, the pool gives back free
-segments, then those of idle agents; a turn for which that is not enough waits and looks again every second.
+If other processes take the device's memory, the pool gives back free segments, then those of idle agents; turns look
+again every second.
 """
 
 import asyncio
@@ -30,12 +27,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class MemoryRequest:
-    """Memory that an agent's turn can grow to: `tokens` of prompt and answer. `names` are the prompt's full blocks that
-    may be reused.
-
-    For a prefetch, `tokens` are those that can be restored. `checkpoints` is how many the turn would capture.
-    `computes` is False if it only restores.
-    """
+    """`names` are the prompt's full blocks. `computes` is False for a prefetch."""
 
     key: AgentKey
     names: Sequence[bytes]
@@ -46,12 +38,9 @@ class MemoryRequest:
 
 @dataclass(eq=False)
 class Reservation:
-    """The memory of one turn of at most `tokens` tokens: blocks and pieces to write to, and `pins`, references on those
-    in the pool that it starts from.
+    """One turn's blocks and pieces to write to, and `pins`, references on those that it starts from.
 
-    `hot` is the agent's state, which cannot be evicted; `superseded`: a commit has replaced it. `checkpoints` is how
-    many it may capture, `shared` are prefix blocks that others have computed, `array_bytes` bounds its arrays.
-    `releases` free what is in no sequence yet.
+    `superseded`: a commit replaced the `hot` state. `shared` are blocks of others.
     """
 
     tokens: int
@@ -61,18 +50,16 @@ class Reservation:
     hot: HotState | None = None
     superseded: bool = False
     places: tuple[int, ...] = ()
-    """Blocks of all tokens, shared ones first."""
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
     named: int = 0
-    """Full blocks of the prompt that are computed, and that others find. Engine thread."""
+    """Computed full blocks of the prompt that others find. Engine thread."""
     given: set[int] = field(default_factory=set)
     """Pieces of checkpoints that others find. Engine thread."""
     pins: list[Table] = field(default_factory=list)
-    releases: list[Callable[[], None]] = field(default_factory=list)
 
     def claim(self, pool: KVPool, table: Table) -> Table:
-        """Take references on all of a table: own blocks and pieces leave the reservation, others are acquired."""
+        """Take references on a table: own blocks and pieces leave the reservation."""
         for own, wanted, of in ((self.blocks, table.blocks, pool.full), (self.pieces, table.pieces, pool.pieces)):
             mine = set(own).intersection(wanted)
             of.acquire(each for each in wanted if each not in mine)
@@ -81,10 +68,7 @@ class Reservation:
 
 
 class Admission:
-    """Reserves memory for turns, in the order of arrival. Event loop only.
-
-    `array_bytes` returns the bytes of so many tokens as arrays; `limit_bytes` bounds those of all turns.
-    """
+    """In the order of arrival. Event loop only. `limit_bytes` bounds arrays."""
 
     def __init__(
         self,
@@ -103,13 +87,12 @@ class Admission:
         pool.on_release = self._wake
         self.growth = PoolGrowth(pool, hot)
         self.spare: Callable[[], int] = lambda: sys.maxsize
-        """Returns the device's bytes that may still be promised."""
+        """The device's bytes that may still be promised."""
         self.last_resort: Callable[[], None] = lambda: None
-        """Called before a request is refused, to free what could be computed again."""
+        """Frees what could be computed again, before a refusal."""
 
     @property
     def idle(self) -> bool:
-        """True if nothing is reserved and no request waits."""
         return not self._reservations and not self._waiters
 
     @property
@@ -118,13 +101,11 @@ class Admission:
 
     @property
     def promised_bytes(self) -> int:
-        """Bytes that K and V of all reservations take as arrays, at most."""
         return sum(room.array_bytes for room in self._reservations)
 
     async def reserve(self, request: MemoryRequest, seconds: float) -> Reservation:
-        """Wait for the memory, for at most `seconds`. Give it back by `release`.
-
-        Raises FailedPrecondition for a request that would not fit alone, ResourceExhausted when the time is over.
+        """Wait for at most `seconds`; `release` gives it back. Raises FailedPrecondition if it would not fit alone,
+        ResourceExhausted.
         """
         self._check_fits(request)
         self._waiters.append(request)
@@ -136,7 +117,6 @@ class Admission:
                             await self._changed.wait()
         except TimeoutError:
             self.last_resort()
-            # No turn is refused because of a checkpoint.
             if (reservation := self._next(request, least_checkpoints=0)) is not None:
                 return reservation
             raise ResourceExhausted(self._what_is_missing(), retry_after=max(1.0, seconds)) from None
@@ -146,16 +126,13 @@ class Admission:
         return reservation
 
     def reserve_now(self, request: MemoryRequest) -> Reservation | None:
-        """Reserve memory without waiting; None if there is none now. Give it back by `release`.
-
-        It evicts only agents that should go before this one, and overtakes no waiting request. Raises
-        FailedPrecondition for a request that would not fit alone.
+        """Evict only agents that should go before this one, if no request waits. Raises FailedPrecondition if it would
+        not fit alone.
         """
         self._check_fits(request)
         return None if self._waiters else self._reserved(request, lambda: self._hot.evictable_before(request.key))
 
     def capture_at_most(self, reservation: Reservation, checkpoints: int) -> None:
-        """Give back the pieces of checkpoints that the turn will not capture, because the KV found goes beyond them."""
         if checkpoints < reservation.checkpoints:
             reservation.checkpoints = checkpoints
             own = (1 + checkpoints) * self._pool.checkpoint_pieces
@@ -164,8 +141,6 @@ class Admission:
 
     def release(self, reservation: Reservation) -> None:
         self._reservations.remove(reservation)
-        for release in reservation.releases:
-            release()
         for pinned in reservation.pins:
             self._pool.release(pinned)
         self._pool.release(Table(0, tuple(reservation.blocks), 0, tuple(reservation.pieces)))
@@ -178,7 +153,7 @@ class Admission:
             )
 
     def _next(self, request: MemoryRequest, least_checkpoints: int = 1) -> Reservation | None:
-        """Reserve if the request waits first. Agents whose turns wait are evicted last, its own after them."""
+        """Evict agents whose turns wait last, its own after them."""
         if self._waiters[0] is not request:
             return None
         waiting = {each.key for each in self._waiters}
@@ -216,19 +191,16 @@ class Admission:
         return reservation
 
     def _window_pieces(self, key: AgentKey) -> int:
-        """Return how many pieces an agent has: no checkpoint is worth losing them."""
         own = self._hot.get(key)
         return len(own.table.pieces) if own is not None else 0
 
     def _arrays(self, request: MemoryRequest) -> int:
-        """Return the bytes of a turn's K and V as arrays; 0 if there is no memory for them."""
         nbytes = self._array_bytes(request.tokens) if request.computes else 0
         if not nbytes or self.promised_bytes + nbytes > self._limit_bytes:
             return 0
         return nbytes if nbytes <= self.spare() else 0
 
     def _what_is_missing(self) -> str:
-        """Return why there was no memory for a request, and what to do."""
         spare = self.spare()
         grows = [pool.segment.nbytes for pool in (self._pool.full, self._pool.pieces) if pool.closed]
         if spare < max(grows, default=0):
@@ -240,7 +212,6 @@ class Admission:
 
     @contextmanager
     def _pinned(self, names: Sequence[bytes]) -> Iterator[Table]:
-        """Pin the longest prefix of these blocks that is in the pool."""
         table = Table(0, tuple(self._pool.full.run(names)))
         self._pool.acquire(table)
         try:
@@ -249,9 +220,7 @@ class Admission:
             self._pool.release(table)
 
     def _victims(self, wanted: Space, evictable: Callable[[], list[Evictable]]) -> list[Evictable] | None:
-        """Return the first of the evictable agents, as few as free enough; None if all are not enough. Those that would
-        free nothing stay.
-        """
+        """Return the fewest agents that free enough, or None."""
         pool = self._pool
         lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.pieces.free
         if lacking_blocks <= 0 and lacking_pieces <= 0:

@@ -1,11 +1,9 @@
-"""Bookkeeping of an arena's blocks: free lists, reference counts, names, and open segments. Pure.
+"""An arena's blocks: free lists, references, names, segments. Pure.
 
-A block's name is its chain hash, so that sequences with the same tokens share it. A shared block is never written again
-(copy on write). Blocks published with their tokens are found by these, too: a sequence that diverges inside one copies
-the part before.
+A block's name is its chain hash, so that equal sequences share it; a shared block is never written (copy on write).
+Blocks are found by their tokens, too: a sequence that diverges inside one copies the part before.
 
-Memory is taken and given back by segments of many blocks. `allocate` prefers one segment for a sequence, the first
-such, so that the last become empty first.
+`allocate` prefers the first segment with room for all, so that the last become empty first.
 """
 
 import heapq
@@ -19,11 +17,11 @@ from agentmem.kv.ledger import Uint32, ordered, shared_tokens
 
 
 class PoolError(Exception):
-    """The bookkeeping is inconsistent. Everything in the pool can be computed again: empty it and go on."""
+    """The bookkeeping is inconsistent; all in the pool can be computed again."""
 
 
 class Segment(NamedTuple):
-    """Part of an arena whose memory is taken and given back at once: so many blocks, of so many bytes each."""
+    """Memory taken and given back at once."""
 
     blocks: int
     block_bytes: int = 0
@@ -34,8 +32,6 @@ class Segment(NamedTuple):
 
 
 class BlockTokens(NamedTuple):
-    """A block's tokens, their namespace, and the name of the block before."""
-
     namespace: str
     parent: bytes
     token_ids: bytes
@@ -43,12 +39,11 @@ class BlockTokens(NamedTuple):
 
     @classmethod
     def of(cls, namespace: str, parent: bytes, sequence: Uint32, first: int) -> Self:
-        """Return those of a sequence's block that begins at `first`."""
         return cls(namespace, parent, ordered(sequence[first : first + BLOCK_TOKENS]))
 
 
 class _Continuations:
-    """Blocks by namespace and block before, sorted by their tokens: the edges of a radix tree."""
+    """Blocks by block before and sorted tokens: edges of a radix tree."""
 
     def __init__(self) -> None:
         self.tokens: dict[bytes, BlockTokens] = {}
@@ -68,9 +63,7 @@ class _Continuations:
             del self._there[tokens[:2]]
 
     def closest(self, wanted: BlockTokens) -> tuple[bytes, bytes] | None:
-        """Return the name and tokens of the block with the longest common prefix, a neighbour in sorted order; None if
-        no token is shared.
-        """
+        """Return name and tokens of the block with the longest common prefix."""
         there = self._there.get(wanted[:2], [])
         at = bisect_left(there, (wanted.token_ids, b""))
         near = there[max(0, at - 1) : at + 1]
@@ -80,18 +73,16 @@ class _Continuations:
         return best[1], best[0]
 
     def check_integrity(self, names: Set[bytes]) -> None:
-        """Raise PoolError unless only blocks of `names` are found, each once."""
         found = [name for there in self._there.values() for _, name in there]
         if len(found) != len(self.tokens) or set(found) != self.tokens.keys() or not self.tokens.keys() <= names:
             raise PoolError("blocks that are found by their tokens differ from those that have names")
 
 
 class BlockPool:
-    """The blocks of one arena, by number. Event loop only.
+    """Blocks by number. Event loop only.
 
-    A block in an open segment is free, or has references. `allocate` and `acquire` add references, `release` removes
-    them; a block without any is free and nameless. A closed segment loses its memory before it is opened again. The
-    first segment is always open, and the only one without `segment`.
+    A block without references is free and nameless. A closed segment loses its memory before it is opened again; the
+    first one is always open.
     """
 
     def __init__(self, capacity: int, segment: Segment | None = None) -> None:
@@ -116,17 +107,14 @@ class BlockPool:
 
     @property
     def closed(self) -> int:
-        """Segments that could be opened."""
         return len(self._closed)
 
     @property
     def opened(self) -> int:
-        """Blocks in open segments."""
         return self.used + self.free
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of open segments; their memory is taken when something is written there."""
         return self.opened * self.segment.block_bytes
 
     def open(self) -> None:
@@ -134,7 +122,6 @@ class BlockPool:
         self._free[segment] = list(self._of(segment))
 
     def close_free(self) -> list[int]:
-        """Close all segments that are entirely free, except the first; return their numbers, for `given_back`."""
         going = [segment for segment, free in self._free.items() if segment and len(free) == len(self._of(segment))]
         for segment in going:
             self._leaving.add(segment)
@@ -142,15 +129,12 @@ class BlockPool:
         return going
 
     def given_back(self, segments: Iterable[int]) -> None:
-        """Note that closed segments have lost their memory: they may be opened again."""
         for segment in segments:
             self._leaving.remove(segment)
             heapq.heappush(self._closed, segment)
 
     def emptied_by(self, tables: Sequence[Sequence[int]]) -> dict[int, int]:
-        """Return the segments that releasing `tables` one by one would empty, in this order, and how many tables each
-        takes; without the first segment.
-        """
+        """Return segments emptied by releasing `tables` in order, and after how many."""
         left = {segment: len(self._of(segment)) - len(free) for segment, free in self._free.items()}
         emptied: dict[int, int] = {}
         for count, freed in enumerate(self.freed_by(tables), 1):
@@ -161,7 +145,6 @@ class BlockPool:
         return emptied
 
     def bytes_of(self, segment: int) -> int:
-        """The last one may be smaller than the others."""
         return len(self._of(segment)) * self.segment.block_bytes
 
     def segment_of(self, block: int) -> int:
@@ -171,9 +154,7 @@ class BlockPool:
         return range(segment * self.segment.blocks, min((segment + 1) * self.segment.blocks, self.capacity))
 
     def allocate(self, count: int, near: int = 0) -> list[int]:
-        """Return `count` free blocks with one reference each; from one segment if possible, that of the block `near` or
-        the first. Raises PoolError if fewer are free.
-        """
+        """Return blocks with a reference each, from the segment of `near` if possible. Raises PoolError."""
         if not 0 <= count <= self.free:
             raise PoolError(f"{count} blocks are wanted and {self.free} are free")
         segments = sorted(self._free, key=lambda segment: (segment != self.segment_of(near), segment))
@@ -209,11 +190,11 @@ class BlockPool:
                 heapq.heappush(self._free[self.segment_of(block)], block)
 
     def lives(self, blocks: Iterable[int]) -> tuple[int, ...]:
-        """Return a number for each block, which changes when the block becomes free."""
+        """Return numbers that change when a block becomes free."""
         return tuple(self._freed[block] for block in blocks)
 
     def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[list[int]]:
-        """Yield the blocks that releasing each of `tables` would free, after those before it were released."""
+        """Yield blocks freed by one table after the other."""
         held: Counter[int] = Counter()
         for table in tables:
             held.update(table)
@@ -224,7 +205,6 @@ class BlockPool:
         return self._by_name.get(name)
 
     def run(self, names: Iterable[bytes]) -> list[int]:
-        """Return the blocks of these names, up to the first that is missing. Acquire them before the next await."""
         found: list[int] = []
         for name in names:
             if (block := self.find(name)) is None:
@@ -233,22 +213,15 @@ class BlockPool:
         return found
 
     def closest(self, wanted: BlockTokens) -> tuple[int, bytes, bytes] | None:
-        """Return the block that shares the longest prefix with `wanted` after the same parent, its name and its tokens;
-        None if none shares a token. Acquire it before the next await.
-        """
         found = self._continuations.closest(wanted)
         return None if found is None else (self._by_name[found[0]], *found)
 
     def tokens_of(self, name: bytes) -> bytes:
-        """Return the tokens of the block of that name, `ordered`; empty if it was published without."""
         found = self._continuations.tokens.get(name)
         return b"" if found is None else found.token_ids
 
     def publish(self, name: bytes, block: int, tokens: BlockTokens | None = None) -> int:
-        """Name a block that is written and evaluated; return the block that has the caller's reference now.
-
-        If the name is taken, the reference moves to that block. With `tokens`, `closest` finds it.
-        """
+        """Name an evaluated block; return the block that has the caller's reference now, the known one of that name."""
         known = self._by_name.setdefault(name, block)
         if tokens is not None:
             self._continuations.add(name, tokens)
@@ -260,7 +233,7 @@ class BlockPool:
         return known
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise PoolError unless the references are exactly those of `tables`, and all else is free and nameless."""
+        """Raise PoolError unless references are those of `tables`, and all else is free."""
         held = Counter(block for table in tables for block in table)
         free = {block for blocks in self._free.values() for block in blocks}
         closed = {block for segment in (*self._closed, *self._leaving) for block in self._of(segment)}

@@ -1,4 +1,4 @@
-"""Growth of a pool by segments: it takes the device's memory as it needs it, and gives it back to other processes."""
+"""Growth of a pool by segments, beside other processes."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +13,8 @@ _LEAST_BYTES = 64 << 20
 
 
 def segment_of(blocks: int, block_bytes: int, most_bytes: int = sys.maxsize) -> Segment:
-    """Return a sixteenth of an arena of so many blocks, but at least 64 MiB or all of it; all if blocks take no memory.
-
-    A segment has at most `most_bytes`, unless that makes more than 256 of them.
+    """Return a sixteenth of an arena, at least 64 MiB, and at most `most_bytes` unless that makes more than 256
+    segments.
     """
     least, most = (-(-_LEAST_BYTES // block_bytes), most_bytes // block_bytes) if block_bytes else (blocks, blocks)
     wanted = min(blocks, max(-(-blocks // _SEGMENTS), least), most)
@@ -23,42 +22,31 @@ def segment_of(blocks: int, block_bytes: int, most_bytes: int = sys.maxsize) -> 
 
 
 class PoolGrowth:
-    """Opens and closes a pool's segments. Event loop only.
-
-    An open segment is promised to the pool, and takes memory when something is written there. That of a closed one is
-    given back by the engine thread, maybe after a pass; until then it is not opened again.
-    """
+    """Event loop only. Open segments take memory when written to; the engine thread gives a closed one's back."""
 
     def __init__(self, pool: KVPool, hot: HotAgents) -> None:
         self._pool = pool
         self._hot = hot
         self.closed: Callable[[Closed], None] = pool.given_back
-        """Called with segments whose memory can be given back. Call `given_back` when it is."""
+        """Has memory given back, then calls `given_back`."""
         self.given_back = pool.given_back
         self.evicted: Callable[[int], None] = lambda agents: None  # noqa: ARG005
-        """Called with the number of idle agents that lost their KV."""
+        """Counts idle agents that lost their KV."""
 
     def grow(self, wanted: Space, spare_bytes: int) -> None:
-        """Open segments until so much is free, as far as there are some and `spare_bytes` suffices."""
         for pool, count in ((self._pool.full, wanted.blocks), (self._pool.pieces, wanted.pieces)):
             while pool.free < count and pool.closed and pool.segment.nbytes <= spare_bytes:
                 pool.open()
                 spare_bytes -= pool.segment.nbytes
 
     def shrink(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> int:
-        """As `give_up`, and have the engine thread give the memory back; return its bytes."""
         going = self.give_up(wanted_bytes, evictable)
         if going.full or going.pieces:
             self.closed(going)
         return going.nbytes
 
     def give_up(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> Closed:
-        """Close free segments and, if that is not enough, those that idle agents leave. The caller gives their memory
-        back, and then calls `given_back`.
-
-        Of the evictable agents (by default all, in the order of eviction) the first that empty enough segments go; none
-        if all of them would not be enough.
-        """
+        """Close free segments, then those that the first idle agents leave, or none. The caller calls `given_back`."""
         closed = self._pool.close_free()
         victims = self._leaving(wanted_bytes - closed.nbytes, list(self._hot if evictable is None else evictable))
         if not victims:
@@ -74,9 +62,6 @@ class PoolGrowth:
             self.evicted(agents)
 
     def _leaving(self, lacking_bytes: int, keys: Sequence[Evictable]) -> list[Evictable]:
-        """Return the agents to evict so that segments of `lacking_bytes` become empty; none if all of `keys` are not
-        enough.
-        """
         tables = self._hot.tables(keys)
         emptied = []
         full, pieces = [table.blocks for table in tables], [table.pieces for table in tables]

@@ -1,4 +1,4 @@
-"""KV in a model's pool that no active turn needs: of idle agents, and of what agents have left."""
+"""KV in the pool that no active turn needs."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +13,7 @@ from inference_service.pool.kv import KVPool, Table
 
 @dataclass(frozen=True)
 class HotState:
-    """An agent's ledger and the table of its KV; valid for exactly one version.
-
-    `windows` are on disk or being written: stored tokens by position.
-    """
+    """One version's ledger and KV. `windows` are stored tokens by position, on disk or being written."""
 
     version: Version
     ledger: Ledger
@@ -25,9 +22,8 @@ class HotState:
 
 
 class Leftover(NamedTuple):
-    """KV that an agent's turn computed and did not commit, or of an earlier version, by its last block.
-
-    `listed`: the agent is in the ledger, so its owner can name it.
+    """KV that was not committed, or is of an earlier version, by its last block. `listed`: the owner can name the
+    agent.
     """
 
     key: AgentKey
@@ -39,11 +35,8 @@ Evictable: TypeAlias = AgentKey | Leftover
 
 
 class HotAgents:
-    """Idle agents' hot states by key, and leftovers, in the order of eviction.
-
-    Leftovers go first, oldest first; then agents by hint, least recently used first. All hold references on their
-    tables. A turn takes its agent's state out, and puts it, or a new one, back. `hints` are those of all models'
-    agents.
+    """Hot states and leftovers, with references, in the order of eviction: leftovers, then agents by hint and last use.
+    A turn takes its agent's state out.
     """
 
     def __init__(self, pool: KVPool, hints: TurnHints) -> None:
@@ -59,22 +52,18 @@ class HotAgents:
         return len(self._states)
 
     def __iter__(self) -> Iterator[Evictable]:
-        """Yield what can be evicted, in that order."""
         yield from list(self._leftovers)
         yield from self._hints.order(self._states)
 
     def evictable_before(self, to: AgentKey) -> list[Evictable]:
-        """Return what should be evicted before the agent `to`, if it were here, in the order of eviction."""
+        """Return what should be evicted before the agent `to`."""
         return [*self._leftovers, *self._hints.evictable_before(self._states, to)]
 
     def get(self, key: AgentKey) -> HotState | None:
-        """Return the agent's state, which stays here."""
         return self._states.get(key)
 
     def present(self, key: AgentKey, version: Version) -> HotState | None:
-        """Return the agent's state if it is of that version; else it becomes a leftover, whose blocks are found by
-        their names.
-        """
+        """Return a state of that version; another becomes a leftover."""
         state = self._states.get(key)
         if state is None or state.version == version:
             return state
@@ -85,24 +74,19 @@ class HotAgents:
         return None
 
     def take(self, key: AgentKey) -> HotState | None:
-        """Remove and return the agent's state, with the references on its table."""
         return self._states.pop(key, None)
 
     def put(self, key: AgentKey, state: HotState) -> None:
-        """Keep the agent's state, with the references on its table, as the most recently used. Leftovers that it covers
-        go.
-        """
+        """Leftovers that it covers go."""
         self.drop(key)
         self._states[key] = state
         self._drop_covered(key, state.table)
 
     def leave(self, key: AgentKey, table: Table, *, listed: bool) -> None:
-        """Keep KV that the agent's turn computed, with the references on its table."""
         self._drop_covered(key, table)
         self._leftovers[Leftover(key, table.blocks[-1], listed)] = table
 
     def touch(self, key: AgentKey) -> None:
-        """Mark the agent as the most recently used."""
         self._states.move_to_end(key)
 
     def drop(self, key: Evictable) -> None:
@@ -113,17 +97,15 @@ class HotAgents:
             self._pool.release(state.table)
 
     def forget(self, key: AgentKey) -> None:
-        """Drop the agent's state and its leftovers."""
         self.drop(key)
         self._drop_leftovers(lambda left: left.key == key)
 
     def erase(self, key: AgentKey) -> None:
-        """Drop a deleted agent's KV, and leftovers of agents of its namespace that nobody can name."""
+        """Drop a deleted agent's KV, and leftovers of its namespace that nobody can name."""
         self.forget(key)
         self._drop_leftovers(lambda left: left.key.namespace == key.namespace and not left.listed)
 
     def tables(self, keys: Iterable[Evictable] | None = None) -> list[Table]:
-        """By default all."""
         wanted = self if keys is None else keys
         return [self._leftovers[key] if isinstance(key, Leftover) else self._states[key].table for key in wanted]
 

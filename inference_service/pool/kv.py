@@ -1,4 +1,4 @@
-"""The pool of a model: blocks of full-attention layers, and pieces of checkpoints."""
+"""A model's pool: blocks of full attention, and pieces of checkpoints."""
 
 import asyncio
 import logging
@@ -16,11 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Table:
-    """Location of one sequence's KV: blocks in order, and the pieces of the checkpoint at its end. Who holds a table
-    holds a reference on each of them.
-
-    `window_tokens` counts the tokens that the checkpoint stands for.
-    """
+    """One sequence's blocks, and the checkpoint of `window_tokens` at its end. Holders have references."""
 
     tokens: int
     blocks: tuple[int, ...]
@@ -38,26 +34,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Space:
-    """Size of a part of a pool: blocks, and pieces of checkpoints."""
-
     blocks: int
     pieces: int = 0
 
 
 class Closed(NamedTuple):
-    """Closed segments of the blocks' and of the pieces' arenas, and their bytes."""
-
     full: list[int]
     pieces: list[int]
     nbytes: int
 
 
 class KVPool:
-    """The blocks of a model (`full`), the pieces of its checkpoints (`pieces`), and the checkpoints. Event loop only.
-
-    `checkpoint_pieces` is the most that a checkpoint takes; 0 for full attention alone. Without `segments` all memory
-    is taken at once.
-    """
+    """A model's blocks (`full`), `pieces`, and checkpoints of at most `checkpoint_pieces`. Event loop only."""
 
     def __init__(
         self,
@@ -71,15 +59,14 @@ class KVPool:
         self._checkpoints: dict[bytes, tuple[Table, tuple[int, ...]]] = {}
         """By name, with the `lives` of their pieces."""
         self.on_release: Callable[[], None] = lambda: None
-        """Called when references were removed: a waiting request may fit now."""
+        """A waiting request may fit now."""
         self.broken = asyncio.Event()
-        """The bookkeeping is inconsistent: no KV in the pool can be trusted any more."""
+        """No KV in the pool can be trusted."""
 
     def space(self, tokens: int) -> Space:
         return Space(-(-tokens // BLOCK_TOKENS), self.checkpoint_pieces)
 
     def fits(self, space: Space) -> bool:
-        """Return whether an empty pool has that space."""
         return space.blocks <= self.full.capacity and space.pieces <= self.pieces.capacity
 
     @property
@@ -87,7 +74,6 @@ class KVPool:
         return self.full.open_bytes + self.pieces.open_bytes
 
     def close_free(self) -> "Closed":
-        """Close the entirely free segments of both pools, except the first. Call `given_back` with them."""
         before = self.open_bytes
         full, pieces = self.full.close_free(), self.pieces.close_free()
         return Closed(full, pieces, before - self.open_bytes)
@@ -117,11 +103,7 @@ class KVPool:
     def publish(
         self, names: Sequence[bytes], table: Table, tokens: Mapping[bytes, BlockTokens] = MappingProxyType({})
     ) -> Table:
-        """Name the blocks of a written table, one name each, and its checkpoint by the last name; return the table as
-        it is now.
-
-        `tokens`, by name, let blocks be found by them. If another has the same block, the reference moves there.
-        """
+        """Name a written table's blocks, and its checkpoint by the last name; return it with known ones."""
         blocks = tuple(
             self.full.publish(name, block, tokens.get(name)) for name, block in zip(names, table.blocks, strict=True)
         )
@@ -130,7 +112,6 @@ class KVPool:
         return self.publish_checkpoint(names[-1], Table(table.tokens, blocks, table.window_tokens, table.pieces))
 
     def publish_checkpoint(self, name: bytes, table: Table) -> Table:
-        """Name a table's checkpoint by the block that ends there, as `publish`. Checkpoints may share pieces."""
         if (known := self.find_checkpoint(name)) is not None:
             self.pieces.acquire(known.pieces)
             self.pieces.release(table.pieces)
@@ -141,7 +122,7 @@ class KVPool:
         return table
 
     def find_checkpoint(self, name: bytes) -> Table | None:
-        """Return the table of that checkpoint; only the checkpoint is certain to be there still."""
+        """Return a table whose checkpoint is there; its blocks may not be."""
         found = self._checkpoints.get(name)
         return found[0] if found is not None and self._is_there(*found) else None
 
@@ -149,7 +130,6 @@ class KVPool:
         return self.pieces.lives(table.pieces) == lives
 
     def check_integrity(self, tables: Iterable[Table]) -> None:
-        """Raise PoolError unless the references are exactly those of `tables`."""
         held = list(tables)
         self.full.check_integrity(table.blocks for table in held)
         self.pieces.check_integrity(table.pieces for table in held)

@@ -1,4 +1,4 @@
-"""The device's memory as models share it, the division of a model's part (pure), and the bookkeeping of that part."""
+"""The device's memory, its division (pure), and one model's part."""
 
 import sys
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
@@ -16,20 +16,17 @@ from inference_service.pool.hot import HotAgents
 from inference_service.pool.kv import KVPool, Space, Table
 
 TYPICAL_TOKENS = 4_096
-"""Tokens of the agent for which a hybrid model's pool is split by default."""
 
 MOST_CONTEXTS = 32
-"""Largest default pool, in agents at the end of their context."""
+"""Agents at the end of their context in the largest default pool."""
 
 MOST_EMPTY_BLOCKS = 1 << 16
-"""Blocks of a model without full attention: each is checked after a turn."""
+"""Without full attention; each is checked after a turn."""
 
 
 class Budget:
-    """Promises of the device's memory to models: what an owner holds, or may take without asking again. Event loop
-    only.
-
-    `obtainable` returns the bytes that this process could have now, including those it holds.
+    """Promises of the device's memory. Event loop only. `obtainable` returns what this process could have, its own
+    included.
     """
 
     def __init__(self, obtainable: Callable[[], int]) -> None:
@@ -37,7 +34,6 @@ class Budget:
         self._promises: dict[Hashable, Callable[[], int]] = {}
 
     def promise(self, owner: Hashable, promised: Callable[[], int]) -> None:
-        """Count the bytes that `promised` returns, called each time, until `withdraw` of the same owner."""
         self._promises[owner] = promised
 
     def withdraw(self, owner: Hashable) -> None:
@@ -45,7 +41,6 @@ class Budget:
 
     @contextmanager
     def promised(self, nbytes: int) -> Iterator[None]:
-        """Promise so many bytes while the context lasts."""
         owner = object()
         self.promise(owner, lambda: nbytes)
         try:
@@ -54,17 +49,12 @@ class Budget:
             self.withdraw(owner)
 
     def spare(self) -> int:
-        """Negative if other processes have taken some of those promised here."""
+        """Negative if others have taken what was promised."""
         return self._obtainable() - sum(promised() for promised in self._promises.values())
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Size of the pool, and the bytes that K and V of active turns may take as arrays.
-
-    `segment_bytes` bounds a segment of each arena, unless that makes more than 256.
-    """
-
     space: Space
     batch_bytes: int
     segment_bytes: int = sys.maxsize
@@ -77,7 +67,6 @@ class Sizes:
         return self.tokens * geometry.bytes_per_token + self.space.pieces * geometry.piece_bytes
 
     def segments(self, geometry: Geometry) -> tuple[Segment, Segment]:
-        """Return the segments of the blocks' and of the pieces' arenas."""
         blocks = segment_of(self.space.blocks, BLOCK_TOKENS * geometry.bytes_per_token, self.segment_bytes)
         return blocks, segment_of(self.space.pieces, geometry.piece_bytes, self.segment_bytes)
 
@@ -91,12 +80,11 @@ def sizes(
     *,
     arrays: bool = True,
 ) -> Sizes:
-    """Split the memory that weights leave. By default the pool gets all of it, at most MOST_CONTEXTS agents at the end
-    of their context. With `arrays` it gets half, or a typical agent's if that is more, and they get the rest.
+    """Split the memory that weights leave. The pool gets all of it, at most MOST_CONTEXTS agents' contexts; beside
+    `arrays` half, or a typical agent's.
 
-    A hybrid model's pool gets a window for each `typical_tokens` tokens of full attention. A negative `free_bytes`
-    counts as none. A model without full attention has blocks for its agents at the end of their context, at most
-    MOST_EMPTY_BLOCKS or one such agent's.
+    A hybrid model's pool gets a window for each `typical_tokens`. Without full attention it has blocks for its agents'
+    contexts, at most MOST_EMPTY_BLOCKS or one agent's.
     """
     free_bytes = max(0, free_bytes)
     pieces = geometry.checkpoint_pieces
@@ -115,41 +103,33 @@ def sizes(
 
 
 def agents_that_fit(space: Space, geometry: Geometry, tokens: int) -> int:
-    """Return how many agents of so many tokens a pool holds, if they share nothing."""
     by_blocks = space.blocks // -(-tokens // BLOCK_TOKENS)
     return min(by_blocks, space.pieces // geometry.checkpoint_pieces) if geometry.checkpoint_pieces else by_blocks
 
 
 class ModelMemory:
-    """Bookkeeping of a model's KV memory. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, geometry: Geometry, sizes: Sizes, hints: TurnHints, *, arrays: bool = False) -> None:
-        """`hints` are the process's. `arrays`: active turns have K and V as arrays if memory allows."""
         self.sizes = sizes
         self.pool = KVPool(sizes.space, geometry.checkpoint_pieces, sizes.segments(geometry))
         self.hot = HotAgents(self.pool, hints)
         array_bytes = geometry.array_bytes if arrays else lambda tokens: 0  # noqa: ARG005
         self.admission = Admission(self.pool, self.hot, array_bytes, sizes.batch_bytes)
         self.evicted: Callable[[], object] = lambda: None
-        """Called for each agent whose KV was dropped on request."""
         self.in_flight: Callable[[], Iterable[Table]] = list
-        """Returns the tables that are held elsewhere."""
+        """Tables held elsewhere."""
         self.wait = 30.0
-        """Seconds that a turn waits for memory."""
         self._geometry = geometry
 
     @asynccontextmanager
     async def reserve(self, request: MemoryRequest) -> AsyncIterator[Reservation]:
-        """Wait for an agent's memory, under the agent's lock. Raises as Admission.reserve.
-
-        The reservation has the agent's hot state; work that fails puts it back.
-        """
+        """Take memory and hot state, which is put back after a failure. Raises as Admission.reserve."""
         with self._used(request.key, await self.admission.reserve(request, self.wait)) as reservation:
             yield reservation
 
     @contextmanager
     def reserve_now(self, request: MemoryRequest) -> Iterator[Reservation | None]:
-        """Reserve without waiting; None where there is no memory, as Admission.reserve_now."""
         reservation = self.admission.reserve_now(request)
         with nullcontext() if reservation is None else self._used(request.key, reservation):
             yield reservation
@@ -172,11 +152,10 @@ class ModelMemory:
 
     @property
     def promised_bytes(self) -> int:
-        """Bytes that the pool holds or will, and of all reservations' arrays."""
         return self.pool.open_bytes + self.admission.promised_bytes
 
     def evict(self, key: AgentKey) -> int:
-        """Drop an idle agent's KV and its leftovers; return the pool's bytes that this freed."""
+        """Return the bytes freed."""
         blocks, pieces = self.pool.full.free, self.pool.pieces.free
         if key in self.hot:
             self.evicted()
@@ -185,7 +164,7 @@ class ModelMemory:
         return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes
 
     def check_integrity(self) -> None:
-        """If nothing is reserved, fail the pool unless all references are those of `hot` or of `in_flight`."""
+        """If nothing is reserved, check that references are those of `hot` or `in_flight`."""
         if not self.admission.idle:
             return
         try:

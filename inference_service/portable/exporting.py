@@ -1,7 +1,7 @@
-"""An agent's ledger and files of KV into one portable file.
+"""An agent into one portable file.
 
-The ledger is always whole. A block that is missing or bad, not on the store's disk, or evicted meanwhile ends the KV
-there and fails nothing. A model that resumes at checkpoints gets the last of them that the blocks reach.
+The ledger is whole. A block that is bad, elsewhere, or evicted meanwhile ends the KV. Models with checkpoints get the
+last that blocks reach.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from inference_service.memory.restore import Choice, Lookup, choose, look_up
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable.format import BEGINNING, Manifest, framed, pieces
 from inference_service.storage.client import StoreClient
-from inference_service.turns.fetching import Fetcher
+from inference_service.turns.restoring import Restorer
 
 _NEXT = 0
-"""Stands for whatever comes next: an agent goes on after its ledger."""
+"""An agent goes on after its ledger."""
 
 _Files = dict[bytes, cache_store_pb2.StoredFile]
 """By chain hash."""
@@ -34,9 +34,9 @@ _File = tuple[cache_store_pb2.StoredFile, memoryview]
 
 @dataclass(eq=False)
 class Export:
-    """An agent's state as it was collected. Files are read as they are sent."""
+    """Files are read as they are sent."""
 
-    _fetcher: Fetcher
+    _restorer: Restorer
     _head: bytes
     _key: AgentKey
     _fingerprint: str
@@ -46,7 +46,7 @@ class Export:
     _checkpoints: _Files
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the file in pieces of at most CHUNK_BYTES."""
+        """Yield pieces of at most CHUNK_BYTES."""
         for piece in pieces(self._head):
             yield piece
         count = 0
@@ -62,8 +62,8 @@ class Export:
         yield framed(pb.PortablePart(end=pb.PortableEnd(files=count)))
 
     async def _files(self) -> AsyncIterator[_File]:
-        """Yield the blocks, and then the checkpoint that they reach, with their bytes."""
-        checkpoint = await self._checkpoint(self._blocks)  # Without one the blocks are of no use, for some models.
+        """Yield blocks, then the checkpoint that they reach."""
+        checkpoint = await self._checkpoint(self._blocks)  # Some models need one.
         sent: _Files = {}
         for candidate in self._choose(self._blocks).warm:
             file = self._blocks[candidate.header.chain_hash]
@@ -76,7 +76,7 @@ class Export:
             yield checkpoint
 
     async def _checkpoint(self, blocks: _Files) -> _File | None:
-        """Return the good checkpoint that reaches furthest with these blocks."""
+        """Return the good checkpoint that reaches furthest."""
         while (chosen := self._choose(blocks).checkpoint) is not None:
             file = self._checkpoints[chosen.name]
             header = chosen.header(self._fingerprint, self._key.namespace, file.token_count)
@@ -93,20 +93,16 @@ class Export:
         return choose(self._lookup, (), blocks, stored, self._geometry.window, exact=exact)
 
     async def _read(self, header: BlockHeader, file: cache_store_pb2.StoredFile) -> memoryview | None:
-        return await self._fetcher.read_bytes(self._geometry, self._key.model_id, header, file)
+        return await self._restorer.read_bytes(self._geometry, self._key.model_id, header, file)
 
 
 @dataclass(eq=False)
 class Exporter:
-    """Collects agents. Event loop."""
-
     _store: StoreClient
-    _fetcher: Fetcher
+    _restorer: Restorer
 
     async def collect(self, key: AgentKey, model: LoadedModel) -> Export:
-        """Return the agent's present state, under the agent's lock. Raises NotFound, FailedPrecondition,
-        Unavailable.
-        """
+        """Return the present state, under the agent's lock. Raises NotFound, FailedPrecondition, Unavailable."""
         agent = await self._store.open(key, peek=True)
         ledger = agent.ledger
         if ledger is None:
@@ -128,11 +124,11 @@ class Exporter:
         blocks, checkpoints = (
             {name: file for name, file in files.items() if file.path} for files in (found.files, found.windows)
         )
-        return Export(self._fetcher, head, key, model.fingerprint, model.geometry, lookup, blocks, checkpoints)
+        return Export(self._restorer, head, key, model.fingerprint, model.geometry, lookup, blocks, checkpoints)
 
 
 def _lookup(namespace: str, model: LoadedModel, ledger: Ledger) -> Lookup:
-    """Return which files would serve an agent that goes on after its ledger."""
+    """Return files for an agent that goes on after its ledger."""
     ids = model.fingerprint, namespace
     windows: tuple[CheckpointCandidate, ...] = ()
     if not model.geometry.resumes_anywhere:

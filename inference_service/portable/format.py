@@ -1,4 +1,4 @@
-"""The portable file: its parts to bytes and back. `agentmem/v1/portable.proto` describes it."""
+"""The portable file's parts, as `agentmem/v1/portable.proto` describes them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -20,16 +20,15 @@ MAGIC = b"agentmem.agent"
 FORMAT_VERSION = 4
 BEGINNING = MAGIC + FORMAT_VERSION.to_bytes(2, "little")
 MAX_PART_BYTES = 32 << 20
-"""Room for a ledger of about three million tokens."""
+"""A ledger of about three million tokens."""
 MAX_TURNS = 1 << 17
 _LENGTH_BYTES, _DIGEST_BYTES = 4, 16
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The file's head. `fingerprint` is that of the KV, `model_fingerprint` of the model's files.
-
-    `calibration` is means and bases as safetensors; empty without any.
+    """The file's head: `fingerprint` of the KV, `model_fingerprint` of the model's files, `calibration` as safetensors
+    or empty.
     """
 
     key: AgentKey
@@ -42,7 +41,7 @@ class Manifest:
 
     @classmethod
     def from_proto(cls, head: pb.PortableHead) -> Self:
-        """Return a head; its ledger is not checked. Raises DataLoss."""
+        """The ledger is not checked. Raises DataLoss."""
         if len(head.ledger.turns) > MAX_TURNS:
             raise damaged(f"it has more than {MAX_TURNS} turns")
         try:
@@ -75,12 +74,11 @@ class Manifest:
 
 
 def damaged(problem: str) -> DataLoss:
-    """Return the error for a file that is not as it was exported."""
     return DataLoss(f"the file is damaged: {problem}; export the agent again")
 
 
 def framed(part: pb.PortablePart) -> bytes:
-    """Return a part as it is in the file. Raises FailedPrecondition for a ledger that is too long to be taken back."""
+    """Return a part's bytes. Raises FailedPrecondition for too long a ledger."""
     text = part.SerializeToString()
     if len(text) > MAX_PART_BYTES or len(part.head.ledger.turns) > MAX_TURNS:
         raise FailedPrecondition("the agent's ledger is too long for a file; fork its first tokens and export the fork")
@@ -88,20 +86,19 @@ def framed(part: pb.PortablePart) -> bytes:
 
 
 def pieces(data: bytes | memoryview) -> Iterator[bytes]:
-    """Yield all of it in pieces of at most CHUNK_BYTES."""
     for start in range(0, len(data), CHUNK_BYTES):
         yield bytes(data[start : start + CHUNK_BYTES])
 
 
 @dataclass(eq=False)
 class Parts:
-    """A file that comes in `chunks`, read in bounded memory. Event loop."""
+    """A file read from `chunks` in bounded memory. Event loop."""
 
     _chunks: AsyncIterator[bytes]
     _waiting: bytearray = field(default_factory=bytearray)
 
     async def manifest(self) -> Manifest:
-        """Raises DataLoss, and FailedPrecondition for another version's file."""
+        """Raises DataLoss, and FailedPrecondition for other versions."""
         beginning = await self.take(len(BEGINNING))
         version = int.from_bytes(beginning[len(MAGIC) :], "little")
         is_safetensors = beginning[8:10] == b'{"'  # as versions up to 3 were
@@ -132,7 +129,7 @@ class Parts:
             raise damaged("a part is no message") from error
 
     async def take(self, size: int) -> bytes:
-        """Raises DataLoss where there are fewer bytes."""
+        """Raises DataLoss."""
         while len(self._waiting) < size:
             self._waiting += await self._next()
         found = bytes(memoryview(self._waiting)[:size])
@@ -140,7 +137,7 @@ class Parts:
         return found
 
     async def skip(self, size: int) -> None:
-        """Raises DataLoss where there are fewer bytes."""
+        """Raises DataLoss."""
         while len(self._waiting) < size:
             size -= len(self._waiting)
             self._waiting.clear()
@@ -148,7 +145,7 @@ class Parts:
         del self._waiting[:size]
 
     async def end(self) -> None:
-        """Raise DataLoss unless nothing follows."""
+        """Raises DataLoss if something follows."""
         if self._waiting or await anext(self._chunks, None) is not None:
             raise damaged("it goes on behind its end")
 

@@ -1,6 +1,6 @@
-"""A portable file as it comes in, and into the store: its files of KV as they are, its ledger as an agent.
+"""A portable file into the store: files of KV as they are, and the ledger as an agent.
 
-KV is not computed again to compare: whoever may import into a namespace is trusted by all that use it.
+KV is not computed to compare: importers into a namespace are trusted by its users.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
 _EXPONENTS = {"F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80), "F32": (np.uint32, 0x7F800000)}
-"""Bits that a float has all set where it is not finite."""
+"""All set if a float is not finite."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A file whose every byte was verified: its manifest, the files that are its KV, and those of them in staging."""
+    """A verified file's manifest, its files of KV, and those in staging."""
 
     manifest: Manifest
     names: list[FileName] = field(default_factory=list)
@@ -52,19 +52,18 @@ class Received:
 
 @dataclass(eq=False)
 class Importer:
-    """Makes agents of files. Event loop; files on other threads."""
+    """Event loop; files on other threads."""
 
     _store: StoreClient
 
     async def check_absent(self, key: AgentKey) -> None:
-        """Raise AlreadyExists if there is such an agent."""
+        """Raises AlreadyExists."""
         if (await self._store.open(key, peek=True)).version != NO_VERSION:
             raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
 
     async def receive(self, parts: Parts, manifest: Manifest, geometry: Geometry | None) -> Received:
-        """Verify the parts after the head, and write files to staging; without a geometry they are passed over.
-
-        Raises DataLoss, ResourceExhausted where the disk lacks room. Then nothing is left.
+        """Verify the other parts, and stage files unless there is no geometry. Raises DataLoss and ResourceExhausted,
+        leaving nothing.
         """
         received, count = Received(manifest), 0
         expected = _Expected(manifest)
@@ -91,9 +90,8 @@ class Importer:
         await transport.abandon(file.path for file in received.staged)
 
     async def create(self, key: AgentKey, model: LoadedModel, received: Received) -> None:
-        """Publish the KV, and then create the agent, under its lock, after `check_fit`.
-
-        Raises AlreadyExists; ResourceExhausted where the store has no room, and DataLoss: then there is no agent.
+        """Publish KV, then create the agent, under its lock, after `check_fit`. Raises AlreadyExists, ResourceExhausted
+        and DataLoss, without an agent.
         """
         await self.check_absent(key)
         manifest = received.manifest
@@ -103,7 +101,7 @@ class Importer:
         version = await self._store.create_agent(key, manifest.ledger, manifest.context_policy)
         try:
             await self._store.publish(key, version, (), received.names if fits else (), model.fingerprint)
-        except AgentmemError as error:  # The agent is durable, and its files are found by their names.
+        except AgentmemError as error:  # The agent is durable, and files are found by name.
             logs.event(log, "references of an import were not written", logging.WARNING, error=error.message)
 
     async def _take(
@@ -121,7 +119,7 @@ class Importer:
 
 
 class _Expected:
-    """The headers that a ledger's files of KV must have, one after the other."""
+    """Headers of a ledger's files of KV, in order."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._ids = manifest.fingerprint, manifest.key.namespace
@@ -130,7 +128,7 @@ class _Expected:
         self._is_last = False
 
     def next(self, file: pb.StoredFile, geometry: Geometry) -> BlockHeader:
-        """Return the header of a file. Raises DataLoss if it cannot come next."""
+        """Raises DataLoss if the file cannot come next."""
         first, count, end = file.first_token, file.token_count, file.first_token + file.token_count
         if self._is_last or not count or end > len(self._tokens):
             raise damaged("its files of KV are not in order")
@@ -151,7 +149,7 @@ class _Expected:
 
 
 def _check(data: bytes, header: BlockHeader, digest: bytes, geometry: Geometry) -> None:
-    """Raise DataLoss unless the file is what its header says, and all its numbers are finite."""
+    """Raises DataLoss for a damaged file and for numbers that are not finite."""
     try:
         tensors = verified(data, header, digest, geometry)
     except BlockMiss as miss:
@@ -171,7 +169,7 @@ def _is_finite(data: npt.NDArray[np.generic], dtype: str) -> bool:
 
 @contextmanager
 def _disk_errors() -> Iterator[None]:
-    """Raise ResourceExhausted where the disk or the user's quota is full; other errors pass."""
+    """Raise ResourceExhausted for a full disk or quota."""
     try:
         yield
     except OSError as error:
@@ -190,8 +188,8 @@ def check_namespace(manifest: Manifest, namespace: str) -> None:
 
 
 def check_fit(manifest: Manifest, model: LoadedModel) -> None:
-    """Raise FailedPrecondition for another model's file, with the reason; the same model with other KV fits
-    (`kv_misfit`). Raises DataLoss for a ledger that the tokenizer would decode otherwise.
+    """Raise FailedPrecondition for another model's file, whatever its KV (`kv_misfit`), and DataLoss for a ledger that
+    would be decoded otherwise.
     """
     if manifest.model_fingerprint != model.model_fingerprint:
         raise FailedPrecondition(
@@ -218,7 +216,7 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
 
 
 def kv_misfit(manifest: Manifest, model: LoadedModel) -> str:
-    """Return why a file's KV is not taken, though its ledger is; empty where it is."""
+    """Return why KV of a fitting file is not taken, or ""."""
     if manifest.fingerprint == model.fingerprint:
         return ""
     bits = str(model.geometry.format.bits)

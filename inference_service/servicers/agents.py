@@ -1,7 +1,6 @@
-"""AgentService on the worker: the store's half, behind the agent's running turn and with what memory knows.
+"""AgentService on the worker: the store's half, after the agent's running turn.
 
-What keeps or moves a state first waits until its KV is written, so that the store knows which files to keep. Forks, and
-agents that were trimmed or restored, find their KV in the pool by the names of blocks.
+A state is kept or moved once its KV is written. Forks and moved agents find KV in the pool by names of blocks.
 """
 
 from collections.abc import AsyncIterator
@@ -24,9 +23,8 @@ from inference_service.servicers.requests import probe_request
 from inference_service.storage.client import StoreClient
 from inference_service.turns.decoding import check_input
 from inference_service.turns.locks import AgentLocks
-from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
-from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.planning import TurnPlanner, opened
 from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
@@ -37,7 +35,7 @@ _Response = TypeVar("_Response")
 
 @dataclass(eq=False, repr=False)
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
-    """Agents, their branches, tiers and files; other RPCs answer UNIMPLEMENTED. Event loop."""
+    """Other RPCs answer UNIMPLEMENTED. Event loop."""
 
     store: StoreClient
     models: Models
@@ -192,7 +190,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def _changed(
         self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any, *, moves: bool = False
     ) -> _Response:
-        """Change an agent in the store, behind its running turn; move it to another state once its own is written."""
+        """Change an agent after its running turn; if it `moves`, once its KV is written."""
         key = AgentKey.from_proto(request.key)
         async with self.locks.hold(key):
             if moves:

@@ -22,7 +22,7 @@ from inference_service.turns.runner import TurnRunner
 
 @dataclass(eq=False, repr=False)
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """Generate, Prefill, CountTokens, Abort. A caller that leaves cancels its turn."""
+    """A caller that leaves cancels its turn."""
 
     runner: TurnRunner
     models: Models

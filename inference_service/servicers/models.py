@@ -1,4 +1,4 @@
-"""ModelService on the worker, and models as messages of the contract."""
+"""ModelService on the worker."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -24,7 +24,7 @@ from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
 
 
 def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
-    """What a registered model is, and what is known of it by now; without its memory."""
+    """Return what is known of a model, without its memory."""
     registered = slot.registered
     model = pb.Model(
         model_id=slot.model_id,
@@ -43,18 +43,6 @@ def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
     if slot.loaded is not None:
         model.MergeFrom(_measured(slot.loaded))
     return model
-
-
-def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> pb.ModelMemory:
-    """How the device's memory is divided while the model is loaded beside others."""
-    return _divided(model, model.memory.sizes, model.activation_bytes, others, loader)
-
-
-def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> pb.ModelMemory:
-    """How it would be divided, were the model loaded beside those that are pinned."""
-    needs = loader.needs(info)
-    sizes = loader.sizes(info, needs, pinned)
-    return _divided(info, sizes, needs.activation_bytes, pinned, loader)
 
 
 def _divided(
@@ -139,8 +127,6 @@ def _by_bits(quality: Quality, geometry: Geometry) -> list[pb.KVBitsMeasurement]
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
-    """What is registered and loaded, and loading and unloading by request."""
-
     def __init__(self, models: Models, loader: Loader) -> None:
         self._models = models
         self._loader = loader
@@ -182,9 +168,11 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     def _describe(self, slot: ModelSlot) -> pb.Model:
         model = describe(slot, default=slot.model_id == self._models.default)
         others = [each.resident() for each in self._models.slots.values() if each.loaded and each is not slot]
-        if slot.loaded is not None:
-            model.memory.CopyFrom(loaded_memory(slot.loaded, others, self._loader))
-        elif slot.info is not None:
-            pinned = [each for each in others if each.pinned]
-            model.memory.CopyFrom(planned_memory(slot.info, pinned, self._loader))
+        if (loaded := slot.loaded) is not None:
+            divided = _divided(loaded, loaded.memory.sizes, loaded.activation_bytes, others, self._loader)
+            model.memory.CopyFrom(divided)
+        elif slot.info is not None:  # as if it were loaded beside pinned ones
+            pinned, needs = [each for each in others if each.pinned], self._loader.needs(slot.info)
+            sizes = self._loader.sizes(slot.info, needs, pinned)
+            model.memory.CopyFrom(_divided(slot.info, sizes, needs.activation_bytes, pinned, self._loader))
         return model

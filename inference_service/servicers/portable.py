@@ -1,4 +1,4 @@
-"""Agents out of the worker and into it, as portable files: the streams of ExportAgent and ImportAgent."""
+"""The streams of ExportAgent and ImportAgent."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -27,18 +27,18 @@ from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 
 AT_ONCE = 4
-"""Exports and imports. Each has one file of KV in memory."""
+"""Each has one file of KV in memory."""
 
 STALL_SECONDS = 60.0
-"""How long an import waits for the next piece; it keeps others from theirs."""
+"""An import may stall so long; it keeps others waiting."""
 
 SMALL_CHUNKS, SMALL_BYTES = 1024, 1024
-"""How many pieces of a file may be smaller than that: each costs as much as a large one."""
+"""Fewer chunks may be smaller: each costs as much as a large one."""
 
 
 @dataclass(eq=False, repr=False)
 class PortableAgents:
-    """An export takes the agent's state behind its running turn and sends it; the agent goes on meanwhile."""
+    """An agent goes on while it is exported."""
 
     models: Models
     persister: Persister
@@ -49,7 +49,6 @@ class PortableAgents:
     _running: int = field(default=0, init=False)
 
     async def exported(self, key: AgentKey) -> AsyncGenerator[bytes]:
-        """Yield the agent's file, in chunks."""
         with self._slot():
             async with self.models.use(key.model_id) as model, self.locks.hold(key):
                 await self.persister.wait_written(key)
@@ -58,9 +57,8 @@ class PortableAgents:
                 yield chunk
 
     async def imported(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> tuple[AgentKey, str]:
-        """Create the agent whose key and file are sent. Read all that is sent, also on an error.
-
-        Returns its key, and why the file's KV was not taken; empty where it was.
+        """Create the agent that is sent, reading all also after an error; return its key, and why KV was not taken, or
+        "".
         """
         try:
             return await self._import(_unstalled(requests))
@@ -87,10 +85,10 @@ class PortableAgents:
             return target, await run_shielded(self._create(target, received))
 
     async def _create(self, target: AgentKey, received: Received) -> str:
-        """Return why the file's KV was not taken; empty where it was."""
+        """Return why KV was not taken, or ""."""
         try:
             async with self.models.use(target.model_id) as model, self.locks.hold(target):
-                await asyncio.to_thread(check_fit, received.manifest, model)  # It may have gone and come meanwhile.
+                await asyncio.to_thread(check_fit, received.manifest, model)  # The model may have changed meanwhile.
                 await self.importer.create(target, model, received)
                 return kv_misfit(received.manifest, model)
         finally:
@@ -98,7 +96,7 @@ class PortableAgents:
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
-        """Count as one export or import. Raises ResourceExhausted if there are as many as may be."""
+        """Raises ResourceExhausted for too many at once."""
         if self._running >= AT_ONCE:
             raise ResourceExhausted(
                 f"{self._running} agents are being exported or imported; try again when one is done", RETRY_SECONDS
@@ -111,7 +109,7 @@ class PortableAgents:
 
 
 def _target(given: AgentKey, manifest: Manifest) -> AgentKey:
-    """Which agent to create: what the request does not say is as in the file, but for the namespace."""
+    """Complete the request's key by the file's, but for the namespace."""
     return AgentKey(given.namespace, given.agent_id or manifest.key.agent_id, given.model_id or manifest.key.model_id)
 
 
@@ -130,7 +128,7 @@ async def _unstalled(
 
 
 async def _key(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKey:
-    """The first message's key. Agent id and model id may be empty."""
+    """Agent id and model id may be empty."""
     first = await anext(requests, None)
     if first is None or first.WhichOneof("part") != "key":
         raise InvalidArgument("key", "must come first, once; its namespace at least")

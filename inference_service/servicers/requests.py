@@ -1,4 +1,4 @@
-"""From the contract's requests to checked domain values. Whatever is wrong is named by its field, before any effect."""
+"""Requests as checked domain values; mistakes are named by field."""
 
 import hashlib
 import json
@@ -37,15 +37,14 @@ from inference_service.text import json_schema, template
 
 _FIELD: Final = "tool_choice"
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""What a function has that says nothing of its parameters, as OpenAI documents it."""
+"""OpenAI's meaning of missing parameters."""
 
 
 def held_answer(
     request: inference_pb2.GenerateRequest, schema: str | None, tools: Sequence[Mapping[str, Any]]
 ) -> HeldAnswer | None:
-    """What the answer is held to; None where calls are not. `schema` is what its text has to fit.
-
-    Raises InvalidArgument. Whether schemas can be honoured is for the grammar to say.
+    """Return what calls are held to, if anything; text fits `schema`. Raises InvalidArgument. Grammars check
+    schemas.
     """
     choice = request.tool_choice
     if not request.HasField(_FIELD) and not (request.tool_calls and schema is not None and tools):
@@ -69,7 +68,7 @@ def held_answer(
 
 
 def _tool(field: str, index: int, tool: Mapping[str, Any], strict: frozenset[str]) -> HeldTool:
-    """Raises InvalidArgument where it is no function in OpenAI's shape."""
+    """Raises InvalidArgument for another shape than OpenAI's."""
     field = f"{field}[{index}]"
     function = tool.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
@@ -96,14 +95,14 @@ _RESERVED_ARGUMENTS = (
     | frozenset(("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"))
     | frozenset(("sanitize_control_tokens", "return_assistant_tokens_mask", "tokenizer_kwargs"))
 )
-"""Those of transformers' `apply_chat_template` itself, and what comes in fields of its own."""
+"""Arguments of transformers' `apply_chat_template`, and those with own fields."""
 _MAX_CALL_ID_BYTES: Final = 64 * 1024
-"""Some servers sign in the id of a call what the model thought."""
+"""Some servers sign thoughts in ids of calls."""
 _NOT_REPEATED = {"request_id", "if_version", "if_revision", "memory_mode", "expiry", "context_policy"}
 
 
 def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
-    """A turn that generates. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     if not request.key.agent_id and request.WhichOneof("input") == "append":
         raise InvalidArgument("append", "needs an agent_id: without a memory there is nothing to append to")
     if request.HasField("max_tokens") and request.max_tokens < 1:
@@ -129,7 +128,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
 
 
 def prefill_request(request: inference_pb2.PrefillRequest | inference_pb2.GenerateRequest) -> TurnRequest:
-    """A turn that generates nothing: all that both kinds of turns say. Raises InvalidArgument."""
+    """Return what all turns say, generating nothing. Raises InvalidArgument."""
     _check_enum("context_policy", request.context_policy, types_pb2.ContextPolicy)
     _check_enum("memory_mode", request.memory_mode, inference_pb2.MemoryMode)
     if request.memory_mode == inference_pb2.MEMORY_MODE_REPLACE and request.WhichOneof("input") == "append":
@@ -152,7 +151,7 @@ def prefill_request(request: inference_pb2.PrefillRequest | inference_pb2.Genera
 
 
 def probe_request(request: agent_pb2.ProbeAgentRequest) -> TurnRequest:
-    """The turn that a probe asks about. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     return TurnRequest(
         key=AgentKey.from_proto(request.key),
         input=turn_input(request),
@@ -163,7 +162,7 @@ def probe_request(request: agent_pb2.ProbeAgentRequest) -> TurnRequest:
 
 
 def turn_input(request: Any) -> TurnInput:
-    """The input arm of a request that has one. Raises InvalidArgument."""
+    """Raises InvalidArgument."""
     match request.WhichOneof("input"):
         case "messages":
             return _messages("messages", request.messages)
@@ -234,9 +233,8 @@ def _check_enum(field: str, value: int, enum: Any) -> None:
 
 
 def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
-    """Return a hash of what is asked, without its name, and what a retry need not repeat: see _NOT_REPEATED.
-
-    Messages are serialized one by one: all of a large chat at once would hold the interpreter for 20 ms.
+    """Return a hash of what is asked, without _NOT_REPEATED. Messages are serialized one by one: a large chat at once
+    would hold the interpreter for 20 ms.
     """
     arguments = cast(Any, type(request)())
     arguments.CopyFrom(request)

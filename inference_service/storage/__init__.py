@@ -1,1 +1,1 @@
-"""The worker's way to the cache store: ledger and lookups by gRPC, KV by files."""
+"""Ledger and lookups of the store by gRPC, KV by files."""

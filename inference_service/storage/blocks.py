@@ -1,4 +1,4 @@
-"""Files of blocks and windows of KV: built, written, and read with every byte verified. File threads; no MLX arrays."""
+"""Files of KV, every byte verified. File threads; no MLX arrays."""
 
 import errno
 import json
@@ -23,9 +23,8 @@ NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2
 
 
 class BlockMiss(Exception):
-    """The file cannot be used. `reason` is for metrics and clients, `fault` for the store.
-
-    `damaged` is False where the file may be good (too many open files, no permission): then it stays.
+    """`reason` is for metrics and clients, `fault` for the store. Not `damaged`, the file may be good and stays (too
+    many open files, no permission).
     """
 
     def __init__(self, reason: Reason, fault: str, *, damaged: bool = True) -> None:
@@ -36,14 +35,12 @@ class BlockMiss(Exception):
 
 
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """Read and verify the file of a block or a window; return views [layers, kv_heads, tokens, width] of new memory.
-    Raises BlockMiss. Reading and hashing release the GIL.
-    """
+    """Return verified views [layers, kv_heads, tokens, width] of new memory. Raises BlockMiss. Releases the GIL."""
     return _read_verified(path, wanted, digest, geometry)[1]
 
 
 def read_bytes(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> memoryview:
-    """Read and verify such a file; return its bytes. Raises BlockMiss."""
+    """Return a verified file's bytes. Raises BlockMiss."""
     return _read_verified(path, wanted, digest, geometry)[0]
 
 
@@ -60,29 +57,24 @@ def _read_verified(path: str, wanted: BlockHeader, digest: bytes, geometry: Geom
 
 
 def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
-    """Read and verify the file of a block into `buffers`, which hold anything after a miss. Raises BlockMiss.
-
-    Each piece is hashed and copied while the processor's cache has it; all of it releases the GIL.
-    """
+    """Read a verified block into `buffers`, in the processor's cache and without the GIL. Raises BlockMiss."""
     with suppress(BlockFileError, OSError):
         with _opened(path, most_bytes(wanted, geometry)) as file:
             _fill(file, wanted, digest, geometry, buffers)
         return
-    # One function says what is wrong with a file. By now it may be another file, which is good.
+    # One function names faults. By now it may be another, good file.
     _place(read_block(path, wanted, digest, geometry), buffers)
 
 
 def _place(tensors: HostTensors, buffers: HostBuffers) -> None:
-    """Copy tensors [layers, kv_heads, tokens, width] into memory of their layers."""
+    """Copy tensors [layers, kv_heads, tokens, width] layer by layer."""
     for name, tensor in tensors.items():
         for target, source in zip(buffers[name], tensor, strict=True):
             np.copyto(target, source)
 
 
 def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """Hash a whole file, compare header and shapes, and return views of its bytes: KV [layers, kv_heads, tokens,
-    width]. Raises BlockMiss.
-    """
+    """Return views [layers, kv_heads, tokens, width] of a whole file. Raises BlockMiss."""
     return _verified(data, blockfile.digest(data), wanted, digest, geometry)
 
 
@@ -99,9 +91,7 @@ def _verified(
 
 
 def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> tuple[bytes, int]:
-    """Write a new file of a block or a window; return the digest of its bytes in memory, and its size. Raises OSError.
-    The store fsyncs it.
-    """
+    """Return digest and size of a new file, which the store fsyncs. Raises OSError."""
     parts, running = _parts(header, tensors, geometry), blockfile.RunningDigest()
 
     def hashed() -> Iterator[bytes | memoryview]:
@@ -121,10 +111,8 @@ def write_new(path: str, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def _parts(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> list[bytes | memoryview]:
-    """Return a file's header and tensors, the widest numbers first, in the order in which they are written.
-
-    safetensors' own `serialize` copies them twice, holding the GIL for 6 ms for a block of 9.4 MB. Raises ValueError
-    for a tensor of another size than its shape.
+    """Return a file's header and tensors, the widest numbers first. safetensors' `serialize` copies twice, with the GIL
+    for 6 ms a block of 9.4 MB. Raises ValueError for a wrong size.
     """
     shapes = _shapes(header, geometry)
     described: dict[str, object] = {"__metadata__": header.to_metadata()}
@@ -143,19 +131,18 @@ def _parts(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> lis
 
 
 def most_bytes(wanted: BlockHeader, geometry: Geometry) -> int:
-    """Return more bytes than a file of such a header has."""
     return blockfile.MAX_HEADER_BYTES + 8 + _bytes(_shapes(wanted, geometry))
 
 
 def host_memory(size: int) -> memoryview:
-    """Return memory for files from NumPy, which asks for large pages."""
+    """NumPy asks for large pages."""
     return np.empty(size, np.uint8).data
 
 
 _HASHED = 512 * 1024
-"""Bytes read at once where they stay: they are hashed from the core's cache."""
+"""Read and hashed at once: fits a core's cache."""
 _PIECE = 256 * 1024
-"""Bytes read at once where they are copied on: both fit into a core's cache."""
+"""The same, with a copy."""
 
 
 def _fill(file: FileIO, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
@@ -163,7 +150,7 @@ def _fill(file: FileIO, wanted: BlockHeader, digest: bytes, geometry: Geometry, 
     memory = host_memory(_PIECE)
 
     def following(count: int) -> memoryview:
-        """Return the file's next bytes, which the next call overwrites."""
+        """Return the next bytes; the next call overwrites them."""
         nonlocal memory
         if count > len(memory):
             memory = host_memory(count)
@@ -192,7 +179,6 @@ def _fill(file: FileIO, wanted: BlockHeader, digest: bytes, geometry: Geometry, 
 def _wanted_specs(
     prefix: bytes | memoryview, size: int, wanted: BlockHeader, geometry: Geometry
 ) -> dict[str, blockfile.TensorSpec]:
-    """Return the tensors of a file of `size` bytes that begins so, if header and shapes are wanted."""
     header, specs = blockfile.parse(prefix, size)
     blockfile.verify(header, wanted)
     shapes = _shapes(wanted, geometry)
@@ -205,7 +191,7 @@ def _wanted_specs(
 
 
 def _read(path: str, most: int) -> tuple[memoryview, bytes]:
-    """Return the bytes of a regular file and their digest. Raises OSError, BlockFileError where it has another size."""
+    """Return a regular file's bytes and digest. Raises OSError, BlockFileError."""
     with _opened(path, most) as file:
         data = host_memory(os.fstat(file.fileno()).st_size)
         running, end, count = blockfile.RunningDigest(), 0, -1
@@ -229,7 +215,6 @@ def _opened(path: str, most: int) -> Iterator[FileIO]:
 
 
 def _read_into(file: FileIO, data: memoryview) -> int:
-    """Read until the memory is full or the file ends; return how much was read."""
     end = 0
     while end < len(data) and (count := file.readinto(data[end:])):
         end += count

@@ -1,4 +1,4 @@
-"""The cache store as the worker sees it: one way to call it, and domain values for the calls of a turn."""
+"""The cache store's client, with domain values for turns."""
 
 import asyncio
 import logging
@@ -27,13 +27,13 @@ _Response = TypeVar("_Response")
 _TIMEOUT_SECONDS = 30.0
 _REMOTE_TIMEOUT_SECONDS = 600.0
 _REMOTE_REQUESTS = (pb.FetchBlocksRequest, agent_pb2.DeleteAgentRequest)
-"""The store waits for the object store, by its own limit."""
+"""The store waits for the object store by its own limit."""
 COMMIT_SECONDS = 60.0
-"""How long a commit is repeated whose outcome is not known: a store that was killed is back long before."""
+"""A commit of unknown outcome is repeated so long; a killed store is back long before."""
 _PAUSES_SECONDS = (0.1, 2.0)
 """Before the first repetition, and at most."""
 _UNSETTLED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
-"""One attempt's errors, not those of the ones before: the disk fails, or another program holds the file."""
+"""The disk fails, or another program holds the file: says nothing of earlier attempts."""
 _NO_ANSWER = "the cache store does not answer; try again"
 _UNKNOWN = (
     "the cache store does not answer, and it is not known whether the turn is in the ledger: send it again under its "
@@ -43,10 +43,8 @@ _UNKNOWN = (
 
 @dataclass(frozen=True)
 class Opened:
-    """The store's knowledge of an agent. `ledger` is None where the known version is still right.
-
-    `files` are blocks and `windows` are windows, by chain hash. `kv_fingerprint` is that of the published state's KV;
-    "" if there is none.
+    """The store's knowledge of an agent; `ledger` is None if the known version is right. Files are by chain hash;
+    `kv_fingerprint` is "" without published KV.
     """
 
     version: Version
@@ -59,7 +57,6 @@ class Opened:
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
 
     def is_incompatible(self, fingerprint: str) -> bool:
-        """Return whether the agent's KV is of no use to a model with this fingerprint."""
         return self.kv_fingerprint not in ("", fingerprint)
 
 
@@ -68,10 +65,7 @@ NOTHING = Opened(NO_VERSION, None)
 
 
 class StoreClient:
-    """The cache store on one channel. Event loop.
-
-    All calls raise the errors of `agentmem.errors`; Unavailable where the store cannot be reached.
-    """
+    """Event loop. Raises errors of `agentmem.errors`; Unavailable if the store cannot be reached."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.agents = agent_pb2_grpc.AgentServiceStub(channel)
@@ -80,7 +74,6 @@ class StoreClient:
         self._cluster = cluster_pb2_grpc.ClusterServiceStub(channel)
 
     async def call(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[_Request, _Response]", request: _Request) -> _Response:
-        """Call a unary RPC (`store.call(store.agents.GetAgent, request)`) with its deadline."""
         slow = isinstance(request, _REMOTE_REQUESTS)
         return await _raising(rpc(request, timeout=_REMOTE_TIMEOUT_SECONDS if slow else _TIMEOUT_SECONDS))
 
@@ -94,9 +87,8 @@ class StoreClient:
         peek: bool = False,
         turn_agent_id: str = "",
     ) -> Opened:
-        """Return the agent's state and ledger, the turn committed as `request_id`, and which of these files exist.
-
-        To `peek` is no use of them. `turn_agent_id`: whose turn asks, where `key` names no agent.
+        """Return state and ledger, the turn committed as `request_id`, and existing files; to `peek` is no use.
+        `turn_agent_id` asks if `key` names no agent.
         """
         request = pb.OpenCacheRequest(
             key=key.to_proto(),
@@ -120,8 +112,8 @@ class StoreClient:
         )
 
     async def share_setup(self, name: str, value: bytes) -> bytes | None:
-        """Return a cluster's setup of this name, the first that was given; b"" for none, None where the store does not
-        answer. An empty `value` only asks.
+        """Return the first setup given in the cluster; b"" without one, None if the store does not answer. An empty
+        `value` asks.
         """
         try:
             answer = await self.call(self._cluster.ShareSetup, cluster_pb2.ShareSetupRequest(name=name, value=value))
@@ -135,9 +127,7 @@ class StoreClient:
     async def find_block(
         self, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes, peek: bool = False
     ) -> pb.StoredFile | None:
-        """Return the block after `parent` that shares most with `token_ids`, with its tokens, `ordered`. To `peek` is
-        no use.
-        """
+        """Return the block after `parent` that shares most with the `ordered` `token_ids`."""
         request = pb.FindBlockRequest(
             namespace=namespace, fingerprint=fingerprint, parent=parent, token_ids=token_ids, peek=peek
         )
@@ -147,9 +137,8 @@ class StoreClient:
     async def find_snapshot(
         self, key: AgentKey, base: Version, text: bytes, common_tokens: int, tokenizer_hash: str
     ) -> tuple[int, Ledger] | None:
-        """Return version and ledger of the snapshot that shares most with a prompt, if it is more than the base does.
-
-        `common_tokens` are the base's tokens that `text`, the prompt, begins with.
+        """Return version and ledger of the snapshot that shares most with `text`, if more than the base's
+        `common_tokens`.
         """
         request = pb.FindSnapshotRequest(
             key=key.to_proto(),
@@ -162,10 +151,10 @@ class StoreClient:
         return (answer.version.version, Ledger.from_proto(answer.ledger)) if answer.HasField("version") else None
 
     async def commit(self, request: pb.CommitTurnRequest) -> tuple[Version, pb.CommittedTurn | None]:
-        """Append a turn durably; return the new version, and the turn that was there if the request_id was not new.
+        """Append a turn durably; return the version, and the earlier turn of this request_id.
 
-        A call of unknown outcome is repeated, under a `commit_id`. Raises Unavailable where it is not known after
-        COMMIT_SECONDS, or the channel is closed: the turn may be in the ledger, also later.
+        Calls of unknown outcome are repeated under a `commit_id`. Raises Unavailable after COMMIT_SECONDS, or if the
+        channel closes: the turn may be in the ledger, also later.
         """
         request.commit_id = uuid.uuid4().bytes
         end, (pause, longest), unanswered = time.monotonic() + COMMIT_SECONDS, _PAUSES_SECONDS, 0
@@ -174,12 +163,12 @@ class StoreClient:
             try:
                 answer = await self._store.CommitTurn(request, timeout=seconds, wait_for_ready=True)
                 break
-            except grpc.aio.UsageError as error:  # the channel is closed: this process ends
+            except grpc.aio.UsageError as error:  # this process ends
                 raise errors.Unavailable(_UNKNOWN) from error
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
-                raise errors.Unavailable(_UNKNOWN) from None  # The channel was closed, and not the caller cancelled.
+                raise errors.Unavailable(_UNKNOWN) from None  # The channel was closed; the caller was not cancelled.
             except grpc.aio.AioRpcError as error:
                 if not errors.is_silence(error) and not (unanswered and error.code() in _UNSETTLED):
                     raise errors.from_rpc(error) from error
@@ -198,18 +187,18 @@ class StoreClient:
     async def create_agent(
         self, key: AgentKey, ledger: Ledger, context_policy: "types_pb2.ContextPolicy.ValueType"
     ) -> Version:
-        """Make an agent of a whole ledger, durably, and return its version. Raises AlreadyExists."""
+        """Raises AlreadyExists."""
         request = pb.CreateAgentRequest(key=key.to_proto(), ledger=ledger.to_proto(), context_policy=context_policy)
         return Version.from_proto((await self.call(self._store.CreateAgent, request)).version)
 
     async def fetch(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, pb.StoredFile]:
-        """Bring files of tier remote back to the store's disk; return those that are there now."""
+        """Fetch remote files to the store's disk; return those there now."""
         request = pb.FetchBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
         answer = await self.call(self._store.FetchBlocks, request)
         return {FileName.from_proto(file): file for file in answer.files}
 
     async def stage(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, str]:
-        """Return paths for those files that do not exist yet."""
+        """Return paths for missing files."""
         request = pb.StageBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
         answer = await self.call(self._store.StageBlocks, request)
         return {FileName(FileKind(file.kind), file.chain_hash): file.path for file in answer.files}
@@ -222,7 +211,6 @@ class StoreClient:
         references: Iterable[FileName],
         fingerprint: str,
     ) -> None:
-        """Make staged files visible, and record which files the agent's state consists of."""
         request = pb.PublishBlocksRequest(
             key=key.to_proto(),
             version=version.to_proto(),
@@ -233,12 +221,10 @@ class StoreClient:
         await self.call(self._store.PublishBlocks, request)
 
     async def quarantine(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
-        """Delete a damaged file, if it is still the one with this digest."""
         request = pb.QuarantineBlockRequest(namespace=namespace, name=name.to_proto(), reason=reason, digest=digest)
         await self.call(self._store.QuarantineBlock, request)
 
     async def identify(self) -> pb.GetStoreResponse:
-        """Return which store process answers, and where its disk is."""
         return await self.call(self._store.GetStore, pb.GetStoreRequest())
 
 

@@ -1,4 +1,4 @@
-"""Files of KV, read and written by path on the disk that the worker shares with the store."""
+"""Files of KV on the disk shared with the store."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ from inference_service.storage.blocks import BlockMiss, read_block, read_into, w
 from inference_service.storage.client import StoreClient
 
 READERS_AT_ONCE = 8
-"""Threads that read files for one caller: a few fill the memory's bandwidth, or a disk's queue."""
+"""A few fill the memory's bandwidth, or a disk's queue."""
 
 Into = Callable[[BlockHeader], HostBuffers | None]
-"""The memory that a block's file is read into; None: new memory."""
+"""Memory for a block's file; None: new memory."""
 
 
 def nowhere(header: BlockHeader) -> None:
@@ -25,14 +25,13 @@ def nowhere(header: BlockHeader) -> None:
 
 
 File = tuple[BlockHeader, pb.StoredFile]
-"""A published file, and the header that it must have."""
+"""A published file and its header."""
 
 
 async def read_all(files: Sequence[File], geometry: Geometry, into: Into = nowhere) -> list[HostTensors | BlockMiss]:
-    """Return the verified tensors of each file in order, or why it cannot be used. Event loop; files on its threads.
+    """Return verified tensors in order, or misses. Event loop; files on its threads.
 
-    Blocks read `into` memory return no tensors; a miss leaves anything there. Cancelled, it ends when nothing is
-    written to that memory any more.
+    Blocks read `into` memory return no tensors. Cancelled, it ends when that memory is not written any more.
     """
     todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
     stopped = threading.Event()
@@ -50,7 +49,7 @@ async def read_all(files: Sequence[File], geometry: Geometry, into: Into = nowhe
                     read_into(file.path, header, file.digest, geometry, buffers)
                     found[index] = {}
             except BlockMiss as miss:
-                found[index] = miss.with_traceback(None)  # It holds the memory of all rows.
+                found[index] = miss.with_traceback(None)  # It holds all rows' memory.
 
     work = asyncio.gather(*(asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))))
     try:
@@ -64,15 +63,12 @@ async def read_all(files: Sequence[File], geometry: Geometry, into: Into = nowhe
 async def write(
     path: str, header: BlockHeader, tensors: TensorBytes, geometry: Geometry, token_ids: bytes = b""
 ) -> pb.StoredFile:
-    """Write a file to the path that StageBlocks gave; return it for PublishBlocks. Raises OSError. `token_ids` are
-    those of a block, `ordered`.
-    """
+    """Write a staged file for PublishBlocks, with a block's `ordered` tokens. Raises OSError."""
     digest, size = await asyncio.to_thread(write_block, path, header, tensors, geometry)
     return described(path, header, digest, size, token_ids)
 
 
 def described(path: str, header: BlockHeader, digest: bytes, size: int, token_ids: bytes) -> pb.StoredFile:
-    """Return a written file for PublishBlocks."""
     return pb.StoredFile(
         chain_hash=header.chain_hash,
         kind=FileName.of(header).kind.to_proto(),
@@ -86,7 +82,7 @@ def described(path: str, header: BlockHeader, digest: bytes, size: int, token_id
 
 
 async def abandon(paths: Iterable[str]) -> None:
-    """Remove unpublished files: the disk may be full already."""
+    """Remove unpublished files: the disk may be full."""
     await asyncio.to_thread(_remove, paths)
 
 
@@ -96,14 +92,8 @@ def _remove(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
-class PathTransport:
-    """The functions above under the name by which the benchmarks know them."""
-
-    read_all = staticmethod(read_all)
-
-
 async def disk_problem(store: StoreClient) -> str:
-    """Return why the store's files cannot be read and written by path here; "" where they can. Raises AgentmemError."""
+    """Return why files cannot be shared with the store here, or "". Raises AgentmemError."""
     return await asyncio.to_thread(_disk_problem, await store.identify())
 
 

@@ -1,5 +1,3 @@
-"""Generated tokens as an answer: text, reasoning and tool calls."""
-
 import json
 import re
 from collections.abc import Sequence
@@ -18,28 +16,26 @@ _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 
 
 class AnswerDelta(NamedTuple):
-    """Decided output, in this order."""
+    """Decided output, in order."""
 
     reasoning: str = ""
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     parts: tuple[CallPart, ...] = ()
-    """Parts of calls, valid only if the call is completed."""
+    """Valid only if the call is completed."""
 
 
 NO_DELTA = AnswerDelta()
 
 
 class AnswerStream:
-    """Splits generated tokens into text and, with a `syntax`, tool calls. One per turn; not thread-safe.
+    """Splits tokens into reasoning (by `split`), text, and calls (by `syntax`). One per turn; not thread-safe.
 
-    With a `split`, reasoning is separated first, and neither stop strings nor calls are searched in it. A possible call
-    is held back until it is decided, and returned whole. Otherwise it is text: if the parser refuses it, or max_tokens
-    cut it short, since half of its arguments may mean something else.
+    A possible call is held back; it is text if the parser refuses it or max_tokens cut it, since half of its arguments
+    may mean something else. Stop strings match on text, not in or across calls.
 
-    Stop strings match on text only, not inside or across calls; a call's marker at the same place is searched first.
-    White space next to a call or reasoning is dropped: templates add their own, and a client that sends the answer back
-    then makes the ledger's prompt.
+    White space next to calls and reasoning is dropped: templates add their own, so answers sent back make the ledger's
+    prompt.
     """
 
     def __init__(
@@ -56,7 +52,7 @@ class AnswerStream:
         self._reasoning, self._reasoning_blocks = TextStream(), TextBlocks()
         self._text, self._text_blocks = TextStream(stops), TextBlocks()
         self._token_of_feed: list[int] = []
-        """The token of each piece that the text stream was fed."""
+        """By piece of the text stream."""
         self._tokens = 0
         self._pending = PendingPieces()
         self._in_call = False
@@ -69,13 +65,12 @@ class AnswerStream:
         self._calls: list[ToolCall] = []
         self._parts: CallParts | None = None
         self._part_id = ""
-        """The id of the call with parts; empty before the first."""
         self._told: list[CallPart] = []
         self._ids: set[str] = set()
 
     @property
     def matched(self) -> str | None:
-        """The stop string that matched; nothing is fed after it."""
+        """Nothing is fed after it."""
         return self._text.matched
 
     @property
@@ -84,16 +79,14 @@ class AnswerStream:
 
     @property
     def reasoning_tokens(self) -> int:
-        """The number of tokens of reasoning and markers."""
         return self._split.reasoning_tokens if self._split else 0
 
     @property
     def in_reasoning(self) -> bool:
-        """The last token was one of them."""
         return self._split is not None and self._split.in_reasoning
 
     def feed(self, piece: bytes, *, visible: bool = True) -> AnswerDelta:
-        """Take one token's bytes; special tokens are not visible, and count in markers and calls only."""
+        """Take one token's bytes; special tokens are not visible."""
         if self._split is None:
             self._take(Piece(self._tokens, piece, visible))
         else:
@@ -103,7 +96,7 @@ class AnswerStream:
         return self._delta()
 
     def finish(self, *, ended: bool) -> AnswerDelta:
-        """Return the rest. If the model `ended` its turn, a call without end marker is whole."""
+        """Return the rest. After a turn that `ended`, a call needs no end marker."""
         for segment in self._split.finish() if self._split and self.matched is None else ():
             self._take_segment(segment)
         while ended and self._in_call and self.matched is None:
@@ -115,7 +108,7 @@ class AnswerStream:
         return self._delta(all_of_it=True)
 
     def tokens_before_stop(self) -> int:
-        """Return the number of tokens wholly before the stop string; all if none matched."""
+        """All if none matched."""
         return self._tokens if self.matched is None else self._token_of_feed[self._text.tokens_before_stop()]
 
     def _take_segment(self, segment: Segment) -> None:
@@ -144,7 +137,6 @@ class AnswerStream:
             self._decide()
 
     def _decide(self) -> None:
-        """Decide pending bytes as far as possible."""
         syntax, raw = self._syntax, self._pending.raw
         if syntax is None:
             self._release(len(raw))
@@ -171,14 +163,13 @@ class AnswerStream:
         self._searched = self._quoted = len(self._syntax.start)
 
     def _take_part(self, syntax: CallSyntax) -> None:
-        """Take new arguments of the current call."""
         if self._parts is not None and (new := self._parts.feed(self._pending.raw, len(syntax.start))):
             name = "" if self._part_id else self._parts.name
             self._part_id = self._part_id or syntax.new_id()
             self._told.append(CallPart(self._part_id, name, new))
 
     def _whole(self, calls: list[ToolCall]) -> list[ToolCall]:
-        """Return complete calls, with parts as they were sent."""
+        """Return complete calls, with parts as sent."""
         if self._parts is None or not self._part_id or not self._parts.whole or len(calls) != 1:
             return calls
         (call,), told = calls, self._parts.text
@@ -186,7 +177,7 @@ class AnswerStream:
         return [ToolCall(self._part_id, call.name, told)] if same else calls
 
     def _find_end(self, syntax: CallSyntax) -> int:
-        """Return the position of the call's end marker outside of JSON strings, or -1."""
+        """Return the end marker's place outside of JSON strings, or -1."""
         raw = self._pending.raw
         while syntax.end and (end := raw.find(syntax.end, self._searched)) >= 0:
             if syntax.form is not None:
@@ -199,7 +190,7 @@ class AnswerStream:
         return -1
 
     def _end_call(self, end: int, size: int) -> None:
-        """End the call: its text ends at `end`, its marker at `size`."""
+        """End a call: its text at `end`, its marker at `size`."""
         assert self._syntax is not None
         start, raw = len(self._syntax.start), self._pending.raw
         self._in_call = False
@@ -217,14 +208,13 @@ class AnswerStream:
             self._release(size)
 
     def _release(self, size: int) -> None:
-        """Take the first `size` pending bytes as text, if visible."""
+        """Take pending bytes as text."""
         for piece in self._pending.take(size):
             if piece.visible and self.matched is None:
                 self._token_of_feed.append(piece.token)
                 self._add_text(self._text.feed(piece.data))
 
     def _end_block(self, *, separate: bool) -> None:
-        """End the text before a call, or before reasoning or another message that it is `separate` from."""
         self._add_text(self._text.finish())
         self._text, self._token_of_feed = TextStream(self._stops), []
         self._text_blocks.start(separate=separate)
@@ -250,7 +240,7 @@ class AnswerStream:
 def split_answer(
     of: ReasoningFormat, tokenizer: Tokenizer, prompt: Sequence[int], token_ids: Sequence[int]
 ) -> AnswerDelta:
-    """Return the reasoning and text of an answer generated after `prompt`; calls are text."""
+    """Return an answer after `prompt`; calls are text."""
     stream = AnswerStream(split=ReasoningSplit(of, of.state_after_tokens(prompt, tokenizer)))
     said = []
     for special, run in groupby(token_ids, tokenizer.special_ids.__contains__):

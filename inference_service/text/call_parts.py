@@ -1,4 +1,4 @@
-"""The arguments of a call while the model writes it, so that clients see progress."""
+"""Arguments of a call as they are written."""
 
 import codecs
 import json
@@ -7,25 +7,24 @@ from typing import Final
 
 _HEAD: Final = re.compile(rb'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.){1,512}")\s*,\s*"arguments"\s*:\s*(?=\{)')
 _LONGEST_HEAD: Final = 1024
-"""Bytes without arguments after which a call has no parts."""
+"""Longer calls without arguments have no parts."""
 
 
 class CallParts:
-    """Reads one call {"name": NAME, "arguments": {…}}. Not thread-safe."""
+    """Reads {"name": NAME, "arguments": {…}}. Not thread-safe."""
 
     def __init__(self) -> None:
         self.name = ""
         self.text = ""
-        """The arguments so far, as written."""
+        """As written."""
         self.whole = False
-        """The arguments are complete."""
         self._at = -1
         self._depth = 0
         self._quoted = self._escaped = self._over = False
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, raw: bytearray, start: int) -> str:
-        """Return new arguments in `raw`, the whole call so far, whose text begins at `start`."""
+        """Return new arguments in `raw`, the call so far."""
         if self._over:
             return ""
         if self._at < 0 and not self._find_arguments(raw, start):
@@ -53,7 +52,6 @@ class CallParts:
         return True
 
     def _read(self, raw: bytearray) -> int:
-        """Return the end of the arguments so far."""
         for place in range(self._at, len(raw)):
             byte = raw[place]
             if self._escaped:

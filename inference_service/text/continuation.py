@@ -1,14 +1,14 @@
-"""New messages that continue a conversation: rendered after stub conversations, and joined to the ledger.
+"""New messages rendered after stub conversations, and joined to the ledger.
 
-Only the template knows how turns end and begin, and it may end a chat's last turn differently (`<|return|>`, an EOS, or
-nothing), so what follows an answer is taken from longer chats:
+Only the template knows how turns end and begin, and it may end a chat's last turn differently (`<|return|>`, an EOS,
+nothing), so longer chats show what follows an answer:
 
     <|user|> question <|assistant|> the answer of the stub <|end|> <|user|> new message <|end|> <|assistant|>
                                                           └ opening ─┘
                                                           └ follow-up ─────────────────────────────────────┘
 
-The opening is common to all follow-ups that begin with such a message. The ledger ends with a part of it that the model
-generated, or with a stop token that the template does not have there and that is dropped.
+All follow-ups that begin with such a message share the opening. The ledger ends with a part of it, or with a stop token
+that is dropped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,11 +36,8 @@ _Messages = tuple[_Message, ...]
 
 
 class FollowUp(NamedTuple):
-    """The template's text after a stub's last message.
-
-    The first `opening` characters of `text` do not depend on the new messages; the generation prompt begins at
-    `generation_prompt` (0: none, or unknown). `closing` is the template's text if nothing follows, left out after a
-    generated answer.
+    """Text after a stub's last message; its `opening` does not depend on new messages. `generation_prompt` is 0 if
+    unknown; `closing` is the text if nothing follows.
     """
 
     text: str
@@ -50,7 +47,7 @@ class FollowUp(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Where ledger and follow-up meet: bytes kept of the ledger, and the follow-up's start."""
+    """Bytes kept of the ledger, and the follow-up's start."""
 
     kept: int
     start: int
@@ -58,9 +55,6 @@ class Joint(NamedTuple):
 
 @dataclass(frozen=True)
 class FollowUps:
-    """Renders the new messages of `chat` after stub conversations; `checkpoints`: one where the generation prompt
-    begins."""
-
     template: Template
     tokenizer: Tokenizer
     chat: MessagesInput
@@ -68,10 +62,9 @@ class FollowUps:
     checkpoints: bool
 
     def all(self, *, answered: bool) -> Iterator[FollowUp]:
-        """Yield the chat's text after an answer, after a call and, unless the ledger is `answered`, after others.
+        """Yield follow-ups of an answer, a call and, unless `answered`, others.
 
-        Raises FailedPrecondition if it depends on earlier messages, and InvalidArgument if the template refuses it
-        after every stub.
+        Raises FailedPrecondition if they depend on earlier messages, InvalidArgument if the template refuses all stubs.
         """
         refused: InvalidArgument | None = None
         found = False
@@ -97,7 +90,7 @@ class FollowUps:
             )
 
     def _behind(self, short: _Messages, long: _Messages) -> FollowUp | None:
-        """Return what follows both stubs; None if the template does not render their last message."""
+        """Return what follows both stubs; None if their last message is not rendered."""
         new = self.chat.messages
         text = self._parts(short, new)[1]
         if not text:
@@ -123,17 +116,17 @@ class FollowUps:
         return FollowUp(text, min(len(common_prefix(text, made)) for _, made in (one, other)), start)
 
     def _parts(self, stub: _Messages, messages: _Messages) -> tuple[str, str]:
-        """Return the template's text before and after the stub's last content."""
+        """Return text before and after the stub's last content."""
         whole = replace(self.chat, messages=(*stub, *messages))
         rendered = self.template.render(whole, generation_prompt=self.generation_prompt)
         before, _, after = rendered.partition(self._mark)
-        # After a call follows the rest of the call, which is the model's own.
-        specials = self.tokenizer.special_spans(after) if "tool_calls" in stub[-1] else []
-        return before, after[specials[0][0] :] if specials else after
+        # The rest of a call is the model's own.
+        first = next(self.tokenizer.special_spans(after), None) if "tool_calls" in stub[-1] else None
+        return before, after if first is None else after[first[0] :]
 
     @cached_property
     def _mark(self) -> str:
-        """Return a content for a stub's last message that is nowhere in the chat."""
+        """Return a content that is nowhere in the chat."""
         mark, spelled = _ANSWER, repr((self.chat.messages, self.chat.tools, self.chat.template_arguments))
         while mark in spelled:
             mark += " again"
@@ -141,10 +134,9 @@ class FollowUps:
 
 
 def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered, *, answered: bool) -> Joint | None:
-    """Return where they meet, if the ledger ends with a beginning of the first `opening` bytes of `following`.
+    """Return where the ledger's end meets a beginning of the first `opening` bytes.
 
-    A ledger that ends with `closing` is cut where that and the follow-up differ. Generated ordinary text is the
-    answer's, even if an opening begins alike.
+    After `closing` it is cut where both differ. Generated ordinary text is the answer's.
     """
     size = len(ledger.text)
     if closing.text and ledger.ends_with(closing):
@@ -161,9 +153,8 @@ def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered,
 
 
 def transient_stops(template: Template, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return stop tokens that do not stand after answers or calls in a longer conversation (GPT-OSS: `<|return|>`).
-
-    In a ledger each next turn would drop one, and with it a whole turn. Empty if the template does not show it.
+    """Return stop tokens that do not stand after answers in longer conversations (GPT-OSS: `<|return|>`): in a ledger
+    each next turn would drop one, and a whole turn with it.
     """
     result = {"role": "tool", "content": _OTHER_CONTENTS[0], "tool_call_id": CALL_ID}
     question = {"role": "user", "content": _OTHER_CONTENTS[0]}
@@ -183,7 +174,6 @@ def transient_stops(template: Template, tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
-    """Return the ledger without the stop token at its end, if any."""
     last = ledger.specials[-1] if ledger.specials else Span(0, 0)
     spelled = ledger.text[last.start : last.end].decode()
     if not spelled or last.end != len(ledger.text) or tokenizer.special_id(spelled) not in tokenizer.eos_ids:
@@ -192,13 +182,13 @@ def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
 
 
 def _last_edge(rendered: Rendered, at: int) -> int:
-    """Return the last place up to `at` where tokens surely meet: at a special token, the end, or 0."""
+    """Return the last place where tokens surely meet."""
     edges = [0, len(rendered.text), *(edge for span in rendered.specials for edge in span)]
     return max(edge for edge in edges if edge <= at)
 
 
 def _stubs(first: _Message, mark: str, answered: bool) -> Iterator[tuple[_Messages, _Messages]]:
-    """Yield pairs of a short and a long conversation before `first` that end with `mark`, in the order to try."""
+    """Yield short and long conversations that end with `mark`, in the order to try."""
     question = {"role": "user", "content": _QUESTION}
     earlier = (question, {"role": "assistant", "content": _EARLIER})
     answer = {"role": "assistant", "content": mark}
@@ -214,7 +204,6 @@ def _stubs(first: _Message, mark: str, answered: bool) -> Iterator[tuple[_Messag
 
 
 def _call(result: _Message, name: str, mark: str) -> _Message:
-    """Return a call for `result` to answer."""
     function = {"name": result.get("name") or name, "arguments": {"stub": mark}}
     call = {"id": result.get("tool_call_id") or CALL_ID, "type": "function", "function": function}
     return {"role": "assistant", "content": "", "tool_calls": [call]}

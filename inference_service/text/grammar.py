@@ -1,6 +1,5 @@
-"""Allowed next tokens, so that a text becomes JSON of a schema, or tool calls, by llguidance.
-
-The library limits its work; its time on a thread that all turns share is limited here.
+"""Allowed next tokens for JSON of a schema, or tool calls, by llguidance. Its time on a shared thread is limited
+here.
 """
 
 import json
@@ -25,27 +24,25 @@ from inference_service.text.tool_calls import CallSyntax
 _T = TypeVar("_T")
 
 _LIMITS = LLParserLimits(
-    # Below the defaults, with which the costliest schemas took seconds a step and hundreds of megabytes. Steps keep
-    # their default: patterns over a vocabulary of 128K need a quarter of it, and all of it takes 8 ms.
+    # The costliest schemas took seconds a step and hundreds of megabytes by default. Steps keep their default: patterns
+    # over a vocabulary of 128K need a quarter of it, and all of it takes 8 ms.
     initial_lexer_fuel=100_000,
     max_lexer_states=50_000,
     max_grammar_size=100_000,
     verbose_errors=False,
 )
 _SECONDS_FOR_TOOLS = 5.0
-"""The thread's own time, for all tools of a turn: other turns' schemas wait."""
+"""The thread's own time for a turn: others' schemas wait."""
 _ANY_OBJECT = '{"type": "object"}'
 _TRIED_STEPS = 8
 _SECONDS_AT_ONCE = 0.5
 _SECONDS_PER_TOKEN = 0.01
 _TEXT_BYTES = frozenset((*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1), 0xF3, 0xF4))
-"""Bytes of JSON in UTF-8. 0xF1 and 0xF2 begin no assigned character, and SmolLM2's tokenizer lacks them: no allowed
-token has such a byte then.
-"""
+"""UTF-8 of JSON. 0xF1 and 0xF2 begin no assigned character, and SmolLM2's tokenizer lacks them."""
 
 
 class Grammars:
-    """Compiles schemas for one model. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
@@ -54,16 +51,15 @@ class Grammars:
         self._vocabulary: LLTokenizer | None = None
 
     def prepare(self) -> None:
-        """Sort the vocabulary in advance: half a second for 128K tokens, with the GIL held."""
+        """Sort the vocabulary: half a second for 128K tokens, with the GIL."""
         with suppress(FailedPrecondition):
             self._vocabulary_of_model()
 
     def compile(self, schema: str, field: str = FIELD, reasoning: ReasoningRules | None = None) -> "Grammar":
-        """Return a grammar of a JSON Schema, the JSON of an object, after `reasoning`.
+        """Return a grammar of a JSON Schema, after `reasoning`. Hostile ones take seconds, without the GIL: on neither
+        event loop nor engine thread.
 
-        Takes milliseconds, for a hostile schema seconds, without the GIL: on neither event loop nor engine thread.
-        Raises InvalidArgument for `field` if the schema is not supported, and FailedPrecondition if the model's tokens
-        are not.
+        Raises InvalidArgument for `field`, and FailedPrecondition for the model's tokens.
         """
         try:
             source = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
@@ -77,10 +73,8 @@ class Grammars:
     def compile_answer(
         self, answer: HeldAnswer, syntax: CallSyntax, reasoning: ReasoningRules | None = None
     ) -> "Grammar":
-        """Return a grammar of an answer that may call tools, after `reasoning`. `syntax` has a form.
-
-        Threads and errors are as for `compile`. Arguments of tools that are not strict may be any object, if their
-        schema is not supported.
+        """Return a grammar of an answer that may call tools, as `compile`. Without strict, unsupported arguments may be
+        any object.
         """
         if answer.json_schema is not None:
             self.compile(answer.json_schema)
@@ -120,9 +114,8 @@ class Grammars:
 
 
 class Grammar:
-    """One turn's position in its grammar. One thread at a time.
-
-    `allowed` and `advance` raise InvalidArgument if the schema takes too much work; then only `restart` may be called.
+    """A turn's position. One thread at a time. `allowed` and `advance` raise InvalidArgument for too much work; then
+    only `restart` may follow.
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Iterable[int], field: str = FIELD) -> None:
@@ -133,12 +126,10 @@ class Grammar:
         self._eos_ids = frozenset(eos_ids)
         self._seconds = 0.0
         self.tokens = 0
-        """Number of tokens taken."""
         self.ended = False
-        """An end-of-sequence token came."""
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Return the allowed next tokens, bool [vocab_size]; all EOS tokens where the text can end."""
+        """Return allowed tokens, bool [vocab_size]."""
         bits = self._timed(self._matcher.compute_bitmask)
         if self._matcher.is_error():
             raise problem(self._matcher.get_error(), self._field)
@@ -148,21 +139,19 @@ class Grammar:
         return mask
 
     def advance(self, token_id: int) -> None:
-        """Take the next, allowed token."""
         self.ended = token_id in self._eos_ids
         if not self._timed(lambda: self._matcher.consume_token(token_id)):
             raise problem(self._matcher.get_error(), self._field)
         self.tokens += 1
 
     def restart(self, token_ids: Sequence[int] = ()) -> None:
-        """Go to the position after these tokens."""
         self._matcher = self._first.deep_copy()  # `reset` does not clear every error
         self.tokens, self.ended, self._seconds = 0, False, 0.0
         for token_id in token_ids:
             self.advance(token_id)
 
     def try_out(self) -> None:
-        """Take the first steps and return, so that a bad schema is found before it is used."""
+        """Take first steps and return, to find a bad schema early."""
         for _ in range(_TRIED_STEPS):
             if self.ended:
                 break
@@ -170,7 +159,7 @@ class Grammar:
         self.restart()
 
     def _timed(self, work: Callable[[], _T]) -> _T:
-        # This thread's own time, so that a busy machine makes no schema too complex.
+        # The thread's own time: a busy machine makes no schema too complex.
         started = time.thread_time()
         result = work()
         self._seconds += time.thread_time() - started
@@ -180,13 +169,11 @@ class Grammar:
 
 
 class _Vocabulary:
-    """The model's tokens for llguidance."""
-
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
-        # Ids without a token have no bytes, and are never allowed.
+        # Ids without a token are never allowed.
         self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
         special = tokenizer.special_ids | tokenizer.eos_ids
         self.special_token_ids = sorted(i for i in special if i < vocab_size)
@@ -195,7 +182,7 @@ class _Vocabulary:
         self.of_bytes = {piece[0]: i for i, piece in enumerate(self.tokens) if len(piece) == 1 and i not in special}
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return tokens of forced text: as the model has seen it tokenized, if that is exact."""
+        """Tokenize forced text as the model has seen it, if that is exact."""
         token_ids = self._tokenizer.encode(text.decode(), parse_special=False, continues=True)
         if b"".join(self.tokens[i] for i in token_ids if i < len(self.tokens)) == text:
             return token_ids

@@ -1,4 +1,4 @@
-"""Supported JSON Schemas, and errors for others. Pure. Messages never quote a schema, which must not reach a log."""
+"""Supported JSON Schemas, and errors for others, which never quote them. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -40,14 +40,14 @@ _TOO_COMPLEX = "is too complex to be honoured; make it smaller, with fewer optio
 
 
 def check(schema: Mapping[str, Any], field: str = FIELD) -> None:
-    """Raise InvalidArgument for `field` if a grammar would ignore a keyword."""
+    """Raise InvalidArgument for keywords that a grammar would ignore."""
     if "x-guidance" in schema:
         raise InvalidArgument(field, "x-guidance cannot be set; take it out")
     for part in _objects(schema):
         least, draft4 = part.get("minProperties"), [part.get("exclusiveMinimum"), part.get("exclusiveMaximum")]
         required = part.get("required")
         names = len({str(name) for name in required}) if isinstance(required, list) else 0
-        # Nothing keeps an object's other names from being equal, which JSON counts once.
+        # Other names may be equal, which JSON counts once.
         if isinstance(least, int | float) and least > names + 1:
             raise InvalidArgument(field, "minProperties cannot be honoured above the number of required ones and one")
         if any(isinstance(value, bool) for value in draft4):
@@ -55,7 +55,6 @@ def check(schema: Mapping[str, Any], field: str = FIELD) -> None:
 
 
 def problem(error: str, field: str = FIELD) -> InvalidArgument:
-    """Return the error for a schema, from the library's message."""
     if found := re.search(r"Unimplemented keys: \[(.*?)\]", error):
         names = sorted(_KEYWORDS & set(re.findall(r'"([^"]*)"', found[1])))
         return InvalidArgument(field, f"{', '.join(names) or 'a keyword'} cannot be honoured; take it out")
@@ -72,12 +71,11 @@ def problem(error: str, field: str = FIELD) -> InvalidArgument:
 
 
 def too_complex(field: str = FIELD) -> InvalidArgument:
-    """Return the error for a schema that takes too long to follow."""
     return InvalidArgument(field, _TOO_COMPLEX)
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all JSON objects in a value, also of properties named like keywords."""
+    """Yield all JSON objects, also of properties named like keywords."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())

@@ -1,4 +1,4 @@
-"""Grammars of answers (reasoning, then JSON, text or calls) in llguidance's Lark. Pure."""
+"""Grammars of answers in llguidance's Lark. Pure."""
 
 import json
 import re
@@ -13,10 +13,9 @@ from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
 MAX_INDENT = 32
-"""Spaces and tabs after a line end in JSON."""
 
 _WHITESPACE = rf"[ \t]|\r?\n[ \t]{{0,{MAX_INDENT}}}"
-"""Limited, because a confused model would write white space for ever."""
+"""Confused models would write white space for ever."""
 
 JSON_OPTIONS: dict[str, Any] = {
     "whitespace_pattern": _WHITESPACE,
@@ -25,36 +24,31 @@ JSON_OPTIONS: dict[str, Any] = {
     "coerce_one_of": False,
     "lenient": False,
 }
-"""llguidance's options for JSON Schemas."""
 
 _HEAD = "%llguidance {}"
 _PARTS = re.compile(r'("NAME"|NAME|NUMBER|ARGUMENTS|START|END|<\|\w+\|>| )')
-"""The parts of a `CallForm`."""
 
 
 @dataclass(frozen=True)
 class ReasoningRules:
-    """Rules of reasoning before an answer. `closing` are those of `thoughts`, up to the closing tag's end.
-
-    `opening` is the tag with which the model may begin; "" after a prompt that has it.
-    """
+    """Rules of reasoning. `opening` is "" after a prompt that has the tag; `closing` are rules of `thoughts`."""
 
     opening: str
     closing: tuple[str, ...]
 
     def before(self, answer: str) -> list[str]:
-        """Return rules of a `start` with an `answer` that does not begin with free text."""
+        """For an `answer` that does not begin with free text."""
         thinking = f"thinking: SPACE? {self.opening} thoughts SPACE?" if self.opening else "thinking: thoughts SPACE?"
         start = f"start: {'thinking?' if self.opening else 'thinking'} ({answer})"
         return [start, thinking, r"SPACE: /[ \t\r\n]{1,8}/", *self.closing]
 
     def before_text(self, answer: str) -> list[str]:
-        """Return rules for an answer that begins with free text, which includes optional reasoning."""
+        """For free text, which includes optional reasoning."""
         return [f"start: {answer}"] if self.opening else [f"start: thoughts ({answer})", *self.closing]
 
 
 def reasoning_rules(reasoning: ReasoningFormat, state: str, tokenizer: Tokenizer) -> ReasoningRules | None:
-    """Return rules of reasoning that begins in `state`; None without, and for formats with more than two tags."""
+    """None without reasoning, and for more than two tags."""
     opens = [edge.marker for edge in reasoning.transitions.get(BEGINNING, ()) if edge.state == REASONING]
     closes = reasoning.transitions.get(REASONING, ())
     if state not in (BEGINNING, REASONING) or not opens or [edge.state for edge in closes] != [CONTENT]:
@@ -84,7 +78,7 @@ def schema_grammar(schema: str, reasoning: ReasoningRules) -> str:
 def answer_grammar(
     answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer, reasoning: ReasoningRules | None = None
 ) -> str:
-    """Return the grammar of an answer with calls. `syntax` has a form."""
+    """`syntax` has a form."""
     start, form = syntax.start.decode(), syntax.form
     assert form is not None
     last = answer.single or not form.apart  # the calls of one marker, or of the turn, are followed by nothing
@@ -96,7 +90,7 @@ def answer_grammar(
     else:
         whole = "free TEXT? | free begun call" if last else "(free begun call)* free TEXT?"
         begin = reasoning.before_text(whole) if reasoning else [f"start: {whole}"]
-        # A marker begins a call however it is spelled: a lazy lexeme ends at its text.
+        # A lazy lexeme ends at a marker's text, however it is spelled.
         rules += [
             f"free: {_other_specials(start, tokenizer)}",
             "begun: TEXT? mark | spelled",
@@ -107,8 +101,6 @@ def answer_grammar(
 
 
 def _call(form: CallForm, answer: HeldAnswer, syntax: CallSyntax, tokenizer: Tokenizer) -> list[str]:
-    """Return the rules of `call`: from the start marker to the end of one or all calls."""
-
     words = {" ": "WS?", "NUMBER": "/[0-9]{1,4}/", "START": "mark", "END": _marker(syntax.end.decode(), tokenizer)}
 
     def symbols(text: str, number: int = 0, name: str = "") -> str:
@@ -134,7 +126,7 @@ def _literal(text: str) -> str:
 
 
 def _marker(text: str, tokenizer: Tokenizer) -> str:
-    """Return this special token, if there is one, else the text."""
+    """Return a special token, or the text."""
     return f"<[{tokenizer.special_id(text)}]>" if tokenizer.is_special(text.encode()) else _literal(text)
 
 
@@ -146,7 +138,6 @@ def _other_specials(start: str, tokenizer: Tokenizer) -> str:
 
 
 def _token_ranges(token_ids: Iterable[int]) -> str:
-    """Match any of these tokens, at least one."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(token_ids):
         if ranges and ranges[-1][1] == number - 1:

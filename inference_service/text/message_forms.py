@@ -1,6 +1,6 @@
-"""Messages in other forms, for templates that refuse late or several system messages, or calls' arguments as they are.
+"""Messages in forms that templates take, if they refuse system messages or arguments.
 
-A form depends only on earlier messages and the next one, so that a longer chat keeps its beginning.
+Forms depend only on earlier messages and the next one, so longer chats keep their beginning.
 """
 
 import json
@@ -14,11 +14,11 @@ Message = dict[str, Any]
 SYSTEM_ROLES: Final = ("system", "developer")
 _BETWEEN: Final = "\n\n"
 _CUT: Final = "text"
-"""The name for arguments that are no object."""
+"""For arguments that are no object."""
 
 
 def forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """Yield the messages as they are, then other forms, the smallest changes first."""
+    """Yield the messages, then other forms, the smallest changes first."""
     seen: list[list[Message]] = []
     for leading, later in _FORMS:
         for arguments in (_same, _with_objects, _with_text):
@@ -29,7 +29,7 @@ def forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def said_by_system(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the texts of system messages after the first message."""
+    """Return texts of later system messages."""
     texts = (_text(message).strip() for message in messages[1:] if _is_system(message))
     return list(filter(None, texts))
 
@@ -46,7 +46,6 @@ def _same(messages: list[Message]) -> list[Message]:
 
 
 def _joined(messages: list[Message]) -> list[Message]:
-    """Join several system messages at the beginning."""
     leading = list(takewhile(_is_system, messages))
     if len(leading) < 2:
         return messages
@@ -54,7 +53,7 @@ def _joined(messages: list[Message]) -> list[Message]:
 
 
 def _in_first_question(messages: list[Message]) -> list[Message]:
-    """Move the system messages at the beginning into the user's first message."""
+    """Move leading system messages into the user's first message."""
     leading = list(takewhile(_is_system, messages))
     if not leading:
         return messages
@@ -65,7 +64,7 @@ def _in_first_question(messages: list[Message]) -> list[Message]:
 
 
 def _as_questions(messages: list[Message], *, merge: bool = False) -> list[Message]:
-    """Make later system messages the user's, or merge them into the user's message before or after."""
+    """Make later system messages the user's, or `merge` them with the user's."""
     first = len(list(takewhile(_is_system, messages)))
     made, texts, mergeable = messages[:first], list[str](), False
 
@@ -94,7 +93,7 @@ _FORMS: Final[tuple[tuple[_Rewrite, _Rewrite], ...]] = (
     (_joined, _in_questions),
     (_in_first_question, _in_questions),
 )
-"""Treatments of system messages at the beginning, and of later ones."""
+"""For leading system messages, and for later ones."""
 
 
 def _with_objects(messages: list[Message]) -> list[Message]:

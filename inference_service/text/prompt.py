@@ -1,5 +1,3 @@
-"""A prompt as text, and the places of its messages."""
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +6,7 @@ from inference_service.domain import AppendInput, MessagesInput, TurnInput
 
 
 class Span(NamedTuple):
-    """A special token's byte range."""
+    """Bytes."""
 
     start: int
     end: int
@@ -16,11 +14,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Rendered:
-    """A prompt as text. `specials` are its special tokens, in order; all else is ordinary text.
-
-    `literal`: the text also spells special tokens as ordinary text, so it must not be parsed whole. `checkpoints` are
-    byte positions to resume at, in order: the end of what chats with this system prompt share, and of the last message
-    before the generation prompt. Raw text has none.
+    """A prompt with its special tokens. `literal`: it also spells some as text, so it must not be parsed whole. Resume
+    at `checkpoints`, in bytes: after the shared system prompt, and before the generation prompt.
     """
 
     text: bytes
@@ -38,7 +33,7 @@ class Rendered:
         )
 
     def behind(self, start: int) -> "Rendered":
-        """Return the rest from byte `start`, which is not inside a character or special token."""
+        """Return the rest from byte `start`."""
         return Rendered(
             self.text[start:],
             tuple(Span(s.start - start, s.end - start) for s in self.specials if s.start >= start),
@@ -47,7 +42,7 @@ class Rendered:
         )
 
     def ends_with(self, ending: "Rendered") -> bool:
-        """Return whether it ends so, in text and in whole special tokens."""
+        """Compare text and whole special tokens."""
         at = len(self.text) - len(ending.text)
         there = [Span(s.start - at, s.end - at) for s in self.specials if s.end > at]
         return self.text.endswith(ending.text) and there == list(ending.specials)
@@ -58,10 +53,8 @@ def inside_character(text: bytes, at: int) -> bool:
 
 
 def message_places(given: TurnInput, before: bytes, added: bytes, *, appended: bool) -> list[pb.MessagePlace]:
-    """Return the places of an input's message contents in `added`, which follows `before`; [] for other inputs.
-
-    If `appended` they are at the end of `added`, else the first is at the beginning of `before`. A content that the
-    template changes, except for outer white space, has no place.
+    """Return places of contents in `added`, after `before`: at its end if `appended`, or in order from the beginning.
+    Contents that the template changes have none.
     """
     chat = given.content if isinstance(given, AppendInput) else given
     if not isinstance(chat, MessagesInput):

@@ -1,6 +1,4 @@
-"""Separates reasoning from the answer by a format's markers, which lead between states: CONTENT, REASONING, and others,
-of headers.
-"""
+"""Separates reasoning by markers, which lead between states."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +11,16 @@ from inference_service.text.tokenizer import Tokenizer
 CONTENT: Final = "content"
 REASONING: Final = "reasoning"
 BEGINNING: Final = "beginning"
-"""Only white space so far; anything but a marker is content."""
+"""Anything but a marker is content after white space."""
 
 _TOKENS_OF_A_GENERATION_PROMPT: Final = 64
 _SPACE: Final = LAYOUT.encode()
 _CONTROL: Final = b"\xfe"
-"""Replaces the first byte of a special token, so that its spelling as text is no marker. Never in UTF-8."""
+"""Replaces a special token's first byte, so that its spelling is no marker. Never in UTF-8."""
 
 
 class Transition(NamedTuple):
-    """A marker and the next state. If not `consumed`, it belongs to what follows."""
+    """If not `consumed`, the marker belongs to what follows."""
 
     marker: bytes
     state: str
@@ -30,7 +28,7 @@ class Transition(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Content or reasoning; `opens`: it begins a new message or block."""
+    """`opens` a message or block."""
 
     reasoning: bool
     piece: Piece
@@ -39,9 +37,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """How a model marks its reasoning. Pure; any thread.
-
-    An answer begins in the state `initial`, or of one of `openings` if the prompt ends with it, as in Qwen 3's thinking
+    """Pure; any thread. An answer begins in `initial`, or after a prompt's end of `openings`, as in Qwen 3's thinking
     models and DeepSeek R1.
     """
 
@@ -50,7 +46,7 @@ class ReasoningFormat:
     openings: Sequence[tuple[bytes, str]] = ()
 
     def state_after(self, prompt: bytes) -> str:
-        """Return an answer's first state; `prompt` is its prompt's end, `controlled`."""
+        """Return the first state after a `controlled` prompt's end."""
         prompt = prompt.rstrip(_SPACE)
         return next((state for opening, state in self.openings if prompt.endswith(opening)), self.initial)
 
@@ -61,16 +57,12 @@ class ReasoningFormat:
 
 
 def controlled(pieces: Iterable[tuple[bytes, bool]]) -> bytes:
-    """Return the bytes of (token, is special), with special tokens marked."""
+    """Mark special tokens of (token, is special)."""
     return b"".join(_CONTROL + data[1:] if special and data else data for data, special in pieces)
 
 
 def tagged(start: str, end: str, tokenizer: Tokenizer, structure: Iterable[str] = ()) -> ReasoningFormat:
-    """Return a format of reasoning between two tags at the beginning.
-
-    A start tag with a special token counts anywhere, because only the model can write it. `structure` are markers to
-    drop.
-    """
+    """Return a format with two tags; a special start tag counts anywhere. `structure` markers are dropped."""
     opening = (start, REASONING)
     anywhere = [opening] if tokenizer.has_special(start) else []
     anywhere += [(each, CONTENT) for each in structure]
@@ -84,7 +76,7 @@ def by_states(
     tokenizer: Tokenizer,
     openings: Iterable[tuple[str, str]] = (),
 ) -> ReasoningFormat:
-    """Return a format by mlx-lm's states, of which "normal" is content, and "tool" begins a call."""
+    """Return a format by mlx-lm's states: "normal" is content, "tool" begins a call."""
     named = {"normal": CONTENT, "tool": CONTENT}
     transitions = {
         named.get(state, state): [
@@ -97,9 +89,8 @@ def by_states(
 
 
 class ReasoningSplit:
-    """Separates one answer's tokens. Not thread-safe.
-
-    Possible markers are held back until decided. An answer without its header is content.
+    """Separates an answer's tokens. Not thread-safe. Possible markers are held back; without a header all is
+    content.
     """
 
     def __init__(self, of: ReasoningFormat, state: str) -> None:
@@ -107,13 +98,13 @@ class ReasoningSplit:
         self._state = state
         self._pending = PendingPieces()
         self._header: list[Piece] = []
-        """Pieces before the first marker."""
+        """Before the first marker."""
         self.moved = state in (CONTENT, REASONING)
         """There was a marker, maybe in the prompt."""
         self._opens = True
         self._tokens = 0
         self.reasoning_tokens = 0
-        """Tokens of reasoning, markers and headers."""
+        """Reasoning, markers and headers."""
         self.in_reasoning = False
 
     @property
@@ -121,7 +112,7 @@ class ReasoningSplit:
         return self._state == REASONING
 
     def feed(self, data: bytes, *, visible: bool) -> list[Segment]:
-        """Take one token's bytes (special tokens are not visible) and return what is decided."""
+        """Take one token's bytes; special tokens are not visible."""
         before = self._state
         self._pending.add(Piece(self._tokens, data, visible), controlled([(data, not visible)]))
         self._tokens += 1
@@ -132,7 +123,6 @@ class ReasoningSplit:
         return segments
 
     def finish(self) -> list[Segment]:
-        """Return the rest, at the end of generation."""
         if self._state == BEGINNING:
             self._state = CONTENT
         segments = list(self._release(len(self._pending.raw)))
@@ -165,7 +155,6 @@ class ReasoningSplit:
         yield from self._release(len(raw))
 
     def _release(self, size: int) -> Iterator[Segment]:
-        """Take the first `size` pending bytes in the present state."""
         for piece in self._pending.take(size):
             if self._state in (CONTENT, REASONING):
                 yield Segment(self.is_reasoning, piece, opens=self._opens and bool(piece.data))

@@ -1,12 +1,13 @@
-"""Inputs as text, by the model's template, and the special tokens in it.
+"""Inputs as text, and special tokens in it.
 
-User text never parses as a special token unless asked. Spellings in messages are marked with a Unicode noncharacter
-before rendering, to tell them from the template's own special tokens.
+User text never parses as a special token unless asked: spellings are marked with a Unicode noncharacter while the
+template renders.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 from agentmem import jsontext
@@ -22,17 +23,15 @@ _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class Continuation(NamedTuple):
-    """An addition to a ledger, and the bytes of it that stay, without what only ends a chat."""
+    """Bytes of a ledger that stay, and the addition."""
 
     kept: int
     addition: Rendered
 
 
 class Renderer:
-    """Renders inputs for one model. Thread-safe.
-
-    `checkpoints` are optional, because finding them costs as much as rendering. Input longer than twice
-    `context_length` tokens is refused (ContextExceeded); shorter input may fit once trimmed.
+    """Thread-safe. Finding `checkpoints` costs as much as rendering. Input longer than twice `context_length` raises
+    ContextExceeded; shorter may fit once trimmed.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Renderer:
         self._checkpoints = checkpoints
 
     def text(self, text: str, *, parse_special: bool) -> Rendered:
-        """Return a raw prompt, after the BOS if the tokenizer adds one (and the text does not have it)."""
+        """Return a raw prompt, with one BOS if the tokenizer adds it."""
         body = self.appended_text(text, parse_special=parse_special)
         prefix = self._tokenizer.prefix_ids
         start = Rendered(b"")
@@ -80,14 +79,14 @@ class Renderer:
         return self._rendered(text, mark, checkpoints)
 
     def system_prefix(self, chat: MessagesInput, *, parse_special: bool, answered: bool = False) -> Rendered:
-        """Return what all chats with the system messages and tools of `chat` begin with, up to the first user's words:
-        new ones, or those `answered`. Empty if the template refuses.
+        """Return the common beginning of chats with these system messages and tools, new or `answered`; empty if
+        unknown.
         """
         marked, mark = self._with_mark(chat, parse_special)
         return self._rendered(self._template.system_prefix(marked, answered=answered), mark)
 
     def opening(self, chat: MessagesInput, *, parse_special: bool) -> bytes:
-        """Return the chat's text before the first user's message; b"" if unknown."""
+        """Return text before the first user's message; b"" if unknown."""
         marked, mark = self._with_mark(chat, parse_special)
         return self._rendered(self._template.opening(marked), mark).text
 
@@ -100,13 +99,11 @@ class Renderer:
         parse_special: bool,
         answered: bool = True,
     ) -> Continuation:
-        """Return what `chat` adds to a conversation, after a missing end of turn.
+        """Return what `chat` adds after a missing end of turn.
 
-        Templates that rewrite earlier messages are no problem: the ledger stays, except for a stop token at its end
-        that history does not have (`<|return|>`). `answered`: the ledger ends with generated tokens; otherwise it may
-        end with another message, or with what ends a chat.
-
-        Raises FailedPrecondition if the addition depends on earlier messages, or is rendered before them.
+        The ledger stays, whatever templates rewrite, but for a stop token that history does not have (`<|return|>`).
+        Unless `answered`, it may end with another message, or with what ends a chat. Raises FailedPrecondition if the
+        addition depends on earlier messages.
         """
         if not ledger.text:
             whole = self.messages(chat, generation_prompt=generation_prompt, parse_special=parse_special)
@@ -134,18 +131,15 @@ class Renderer:
 
     @property
     def user_turn(self) -> UserTurn | None:
-        """How the template continues from an answer to a user's message."""
         return self._template.user_turn
 
     @cached_property
     def transient_stops(self) -> frozenset[int]:
-        """Stop tokens that the template drops in longer conversations."""
+        """Stop tokens dropped in longer conversations."""
         return transient_stops(self._template, self._tokenizer)
 
     def encode(self, rendered: Rendered, start: int = 0, *, continues: bool = False) -> list[int]:
-        """Return the text's tokens from byte `start`, which is not inside a character or special token; `continues` as
-        in `Tokenizer.encode`.
-        """
+        """Return tokens from byte `start`; `continues` as in `Tokenizer.encode`."""
         text = rendered.text
 
         def encode(end: int | None, *, parse_special: bool) -> list[int]:
@@ -176,27 +170,28 @@ class Renderer:
             )
 
     def _check_length(self, text: bytes) -> None:
-        if self._most_tokens is not None and self._tokenizer.certainly_exceeds(text, self._most_tokens):
+        """Refuse early what would be too long of the longest tokens."""
+        if self._most_tokens is not None and len(text) > self._most_tokens * self._tokenizer.longest:
             self.check_tokens(self._most_tokens + 1)
 
     def _rendered(self, text: str, mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
-        """Return a template's text without the mark, which its own special tokens do not have."""
         self._check_length(_unmarked(text, mark))
         parts, specials, at, size = [], [], 0, 0
-        for start, end in [*self._tokenizer.special_spans(text), (len(text), len(text))]:
+        for start, end in chain(self._tokenizer.special_spans(text), [(len(text), len(text))]):
             ordinary = _unmarked(text[at:start], mark)
             special = text[start:end].encode()
             parts += [ordinary, special]
             size += len(ordinary)
             if special:
                 specials.append(Span(size, size + len(special)))
+                self.check_tokens(len(specials))
             size += len(special)
             at = end
         places = sorted({len(_unmarked(text[:each], mark)) for each in checkpoints} - {0})
         return Rendered(b"".join(parts), tuple(specials), literal=bool(mark), checkpoints=tuple(places))
 
     def _with_mark(self, chat: MessagesInput, parse_special: bool) -> tuple[MessagesInput, str]:
-        """Return the chat with marks in spellings of special tokens, and the mark, or ""."""
+        """Mark spellings of special tokens, if any."""
         said = (chat.messages, chat.tools, chat.template_arguments)
         if parse_special or not any(map(self._tokenizer.has_special, jsontext.strings(said))):
             return chat, ""
@@ -206,7 +201,7 @@ class Renderer:
 
         def marked(value: Any) -> Any:
             if isinstance(value, str):
-                # Repeated, because a broken one may have hidden another; a single character cannot be broken.
+                # Repeated, because a broken one may have hidden another.
                 while (broken := self._tokenizer.break_specials(value, mark)) != value:
                     value = broken
                 return value

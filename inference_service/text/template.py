@@ -1,10 +1,7 @@
-"""A model's chat template and its present time.
+"""A model's chat template and its present time. Comparing renderings of stubs shows what stands around messages.
 
-What stands around messages is found by rendering stubs and comparing them; if the template refuses one, it stays
-unknown.
-
-Some templates (Llama 3.2, GPT-OSS, Granite 3.3, Apertus) begin with the date, and a new one would make all later KV
-useless. So an agent's turns see one time, kept with its ledger in ISO 8601, with the offset from UTC.
+Some templates (Llama 3.2, GPT-OSS, Granite 3.3, Apertus) begin with the date, and a new one would make later KV
+useless: an agent's turns see one time, kept in ISO 8601 with its offset.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,27 +27,25 @@ _ANSWER = "the answer of the stub"
 _moment: ContextVar[datetime | None] = ContextVar("_moment", default=None)
 
 ChatTemplate = Callable[..., str]
-"""Renders messages; `apply_chat_template` of a Hugging Face tokenizer."""
+"""`apply_chat_template` of a Hugging Face tokenizer."""
 
 
 class UserTurn(NamedTuple):
-    """The template's text between an answer and the next question: `end` closes the answer, `header` follows."""
+    """Text between an answer and the next question: `end` closes the answer."""
 
     end: bytes
     header: bytes
 
 
 class Template:
-    """A chat template, or none. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, apply: ChatTemplate | None) -> None:
         self.apply = apply
 
     def render(self, chat: MessagesInput, *, generation_prompt: bool = False) -> str:
-        """Return a chat as text, with a `generation_prompt` for an answer.
-
-        If the template refuses it, or leaves out system messages, another form is rendered. Raises InvalidArgument if
-        none works, and FailedPrecondition without a template.
+        """Render a chat, in another form if the template refuses it or leaves out system messages. Raises
+        InvalidArgument, and FailedPrecondition without a template.
         """
         if self.apply is None:
             raise FailedPrecondition("this model has no chat template; send prompt or append.text instead of messages")
@@ -75,9 +70,7 @@ class Template:
         raise InvalidArgument("messages", f"the model's chat template refuses them: {refusal}") from refusal
 
     def system_prefix(self, chat: MessagesInput, *, answered: bool = False) -> str:
-        """Return what all chats with the system messages and tools of `chat` begin with, up to the first user's words;
-        "" if unknown. Chats that are `answered` may begin differently.
-        """
+        """Return the common beginning of chats with these system messages and tools; "" if unknown."""
         system = system_messages(chat)
         stubs = ({"role": "user", "content": question} for question in _QUESTIONS)
         following = (
@@ -90,20 +83,16 @@ class Template:
         return common_prefix(one, other) if one != other else ""
 
     def system_prefix_length(self, chat: MessagesInput, text: str) -> int:
-        """Return the length of the system prefix in `text`, a rendering of `chat`; 0 if unknown, or without system
-        messages and tools. White space at the end is left out, because its tokens depend on what follows.
-        """
+        """Return the system prefix's length in `text`; 0 if unknown. White space at the end depends on what follows."""
         if not system_messages(chat) and not chat.tools:
             return 0
         prefix = self.system_prefix(chat).rstrip()
-        # Templates may move the system message in longer chats, or leave out what the user says.
+        # Templates may move the system message, or leave out what the user says.
         return len(prefix) if text.startswith(prefix) else 0
 
     def generation_prompt_start(self, chat: MessagesInput, text: str) -> int:
-        """Return the start of the generation prompt in `text`, a rendering of `chat`; 0 if there is none or it is
-        unknown.
-
-        It may differ from the answer's beginning in history (`<think>`).
+        """Return the generation prompt's start in `text`; 0 if unknown. History may begin answers otherwise
+        (`<think>`).
         """
         try:
             without = self.render(chat)
@@ -113,7 +102,7 @@ class Template:
 
     @cached_property
     def user_turn(self) -> UserTurn | None:
-        """How the template continues from an answer to a user's message; None if stubs do not show it."""
+        """None if stubs do not show it."""
         said = ({"role": "user", "content": _QUESTIONS[0]}, {"role": "assistant", "content": _ANSWER})
         try:
             answered = self.render(MessagesInput(said))
@@ -129,15 +118,12 @@ class Template:
         return UserTurn(end.encode(), between[len(end) :].encode())
 
     def opening(self, chat: MessagesInput) -> str:
-        """Return the system prefix without the header of the user's message, unless the template puts the system prompt
-        after that; "" if unknown.
-        """
+        """Return the system prefix without the user's header; "" if unknown."""
         header = self.user_turn.header.decode() if self.user_turn is not None else ""
         return self.system_prefix(chat).removesuffix(header)
 
 
 def _has_all(text: str, said: Sequence[str]) -> bool:
-    """Return whether a text has all of these, in order."""
     at = 0
     for each in said:
         if (found := text.find(each, at)) < 0:
@@ -152,17 +138,15 @@ def common_prefix(one: str, other: str) -> str:
 
 
 def system_messages(chat: MessagesInput) -> tuple[Mapping[str, Any], ...]:
-    """Return the chat's leading system messages."""
     return tuple(takewhile(lambda message: message.get("role") in SYSTEM_ROLES, chat.messages))
 
 
 def present_moment() -> str:
-    """Return the present time, to the second, in ISO 8601."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def parse_moment(field: str, moment: str) -> str:
-    """Return a time in the form that is kept. Raises InvalidArgument for `field`."""
+    """Raises InvalidArgument."""
     try:
         return datetime.fromisoformat(moment).replace(microsecond=0).isoformat()
     except ValueError as error:
@@ -171,7 +155,7 @@ def parse_moment(field: str, moment: str) -> str:
 
 @contextmanager
 def rendering_at(moment: str) -> Iterator[None]:
-    """Render as if at `moment`, or empty, at present; transformers has no argument for it."""
+    """Render as at `moment`; transformers has no argument for it."""
     setattr(chat_template_utils, "datetime", _Clock)  # noqa: B010 - transformers does not export the name
     token = _moment.set(datetime.fromisoformat(moment) if moment else None)
     try:
@@ -181,7 +165,7 @@ def rendering_at(moment: str) -> Iterator[None]:
 
 
 class _Clock(datetime):
-    """transformers' clock for `strftime_now`."""
+    """For `strftime_now`."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Any:

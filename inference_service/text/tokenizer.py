@@ -1,7 +1,6 @@
-"""Encoding that user text cannot break out of, exact decoding, and cuts that keep tokens.
+"""Encoding that user text cannot break out of, and exact decoding.
 
-Works on a Hugging Face fast tokenizer. Thread-safe. Encoding releases the GIL (`encode_batch`: 200K characters stall
-other threads for 4 ms, `encode` for 71).
+Encoding releases the GIL (`encode_batch`: 200K characters stall other threads for 4 ms, `encode` for 71).
 """
 
 import hashlib
@@ -14,21 +13,22 @@ import numpy as np
 import tokenizers
 import tokenizers.models
 
-from inference_service.text.vocabulary import LeastTokens, token_pieces
+from inference_service.text.vocabulary import token_pieces
 
 _LEAD = "\x01"
-"""Only its own byte's token has it, so no token spans it and the text after it."""
+"""Only its own byte's token has it."""
 _BEFORE_SPACE = re.compile(r"([^ ])(?= )")
 _PART = 1 << 16
-"""Characters tokenized at once: of millions, tokenizing would keep gigabytes."""
+"""Tokenizing millions of characters at once would keep gigabytes."""
 _WINDOWS = (2048, 1362)
-"""Two windows before a cut. If both agree, the boundary does not depend on the window: their difference is no multiple
-of three, by which digits are grouped."""
+"""If both agree, a boundary does not depend on the window: their difference is no multiple of three, by which digits
+are grouped.
+"""
 _LOOKAHEAD = 256
 
 
 class Tokenizer:
-    """A model's tokenizer. Raises ValueError if tokens depend on their neighbours."""
+    """Thread-safe. Raises ValueError if tokens depend on their neighbours."""
 
     def __init__(self, backend: tokenizers.Tokenizer, eos_ids: Iterable[int]) -> None:
         self.hash = hashlib.sha256(backend.to_str().encode()).hexdigest()
@@ -43,9 +43,8 @@ class Tokenizer:
         self._pieces = token_pieces(backend)
         self.vocab_size = len(self._pieces)
         self.byte_ids = {piece[0]: i for i, piece in enumerate(self._pieces) if len(piece) == 1 and i not in added}
-        """Tokens of a single byte, by byte."""
         self._cuts = _Cuts(self._parsing, added, self._pieces)
-        self._least_tokens = LeastTokens(backend, self._pieces, self.byte_ids)
+        self.longest = max(map(len, self._pieces), default=0)
         before = backend.encode("a", add_special_tokens=True).ids
         self.prefix_ids = tuple(takewhile(self.special_ids.__contains__, before))
         self._lead: list[int] = []
@@ -55,40 +54,35 @@ class Tokenizer:
         special = next(iter(self._specials), "")
         behind = self.decode(self.encode(f"{special}a", parse_special=True))
         self.space_after_special = bool(self._lead) and behind == f"{special} a".encode()
-        """Text after a special token gets SentencePiece's leading space."""
+        """Text after a special token gets SentencePiece's space."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return a token's bytes, special tokens spelled out; b"" for unknown ids."""
+        """Special tokens are spelled out; unknown ids are b""."""
         return self._pieces[token_id] if token_id < len(self._pieces) else b""
 
     def pieces(self, token_ids: Iterable[int]) -> list[bytes]:
-        """Return each token's bytes; `token_ids` may be an array [tokens]."""
         token_ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else tuple(token_ids)
         try:
-            return [*map(self._pieces.__getitem__, token_ids)]  # fast for a long context at each turn
+            return [*map(self._pieces.__getitem__, token_ids)]  # fast for long contexts
         except IndexError:
             return [self.token_bytes(i) for i in token_ids]
 
     def decode(self, token_ids: Iterable[int]) -> bytes:
-        """Return the tokens' bytes, special tokens spelled out."""
         return b"".join(self.pieces(token_ids))
 
-    def special_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the character ranges that parse as special tokens."""
-        return [match.span() for match in self._special_pattern.finditer(text)]
+    def special_spans(self, text: str) -> Iterator[tuple[int, int]]:
+        return (match.span() for match in self._special_pattern.finditer(text))
 
     def break_specials(self, text: str, mark: str) -> str:
-        """Return `text` with a mark after the first character of each longer special token."""
+        """Put a mark after the first character of longer special tokens."""
         return self._special_pattern.sub(
             lambda found: found[0] if len(found[0]) == 1 else f"{found[0][0]}{mark}{found[0][1:]}", text
         )
 
     def has_special(self, text: str) -> bool:
-        """Return whether `text` spells a special token somewhere."""
         return self._special_pattern.search(text) is not None
 
     def is_special(self, text: bytes) -> bool:
-        """Return whether `text` spells exactly one special token."""
         return text.decode(errors="replace") in self._specials
 
     def special_id(self, text: str) -> int:
@@ -97,10 +91,9 @@ class Tokenizer:
     def encode(
         self, text: str, *, parse_special: bool, continues: bool = False, enough: int | None = None
     ) -> list[int]:
-        """Return the tokens of `text`, without BOS. Special tokens are parsed, or taken as ordinary text.
+        """Return tokens without BOS; special tokens are parsed or ordinary text.
 
-        `continues`: other text precedes, so SentencePiece adds no space. Long texts are tokenized in parts, up to more
-        than `enough` tokens.
+        `continues`: SentencePiece adds no space. Long texts are tokenized in parts, until more than `enough`.
         """
         token_ids: list[int] = []
         for part in self._cuts.parts(text, parse_special=parse_special):
@@ -120,16 +113,12 @@ class Tokenizer:
         return list(encoder.encode_batch([text], add_special_tokens=False)[0].ids)
 
     def pre_token_boundary(self, before: str, after: str) -> int:
-        """Return the last place in `before` where whole tokenization must also split, or 0."""
+        """Return the last place in `before` where tokenization must split."""
         return self._cuts.last(before, after)
-
-    def certainly_exceeds(self, text: bytes, tokens: int) -> bool:
-        """Return whether `text` has more tokens, without tokenizing it; False if unknown."""
-        return self._least_tokens.exceed(text, tokens)
 
 
 class _Cuts:
-    """Finds cuts whose parts have the whole text's tokens. Thread-safe."""
+    """Cuts that change no token. Thread-safe."""
 
     def __init__(
         self, encoder: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken], pieces: Iterable[bytes]
@@ -140,14 +129,14 @@ class _Cuts:
         self._strips = any(token.lstrip or token.rstrip for token in added.values())
         spaced = (piece.decode(errors="replace") for piece in pieces if b" " in piece[1:])
         self._before_spaces = frozenset({" ", *(char for piece in spaced for char in _BEFORE_SPACE.findall(piece))})
-        """Characters before a space in some token, and the space, for runs of spaces."""
+        """For runs of spaces."""
 
     def last(self, before: str, after: str) -> int:
-        """Return the last character of `before` where whole tokenization of `before + after` must split, or 0.
+        """Return the last place of `before` where tokenization must split, or 0.
 
-        No ordinary token crosses a pre-token's end, if the text before the cut splits the same way without the rest
-        (runs of spaces may not: Llama 3 and GPT-4 split off the last one before a word). If nothing splits, as in
-        SentencePiece, it is before a space that no token has after that character.
+        No token crosses a pre-token's end, if the text before splits alike without the rest (runs of spaces may not:
+        Llama 3 and GPT-4 split off the last one before a word). In SentencePiece it is before a space that no token has
+        after that character.
         """
         text = before + after
         spans = self._pre_tokens(text)
@@ -159,7 +148,7 @@ class _Cuts:
         return 0
 
     def parts(self, text: str, *, parse_special: bool) -> Iterator[str]:
-        """Yield parts with the whole's tokens, of bounded length unless they cannot be cut, such as a word."""
+        """Yield parts of bounded length, unless they cannot be cut."""
         start = 0
         while len(text) - start > 2 * _PART:
             cut = self._cut(text, start, parse_special)
@@ -175,7 +164,7 @@ class _Cuts:
         return len(text)
 
     def _place(self, text: str, first: int, target: int, parse_special: bool) -> int | None:
-        """Return the last boundary between two places, seen from the first; also before a special token."""
+        """Return the last boundary between two places."""
         last = target + _LOOKAHEAD
         specials = [*self._specials.finditer(text, first, last)] if parse_special else []
         if specials:
@@ -184,7 +173,6 @@ class _Cuts:
         return first + self.last(text[first:target], text[target:last]) or None
 
     def _before_a_space(self, text: str, start: int, end: int, last: int) -> int:
-        """Return the last place up to `last` inside a pre-token that no token can span, or 0."""
         for at in range(last, start, -1):
             if text[at : at + 1] != " " or text[at - 1] in self._before_spaces:
                 continue
@@ -193,7 +181,7 @@ class _Cuts:
         return 0
 
     def _pre_tokens(self, text: str) -> list[tuple[int, int]]:
-        """Return character ranges that are tokenized apart, after taking out added tokens."""
+        """Return ranges tokenized apart, without added tokens."""
         spans, at = [], 0
         for match in self._added.finditer(text):
             spans += self._ordinary_pre_tokens(text, at, match.start())
@@ -202,7 +190,7 @@ class _Cuts:
         return spans + self._ordinary_pre_tokens(text, at, len(text))
 
     def _ordinary_pre_tokens(self, text: str, start: int, end: int) -> list[tuple[int, int]]:
-        """Return ranges of normalized text: Gemma's has no spaces when its pre-tokenizer splits at spaces."""
+        """Normalize: Gemma's pre-tokenizer splits at spaces that it then has not."""
         normalizer, pre_tokenizer = self._encoder.normalizer, self._encoder.pre_tokenizer
         if start == end or pre_tokenizer is None:
             return [(start, end)] * (end > start)
@@ -215,7 +203,7 @@ class _Cuts:
 
 
 def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]) -> tokenizers.Tokenizer:
-    """Return a tokenizer over the same vocabulary that neither pads nor truncates; one copy is enough."""
+    """Return a copy that neither pads nor truncates."""
     encoder = tokenizers.Tokenizer(backend.model)
     encoder.normalizer = backend.normalizer
     encoder.pre_tokenizer = backend.pre_tokenizer
@@ -223,7 +211,7 @@ def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.Added
     if {i: t.content for i, t in encoder.get_added_tokens_decoder().items()} != {
         i: t.content for i, t in added.items()
     }:
-        # Their ids have gaps, which only the serialized form keeps.
+        # Only the serialized form keeps gaps of ids.
         encoder = tokenizers.Tokenizer.from_str(backend.to_str())
         encoder.no_padding()
         encoder.no_truncation()
@@ -235,7 +223,7 @@ def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.Added
 
 
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
-    """Match the longest of the texts by a tree, since thousands one by one take microseconds."""
+    """Match the longest text by a tree: thousands one by one take microseconds."""
     tree: dict[str, Any] = {}
     for text in filter(None, texts):
         node = tree

@@ -1,5 +1,3 @@
-"""How a model writes tool calls, and parsing them."""
-
 import json
 import secrets
 import string
@@ -22,18 +20,17 @@ _PARSER_ERRORS = (
     RecursionError,
     MemoryError,
 )
-"""Raised for text that is no call, which most parsers take apart unchecked."""
+"""Most parsers take other text apart unchecked."""
 
 Tools = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class CallSyntax:
-    """How one model writes calls: `start`, what `parse` understands, `end`. Pure; any thread.
+    """`parse` takes text between `start` and `end`, and tools or None; it returns calls with name, arguments and
+    perhaps id, or raises. Any thread.
 
-    Without an `end`, a call goes to the end of the turn; without a `form`, it has no grammar. `parse` gets the text
-    between markers, and tools or None; it returns a call or a list, objects with name, arguments and perhaps id, or
-    raises.
+    Without an `end`, calls go to the turn's end; without a `form`, they have no grammar.
     """
 
     name: str
@@ -47,10 +44,8 @@ class CallSyntax:
             raise ValueError("calls need a marker that they start with")
 
     def calls(self, text: bytes, tools: Tools = (), taken_ids: Collection[str] = ()) -> list[ToolCall]:
-        """Return the calls in `text` between markers; none unless all of it parses.
-
-        A call keeps the model's id unless it is in `taken_ids`. Some parsers take quadratic time for repeated
-        beginnings (mlx-lm's for Gemma 4: seconds for 16 KB).
+        """Return calls if all of `text` parses; ids stay unless in `taken_ids`. Parsers may take quadratic time
+        (mlx-lm's for Gemma 4: seconds for 16 KB).
         """
         try:
             parsed = self.parse(text.decode(errors="replace"), [dict(tool) for tool in tools] or None)

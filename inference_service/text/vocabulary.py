@@ -1,36 +1,25 @@
-"""The bytes of each token, and a lower bound of a text's tokens.
-
-A token's bytes must not depend on its neighbours, since a ledger's text is the bytes of its tokens. Known decoders
-fulfil that, except for a space at a text's beginning; other tokenizers are refused when the model is loaded.
+"""The bytes of each token, which must not depend on neighbours: a ledger's text is its tokens' bytes. Known decoders
+fulfil that; other tokenizers are refused.
 """
 
 import json
 import re
-import unicodedata
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tokenizers
 import tokenizers.models
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SAMPLE = 512
-"""Tokens decoded together, to compare with their pieces."""
-_WINDOW = 1 << 18
-"""Bytes processed at once for a lower bound."""
-_TEXT_BYTES = frozenset((*range(0xC0), *range(0xC2, 0xF5)))
-"""UTF-8's."""
-_LOSSLESS = frozenset(("ByteLevel", "Digits", "Metaspace"))
-_PARTS = ("decoders", "normalizers", "pretokenizers")
 
 
 def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
-    """Return each token's bytes by id; b"" for ids without a token. Raises ValueError if the decoder is unknown.
+    """Return bytes by id; b"" for gaps. Raises ValueError for an unknown decoder.
 
-    Special tokens are spelled out. Other added tokens go through the decoder, such as Gemma's runs of spaces, spelled
-    with U+2581, except a byte-level one, which would read "naïve" as stand-ins for bytes.
+    Added tokens go through the decoder, such as Gemma's runs of U+2581; not through a byte-level one, which would read
+    "naïve" as stand-ins for bytes.
     """
     steps = _steps(backend.decoder)
     kinds = [step["type"] for step in steps]
@@ -54,62 +43,17 @@ def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
     return pieces
 
 
-class LeastTokens:
-    """A lower bound of tokens, for tokenizers whose tokens spell their text.
-
-    One token leads at most as far as the longest that begins with the same two bytes; leading so far repeatedly passes
-    a text in no more tokens than any tokenization has.
-    """
-
-    def __init__(self, backend: tokenizers.Tokenizer, pieces: Sequence[bytes], byte_ids: Iterable[int]) -> None:
-        """`pieces` are tokens' bytes by id; `byte_ids` the bytes with a token of their own."""
-        steps = _steps(backend.normalizer)
-        self._composes = any(step["type"] == "NFC" for step in steps)
-        self._known = set(byte_ids) >= _TEXT_BYTES and _spells(backend, steps)
-        self._longest = np.ones(1 << 16, np.int32)
-        if self._known:
-            for piece in pieces:
-                if len(piece) > 1:
-                    pair = piece[0] << 8 | piece[1]
-                    self._longest[pair] = max(self._longest[pair], len(piece))
-
-    def exceed(self, text: bytes, limit: int) -> bool:
-        """Return whether all tokenizations have more than `limit` tokens; False if unknown."""
-        if not self._known or len(text) <= limit:
-            return False
-        if self._composes:
-            text = unicodedata.normalize("NFC", text.decode()).encode()
-        data = np.frombuffer(text, np.uint8)
-        at, reach, tokens = 0, 0, 0
-        for start in range(0, len(data), _WINDOW):
-            part = data[start : start + _WINDOW + 1].astype(np.int32)
-            leads = np.arange(start, start + len(part) - 1) + self._longest[part[:-1] << 8 | part[1:]]
-            if not len(leads):
-                break
-            farthest = np.maximum.accumulate(np.maximum(leads, reach)).tolist()
-            while at - start < len(farthest):
-                at = farthest[at - start]
-                tokens += 1
-                if tokens > limit:
-                    return True
-            reach = farthest[-1]
-        return tokens + (at < len(data)) > limit
-
-
-def _steps(component: Any) -> list[Any]:
-    """Return the parts of a decoder, normalizer or pre-tokenizer as JSON objects."""
-
+def _steps(decoder: Any) -> list[Any]:
     def flattened(step: Any) -> list[Any]:
-        parts = next((step[name] for name in _PARTS if name in step), None)
-        return [step] if parts is None else [each for part in parts for each in flattened(part)]
+        return [each for part in step["decoders"] for each in flattened(part)] if "decoders" in step else [step]
 
-    return flattened(json.loads(component.__getstate__())) if component else []
+    return flattened(json.loads(decoder.__getstate__())) if decoder else []
 
 
 def _as_decoded(
     backend: tokenizers.Tokenizer, pieces: list[bytes], token_ids: list[int], added: Container[int]
 ) -> bool:
-    """Return whether decoding gives the tokens' pieces, except for a space at the beginning."""
+    """Compare with decoding, but for a space at the beginning."""
     sample = [i for i in token_ids[:: max(1, len(token_ids) // _SAMPLE)] if i not in added]
     sample = [i for i in sample if pieces[i].decode(errors="ignore").encode() == pieces[i]]
     sample = [*[i for i in sample if pieces[i].startswith(b" ")][:1], *sample]  # no text begins inside a word
@@ -131,7 +75,7 @@ def _piece_decoder(backend: tokenizers.Tokenizer, steps: list[Any], kinds: list[
 
 
 def _sentence_piece(steps: list[Any]) -> list[tuple[str, str]] | None:
-    """Return the replacements in each token; None if the decoder does more."""
+    """None if the decoder does more."""
     replacements, fused = [], False
     for step in steps:
         match step:
@@ -151,7 +95,7 @@ def _sentence_piece(steps: list[Any]) -> list[tuple[str, str]] | None:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return GPT-2's printable stand-ins for the 256 bytes."""
+    """Return GPT-2's stand-ins for bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
@@ -173,21 +117,3 @@ def _from_sentence_piece(replacements: list[tuple[str, str]], byte_fallback: boo
     if byte_fallback and (match := _BYTE_PIECE.fullmatch(token)):
         return bytes([int(match[1], 16)])
     return token.encode()
-
-
-def _spells(backend: tokenizers.Tokenizer, normalizer: list[Any]) -> bool:
-    """Return whether tokens have all of a text's bytes: nothing is dropped, shortened or stripped."""
-    if any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
-        return False
-    for step in normalizer:
-        match step:
-            case {"type": "NFC"} | {"type": "Prepend"}:
-                pass
-            case {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}:
-                pass
-            case _:
-                return False
-    return all(
-        step["type"] in _LOSSLESS or (step["type"] == "Split" and step["behavior"] != "Removed")
-        for step in _steps(backend.pre_tokenizer)
-    )

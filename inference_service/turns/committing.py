@@ -1,4 +1,4 @@
-"""The end of a turn: appended to the ledger, durably, before its caller is told; or replayed."""
+"""The end of a turn: committed before its caller is told, or replayed."""
 
 from itertools import accumulate
 from typing import Any
@@ -24,9 +24,9 @@ async def commit(
     threads: WorkerThreads,
     hints: TurnHints,
 ) -> None:
-    """Append the turn to the ledger, under the agent's lock. From here on it cannot be cancelled. Event loop.
+    """Append the turn to the ledger, under the agent's lock. It cannot be cancelled any more. Event loop.
 
-    Sets `version` and `message_hashes`. Raises the cancellation of before, and Aborted where another writer was faster.
+    Sets `version` and `message_hashes`. Raises an earlier cancellation, and Aborted if another writer was faster.
     """
     turn.stream.check()
     turn.stream.committing = True
@@ -40,9 +40,7 @@ async def commit(
 
 
 def replay(turn: Turn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn, hints: TurnHints) -> None:
-    """Answer a turn that was committed before, as then. Raises InvalidArgument where its request_id was another
-    request's.
-    """
+    """Answer a turn that was committed before. Raises InvalidArgument if its request_id was another request's."""
     if committed.request_digest != turn.request.digest:
         raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
     record, stream = committed.record, turn.stream
@@ -57,7 +55,7 @@ def replay(turn: Turn, model: LoadedModel, committed: cache_store_pb2.CommittedT
 
 
 def _end_hint(turn: Turn, hints: TurnHints) -> None:
-    """Drop the hint that announced this turn. One that was set since stays, and Prefill is no turn."""
+    """Drop the hint that announced this turn, unless a new one was set. Prefill is no turn."""
     if turn.request.generates:
         hints.forget(turn.request.key, turn.hint)
 
@@ -99,7 +97,7 @@ def _request(turn: Turn, model: LoadedModel, finished: inference_pb2.Finished) -
 
 
 def _conversation(turn: Turn, said: inference_pb2.Delta) -> list[bytes]:
-    """Return the hash chain of a whole chat with its answer, as the client will send that back."""
+    """Return the hash chain of a whole chat with its answer, as the client will send it back."""
     chat = turn.request.input
     if not isinstance(chat, MessagesInput):
         return []

@@ -1,4 +1,4 @@
-"""How a turn's answer is generated and held, and refusals of what a model cannot do."""
+"""How an answer is generated and held, and refusals of what a model cannot do."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -19,9 +19,7 @@ from inference_service.threads import WorkerThreads
 
 
 def check_input(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[int] = ()) -> None:
-    """Refuse token ids that the model does not have: the backend would read and write out of bounds. Refuse, with
-    ContextExceeded, more tokens or messages than are counted.
-    """
+    """Refuse token ids out of bounds, which the backend would use, and more tokens or messages than are counted."""
     content = turn_input.content if isinstance(turn_input, AppendInput) else turn_input
     token_ids = content.token_ids if isinstance(content, TokensInput) else np.empty(0, np.uint32)
     model.renderer.check_tokens(len(content.messages) if isinstance(content, MessagesInput) else len(token_ids))
@@ -34,7 +32,7 @@ def check_input(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[in
 
 
 def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
-    """Refuse to parse calls of tools, or to hold them to a grammar, where the model's syntax is unknown."""
+    """Refuse calls whose syntax is unknown, or cannot be held to a grammar."""
     if not request.tool_calls:
         return
     if model.call_syntax is None:
@@ -53,9 +51,7 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
 async def decoding_of(
     request: TurnRequest, model: LoadedModel, prompt: Uint32, wanted: int, threads: WorkerThreads
 ) -> Decoding | None:
-    """Return how to answer `prompt` with at most `wanted` tokens; None where nothing is generated. Raises
-    InvalidArgument for a schema that cannot be honoured.
-    """
+    """Return how to answer `prompt`; None for Prefill. Raises InvalidArgument for a schema that cannot be honoured."""
     if not request.generates:
         return None
     remaining, reasoning = model.context_length - len(prompt), _reasoning(request, model, prompt)
@@ -80,7 +76,6 @@ async def decoding_of(
 async def _grammar(
     request: TurnRequest, model: LoadedModel, rules: ReasoningRules | None, threads: WorkerThreads
 ) -> Grammar | None:
-    """Return the grammar of the answer, after reasoning by these rules."""
     if request.held is not None and model.call_syntax is not None:
         return await threads.compile(partial(model.grammars.compile_answer, request.held, model.call_syntax, rules))
     if request.json_schema is None:  # `check_tool_calls` has found a syntax where calls are held.
@@ -89,7 +84,7 @@ async def _grammar(
 
 
 def _reasoning(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> tuple[ReasoningFormat, str] | None:
-    """Return the format of the answer's reasoning, and the state in which it begins; None for raw text."""
+    """Return the format of the answer's reasoning, and its first state; None for raw text."""
     content = request.input.content if isinstance(request.input, AppendInput) else request.input
     if model.reasoning is None or not isinstance(content, MessagesInput):
         return None

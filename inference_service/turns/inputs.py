@@ -1,7 +1,6 @@
-"""From a turn's input to its plan: rendered, and taken as the whole conversation or as what is new in it.
+"""From a turn's input to its plan: rendered, and taken as the whole conversation or as what is new.
 
-Where a request leaves that open it is decided here, against the ledger and under the agent's lock. A chat whose
-beginning the agent has had, by the hash chain of its messages, goes on from what the ledger has of the answers.
+A chat whose beginning the agent has had, by its hash chain, continues from the ledger's answers.
 """
 
 from collections.abc import Mapping
@@ -30,16 +29,15 @@ _WHAT_ELSE = (
 
 
 class InputPlanner:
-    """Plans inputs against one ledger. `generation_prompt` adds what makes the model answer. Not on the event loop."""
+    """Plans inputs against one ledger. Not on the event loop."""
 
     def __init__(self, planner: Planner, ledger: Ledger, *, parse_special: bool, generation_prompt: bool) -> None:
         self._planner, self._renderer, self._ledger = planner, planner.renderer, ledger
         self._parse_special, self._generation_prompt = parse_special, generation_prompt
 
     def plan_turn(self, request: TurnRequest) -> tuple[Plan, bool]:
-        """Return the plan of a turn, and whether its input was appended; else `check_kept` says whether it may run.
-
-        Raises InvalidArgument and FailedPrecondition as MemoryMode says.
+        """Return a turn's plan, and whether its input was appended; otherwise `check_kept` decides. Raises as
+        MemoryMode says.
         """
         if not isinstance(request.input, AppendInput) and self._is_new(request):
             return self._plan_new(request), True
@@ -84,7 +82,6 @@ class InputPlanner:
             )
 
     def _is_new(self, request: TurnRequest) -> bool:
-        """Return whether the input is only what is new."""
         if not len(self._ledger):
             return False
         if request.memory_mode == inference_pb2.MEMORY_MODE_APPEND:
@@ -111,7 +108,7 @@ class InputPlanner:
         raise AssertionError("an append needs no decision")
 
     def _new_messages(self, chat: MessagesInput, mode: inference_pb2.MemoryMode.ValueType) -> MessagesInput:
-        """Return `chat` without the system messages that the memory begins with. Tools have no place but there."""
+        """Return `chat` without the system messages that the memory begins with. Tools can only stand there."""
         system = system_messages(chat)
         prefix = self._renderer.system_prefix(chat, parse_special=self._parse_special).text if system else b""
         if prefix and self._ledger.text.startswith(prefix):
@@ -132,7 +129,7 @@ class InputPlanner:
         return chat
 
     def _keeps_nothing(self, turn_input: TurnInput, plan: Plan) -> bool:
-        """Return whether nothing that was said stays: of a chat, the first message besides system messages counts."""
+        """Return whether nothing that was said stays; of a chat, the first message besides system messages counts."""
         diverges = plan.kind == types_pb2.MATCH_DIVERGE
         if not isinstance(turn_input, MessagesInput):
             return diverges
@@ -159,9 +156,8 @@ class InputPlanner:
         return self._planner.for_append(ledger, _not_empty(addition, "messages"), kept)
 
     def _remembered_or(self, plan: Plan, chat: MessagesInput) -> Plan:
-        """Return the plan of a chat as the agent remembers its beginning, if more is kept so.
-
-        Else `plan`, of the chat as it is rendered; its reason is the template then, if the memory has more of the chat.
+        """Return the plan by the agent's memory if that keeps more; otherwise `plan`, whose reason is then the
+        template.
         """
         turn = last_common_turn(chat, self._ledger, self._planner.tokenizer, self._renderer.reasoning)
         if turn is None or turn.end_token <= plan.keep_tokens:
@@ -173,9 +169,8 @@ class InputPlanner:
         return replace(plan, reason=types_pb2.MISS_REASON_TEMPLATE)
 
     def _begins_alike(self, chat: MessagesInput) -> bool:
-        """Return whether the memory begins as the template has such chats begin: not if the date was moved.
-
-        Mistral's has the system prompt before the last question, which is the first in a new chat only.
+        """Return whether the memory begins as such chats do: not if the date moved. Mistral has the system prompt
+        before the last question, which is the first in a new chat only.
         """
         prefix = self._renderer.system_prefix(chat, parse_special=self._parse_special).text
         if self._ledger.text.startswith(prefix):
@@ -184,8 +179,8 @@ class InputPlanner:
         return bool(longer) and self._ledger.text.startswith(longer)
 
     def _plan_remembered(self, chat: MessagesInput, turn: TurnPlace) -> Plan | None:
-        """Return the plan of a chat that goes on from the memory at the end of `turn`; None where the new part depends
-        on what was before.
+        """Return the plan of a chat that continues the memory after `turn`; None if the new part depends on earlier
+        ones.
         """
         new, kept = replace(chat, messages=chat.messages[turn.messages :]), self._ledger.kept(turn.end_token)
         try:
@@ -204,10 +199,8 @@ class InputPlanner:
 def last_common_turn(
     chat: MessagesInput, ledger: Ledger, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
 ) -> TurnPlace | None:
-    """Return the last turn up to whose answer `chat` is the agent's conversation, and goes on.
-
-    None if there is none, and where an answer comes with other reasoning than it had. Answers without reasoning are the
-    same answers.
+    """Return the last turn up to whose answer `chat` is the agent's conversation; None if answers come with other
+    reasoning. Answers without reasoning are the same.
     """
     turns = [turn for turn in ledger.turns if 0 < turn.messages < len(chat.messages) and turn.generated_tokens]
     if not turns:
@@ -231,10 +224,8 @@ def _as_it_was(
     tokenizer: Tokenizer,
     reasoning: ReasoningFormat | None,
 ) -> bool:
-    """Return whether the ledger has an assistant's message, and its reasoning, if it comes with that.
-
-    Its hash says so of the text; but a stop string may have cut a token, which the ledger then has not. `turn` is the
-    one that the message is the answer of; other messages were rendered.
+    """Return whether the ledger has an assistant's message: a stop string may have cut a token. `turn` generated it;
+    None: it was rendered.
     """
     thought, text = (str(message.get(name) or "").strip() for name in ("reasoning_content", "content"))
     if turn is None:
@@ -249,7 +240,7 @@ def _as_it_was(
     answer = ledger.token_ids[: turn.end_token].tolist()
     said = split_answer(reasoning, tokenizer, answer[:start], answer[start:])
     if said.reasoning and not said.text:
-        return False  # cut in its reasoning, which has no end: what follows would be a part of it
+        return False  # cut in its reasoning, which would go on
     return text in said.text and thought in ("", said.reasoning)
 
 

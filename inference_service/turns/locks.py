@@ -1,4 +1,4 @@
-"""Work for one agent holds it alone, in the order of arrival."""
+"""Agents are held by one task at a time, in the order of arrival."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -8,7 +8,7 @@ from agentmem.validation import AgentKey
 
 
 class AgentLocks:
-    """A lock per agent key, which exists only while it is held or waited for. Event loop only."""
+    """A lock for each agent while it is used. Event loop only."""
 
     def __init__(self) -> None:
         self._locks: dict[AgentKey, tuple[asyncio.Lock, int]] = {}
@@ -16,7 +16,7 @@ class AgentLocks:
 
     @contextmanager
     def settling(self, key: AgentKey) -> Iterator[None]:
-        """Settle a turn after its answer, under the agent's lock. Readers wait for it in `settled`."""
+        """Settle a turn after its answer, under the lock."""
         done = self._settling[key] = asyncio.Event()
         try:
             yield
@@ -25,13 +25,13 @@ class AgentLocks:
             done.set()
 
     async def settled(self, key: AgentKey) -> None:
-        """Wait until the KV of an answered turn is where the next turn finds it; never for a running turn."""
+        """Wait until an answered turn's KV is where the next turn finds it."""
         if done := self._settling.get(key):
             await done.wait()
 
     @asynccontextmanager
     async def hold(self, *keys: AgentKey) -> AsyncIterator[None]:
-        """Wait for agents, and hold them, in one order for all callers."""
+        """Hold agents, in one order for all callers."""
         async with AsyncExitStack() as held:
             for key in sorted(set(keys)):
                 await held.enter_async_context(self._hold(key))

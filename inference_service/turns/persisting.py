@@ -1,4 +1,4 @@
-"""Writing an agent's new KV after its turn, off the request path. Failures cost time later and nothing else."""
+"""Writing KV after turns, in the background. Failures only cost time later."""
 
 import asyncio
 import logging
@@ -24,26 +24,26 @@ from inference_service.storage.client import StoreClient
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
-"""How long to wait for an agent's KV to be written."""
 _REST_SECONDS: Final = 2.0
-"""How long a state waits for its agent's next turn while turns run: the block at its end is written every few turns."""
+"""A state waits so long for its successor: the block at its end is written every few turns."""
 _IDLE_SECONDS: Final = 0.1
-"""How long after the last turn's end states are written at once."""
+"""After the last turn; then states are written at once."""
 _GIVE_WAY_SECONDS: Final = 0.1
-"""How long a file gives way to prompts. First tokens (p95) of 32 agents of Llama 3.1 8B on an H100 took 454 and 395 ms
+"""A file gives way to prompts so long. First tokens (p95) of 32 agents of Llama 3.1 8B on an H100 took 454 and 395 ms
 so, 519 and 412 beside files.
 """
 _LATE_SECONDS: Final = 5.0
-"""Age from which a state's files give way no more."""
+"""Older states give way no more."""
 _LOOK_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """An agent's state that is to be on disk: a table, and the headers of its blocks and windows.
+    """An agent's state to write: headers of blocks and windows, and where those in memory are; the rest is on disk or
+    lost.
 
-    The window at the end is in the table; `captured` are the others, by chain hash. The rest is on disk already, or
-    lost. `trace` is the turn that made the state, `since` the time of it or of the one that it replaces.
+    The last window is in `table`, others in `captured` by chain hash. `trace` is the turn's, `since` the first
+    unwritten state's time.
     """
 
     key: AgentKey
@@ -68,7 +68,7 @@ class State:
         )
 
     def after(self, older: "State") -> "State":
-        """Return this state in place of an older unwritten one, with the windows that it still has."""
+        """Return this state with an older unwritten one's windows that it needs."""
         names = {header.chain_hash for header in self.windows}
         taken_over = {name: window for name, window in older.captured.items() if name in names}
         return replace(self, captured={**taken_over, **self.captured}, since=older.since)
@@ -88,11 +88,10 @@ class State:
 
 @dataclass(eq=False, repr=False)
 class Persister:
-    """Publishes agents' states in the background, one after the other. Event loop; files on other threads.
+    """Publishes states one after the other. Event loop; files on other threads.
 
-    Blocks stay in the pool until they are written, copied one by one between the engine's steps. States rest while
-    turns run: an agent's newer state replaces a waiting one that it extends. A left branch is written, too: a snapshot
-    has it.
+    Blocks stay in the pool until written, copied one by one between the engine's steps. A newer state replaces a
+    waiting one that it extends; left branches are written, because snapshots have them.
     """
 
     engine: EngineThread
@@ -106,7 +105,7 @@ class Persister:
     _published_at: float = field(default=0.0, init=False)
 
     def publish(self, state: State) -> None:
-        """Write the files that do not exist yet, and publish the state. Its table is held until then."""
+        """Write missing files and publish the state; its table is held until then."""
         for table in state.tables:
             state.model.memory.pool.acquire(table)
         places = [at for at, older in enumerate(self._waiting) if older.key == state.key and state.extends(older)]
@@ -123,19 +122,19 @@ class Persister:
             self._task = asyncio.create_task(self._run())
 
     def give_up(self, model: LoadedModel) -> None:
-        """Drop a model's waiting states: their memory is needed."""
+        """Drop a model's waiting states, for their memory."""
         if dropped := self._drop(lambda state: state.model is model):
             self.metrics.store_failures.labels(model.model_id).inc(dropped)
             log.warning("the KV of %d turns is given up unwritten, to make room; the ledger has them", dropped)
 
     async def leave(self, model: LoadedModel, seconds: float) -> None:
-        """Write a model's states, at most so long; the rest is given up."""
+        """Write a model's states within `seconds`; give up the rest."""
         await self._wait(lambda state: state.model is model, seconds)
         self.give_up(model)
         await self._wait(lambda state: state.model is model)
 
     async def forget(self, key: AgentKey) -> None:
-        """Drop an agent's waiting states, and wait for the one that is being written."""
+        """Drop an agent's waiting states, and await the one being written."""
         self._drop(lambda state: state.key == key)
         await self._wait(lambda state: state.key == key)
 
@@ -143,18 +142,14 @@ class Persister:
         return [table for state in self._unwritten() if state.model is model for table in state.tables]
 
     async def flush(self, seconds: float) -> None:
-        """Wait until everything is written, at most so long."""
         await self._wait(lambda _: True, seconds)
 
     async def wait_written(self, key: AgentKey, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until all of the agent's KV is written, at most so long."""
         await self._wait(lambda state: state.key == key, seconds)
 
     async def wait_resumable(self, key: AgentKey, names: Collection[bytes] = ()) -> None:
-        """Wait, at most so long, where an agent's last turn left its only checkpoint to be written.
-
-        That is so after a cut answer of a recurrent model, and where the next turn leaves the conversation before its
-        end: `names` are the checkpoints from which it could go on.
+        """Wait if an agent's last turn left its only checkpoint to be written: after a cut answer of a recurrent model,
+        or if the next turn leaves the conversation at one of `names`.
         """
 
         def needed(state: State) -> bool:
@@ -167,7 +162,6 @@ class Persister:
         return [*self._waiting, *([self._writing] if self._writing else [])]
 
     def _drop(self, matches: Callable[[State], bool]) -> int:
-        """Drop the waiting states that match; return how many."""
         dropped = [state for state in self._waiting if matches(state)]
         for state in dropped:
             self._waiting.remove(state)
@@ -177,12 +171,10 @@ class Persister:
         return len(dropped)
 
     def _tell(self) -> None:
-        """Wake whoever waits for fewer states."""
         self._written.set()
         self._written = asyncio.Event()
 
     async def _wait(self, matches: Callable[[State], bool], seconds: float | None = None) -> None:
-        """Wait until no unwritten state matches, at most so long."""
         self._waiters += 1
         try:
             async with asyncio.timeout(seconds):
@@ -211,7 +203,7 @@ class Persister:
                 known = isinstance(error, AgentmemError | OSError)
                 message = "blocks were not written; the ledger has the turn"
                 log.warning("%s: %s", message, error, exc_info=None if known else error)
-                error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
+                error.__traceback__ = None  # It may hold a view of an arena, which the next write would copy.
             del written, error
         self._task = None
 
@@ -237,11 +229,10 @@ class Persister:
         self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file in written.values()))
 
     def _is_wanted(self, state: State) -> bool:
-        """Return whether somebody waits for the files, or for their memory."""
         return bool(self._waiters or state.model.memory.admission.waiting)
 
     async def _rest(self) -> None:
-        """Wait for the first state's successor: while turns run, and half of the pool is free."""
+        """Wait for the first state's successor, while turns run and half of the pool is free."""
         while self._waiting and not self._is_wanted(state := self._waiting[0]):
             engine, blocks = state.model.engine, state.model.memory.pool.full
             busy = engine.prompts or engine.running or time.monotonic() < self._published_at + _IDLE_SECONDS
@@ -250,7 +241,7 @@ class Persister:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _give_way(self, state: State) -> None:
-        """Wait while turns are planned or wait for the engine: file threads hold the interpreter."""
+        """Wait while turns are planned or queue: file threads hold the interpreter."""
         until = min(time.monotonic() + _GIVE_WAY_SECONDS, state.since + _LATE_SECONDS)
         engine = state.model.engine
         while engine.prompts and not self._is_wanted(state) and time.monotonic() < until:  # noqa: ASYNC110 - no event

@@ -1,16 +1,14 @@
-"""Plans a turn in tokens: its input against the ledger, within the context, and the KV that would serve.
-
-Where a memory outgrows the context, its oldest turns go; see `memory.trimming`.
-"""
+"""Plans a turn in tokens, within the context, and finds the KV that would serve."""
 
 import logging
 from dataclasses import dataclass, replace
 
 from agentmem.errors import Aborted, AgentmemError, ContextExceeded, FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from agentmem.kv.ledger import Ledger, common_length, other_revision
+from agentmem.kv.ledger import NO_VERSION, Ledger, common_length, other_revision
 from agentmem.process import logs
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, TurnInput, TurnRequest
 from inference_service.memory.checkpoints import capture_positions
 from inference_service.memory.match import MatchLimits
@@ -30,9 +28,24 @@ from inference_service.turns.turn import NO_NOTE, REFUSE, SUMMARIZE, TRIM, Note,
 log = logging.getLogger(__name__)
 
 
+async def opened(
+    store: StoreClient, model: LoadedModel, key: AgentKey, request_id: str = "", *, peek: bool = False
+) -> Opened:
+    """Return the store's state of an agent, or hot state's ledger if that is current; outdated hot state goes, unless
+    this peeks or the request was committed. Event loop; under the agent's lock, or peeking.
+    """
+    hot = model.memory.hot.get(key)
+    found = await store.open(key, hot.version if hot is not None else NO_VERSION, request_id, peek=peek)
+    if hot is not None and found.version == hot.version:
+        return replace(found, ledger=hot.ledger)
+    if not peek and found.turn is None:
+        model.memory.hot.present(key, found.version)
+    return found
+
+
 @dataclass(eq=False, repr=False)
 class TurnPlanner:
-    """Plans turns and raises the contract's errors, before any side effect. Event loop; text on other threads."""
+    """Raises the contract's errors before any side effect. Event loop; text on other threads."""
 
     store: StoreClient
     threads: WorkerThreads
@@ -40,7 +53,7 @@ class TurnPlanner:
     default_max_tokens: int
 
     async def plan(self, turn: Turn, model: LoadedModel, opened: Opened, note: Note = NO_NOTE) -> None:
-        """`note` takes the place of what has to go for the turn to fit the context."""
+        """`note` replaces what the context has no room for."""
         request, version = turn.request, opened.version
         if request.if_version not in (None, version.number):
             raise Aborted(f"the agent is at version {version.number}, not {request.if_version}")
@@ -76,9 +89,7 @@ class TurnPlanner:
         turn.decoding = await decoding_of(request, model, plan.sequence, self._wanted(request), self.threads)
 
     def _fitted(self, turn: Turn, model: LoadedModel, ledger: Ledger) -> tuple[Plan, bool]:
-        """Return the plan, trimmed if an appended input leaves no room to answer, and whether the input was
-        appended.
-        """
+        """Return the plan, trimmed if an append leaves no room to answer, and whether the input was appended."""
         request, planner = turn.request, self._planner(turn.request, model)
         plan, appended = self._inputs(request, model, ledger).plan_turn(request)
         if (largest := int(plan.sequence.max())) >= model.vocab_size:
@@ -95,11 +106,11 @@ class TurnPlanner:
         return planner.trimmed(ledger, plan, bounds(context, answer, summary), turn.note.marked) or plan, True
 
     def _check_and_look_up(self, turn: Turn, model: LoadedModel) -> None:
-        """Refuse the turn, or find out which KV would serve. On a planning thread."""
+        """Refuse the turn, or find KV. Planning thread."""
         request, plan, ledger = turn.request, turn.plan, turn.ledger
         if not turn.appended:
             self._inputs(request, model, ledger).check_kept(request, plan)
-        limit = model.context_length - request.generates  # one token at least is the answer's
+        limit = model.context_length - request.generates  # at least one token is the answer's
         if len(plan.sequence) > limit:
             raise ContextExceeded(_too_long(turn, model.context_length), len(plan.sequence), limit)
         checkpoints = capture_positions(plan.checkpoints, len(plan.sequence))
@@ -107,7 +118,7 @@ class TurnPlanner:
         turn.opening_bytes = _opening_bytes(turn, model)
 
     async def count(self, turn_input: TurnInput, parse_special: bool, model: ModelInfo, ledger: Ledger) -> int:
-        """Return how many tokens an input has; for an append, how many it adds to the ledger."""
+        """Return an input's tokens; of an append those that it adds."""
 
         def counted() -> int:
             planner = Planner(model.tokenizer, model.renderer, self.limits)
@@ -123,7 +134,7 @@ class TurnPlanner:
         return InputPlanner(self._planner(request, model), ledger, **options)
 
     def _planner(self, request: TurnRequest, model: LoadedModel) -> Planner:
-        """Return the turn's planner: a memory is continued as it is where that leaves room for the answer."""
+        """Continue a memory as it is if that leaves room for the answer."""
         most = model.context_length - room_for_answer(model.context_length, self._wanted(request))
         return Planner(model.tokenizer, model.renderer, self.limits._replace(most_tokens=most))
 
@@ -133,8 +144,8 @@ class TurnPlanner:
     async def _snapshot(
         self, turn: Turn, model: LoadedModel, ledger: Ledger, plan: Plan
     ) -> tuple[int, Ledger, Plan] | None:
-        """Return version, ledger and plan of the snapshot that the prompt continues, where it has more of it than the
-        present ledger: an agent may edit a message and then return.
+        """Return the snapshot that the prompt continues further than the present ledger: an agent may edit a message
+        and then return.
         """
         request = turn.request
         leaves = plan.kind in (types_pb2.MATCH_PARTIAL, types_pb2.MATCH_DIVERGE)
@@ -168,7 +179,6 @@ def _shared_tokens(ledger: Ledger, plan: Plan) -> int:
 
 
 def _opening_bytes(turn: Turn, model: LoadedModel) -> int:
-    """Return the opening of the ledger that the turn makes: the ledger's own, unless the turn begins a new one."""
     request, plan, ledger = turn.request, turn.plan, turn.ledger
     if plan.trim is not None:
         return plan.trim.opening_bytes
@@ -180,14 +190,13 @@ def _opening_bytes(turn: Turn, model: LoadedModel) -> int:
     chat = request.input.content if isinstance(request.input, AppendInput) else request.input
     if not isinstance(chat, MessagesInput) or not request.commits:
         return known
-    # Where templates begin with words of their own, another system prompt leaves the opening that was, and is one.
+    # Where templates begin with words of their own, another system prompt leaves the old opening, and is one.
     opening = model.renderer.opening(chat, parse_special=request.parse_special)
     begins = bool(opening) and model.tokenizer.decode(plan.sequence).startswith(opening)
     return len(opening) if begins else known
 
 
 def _too_long(turn: Turn, context_length: int) -> str:
-    """Return why the prompt is refused, and what to do."""
     if not turn.appended:
         advice = "shorten it; or append only what is new to an agent, whose oldest turns can then make room"
     elif len(turn.ledger) and turn.policy == REFUSE:

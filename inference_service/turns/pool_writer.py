@@ -1,6 +1,4 @@
-"""A committed turn's KV: its blocks in the pool get names, and it is written to disk. Failures cost time later and
-nothing else.
-"""
+"""Names a committed turn's blocks, and has KV written. Failures only cost time later."""
 
 from dataclasses import dataclass, replace
 
@@ -25,7 +23,7 @@ from inference_service.turns.turn import Turn
 
 @dataclass(eq=False, repr=False)
 class PoolWriter:
-    """Keeps the KV of turns. Event loop only, under the agent's lock."""
+    """Event loop only, under the agent's lock."""
 
     _engine: EngineThread
     _threads: WorkerThreads
@@ -51,12 +49,10 @@ class PoolWriter:
     async def write(
         self, model: LoadedModel, reservation: Reservation, kv: Sequence, token_ids: Uint32, blocks: list[BlockHeader]
     ) -> Table:
-        """Name the blocks of a sequence of these tokens by `blocks`, and its checkpoint; return the table, with its
-        references. Raises PoolError.
-        """
+        """Name a sequence's blocks and checkpoint; return its table, with references. Raises PoolError."""
         pool = model.memory.pool
         end = None
-        if not model.geometry.resumes_anywhere:  # Else the agent's next turn would wait for a pass, for nothing.
+        if not model.geometry.resumes_anywhere:  # Otherwise the agent's next turn would wait for a pass.
             end = await run_shielded(self._engine.call(lambda: model.arenas.capture(kv)))
         own = kv.full.blocks[: len(blocks)]
         known = [pool.full.find(header.chain_hash) for header in blocks]
@@ -83,7 +79,7 @@ def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
 
 
 def _windows(turn: Turn, model: LoadedModel, captured: dict[int, Table], table: Table) -> dict[int, int]:
-    """Return stored tokens by position; none for full attention alone."""
+    """Return stored tokens by position."""
     windows, hot = turn.restored.stored_windows(), turn.reservation.hot.windows if turn.reservation.hot else {}
     windows |= {position: tokens for position, tokens in hot.items() if position <= turn.shared_tokens}
     windows |= {position: checkpoint.window_tokens for position, checkpoint in captured.items()}

@@ -1,4 +1,4 @@
-"""Brings an agent's KV into the pool ahead of its turn."""
+"""Brings an agent's KV into the pool before its turn."""
 
 import time
 from dataclasses import dataclass, replace
@@ -18,16 +18,16 @@ from inference_service.pool.admission import MemoryRequest, Reservation
 from inference_service.pool.hot import HotState
 from inference_service.storage.client import StoreClient
 from inference_service.threads import WorkerThreads
-from inference_service.turns.opening import opened
+from inference_service.turns.planning import opened
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.restoring import Restorer, kv_lookup
 
 _NEXT = 0
-"""Stands for the prompt's new token: all of the ledger can be reused before it."""
+"""A new token, before which all of the ledger can be reused."""
 
 
 class Prefetched(NamedTuple):
-    """The agent's tokens in the pool now, and the bytes that were read for them."""
+    """The agent's tokens in the pool, and bytes read for them."""
 
     tokens: int
     load_bytes: int
@@ -45,10 +45,8 @@ class Prefetcher:
     metrics: WorkerMetrics
 
     async def prefetch(self, key: AgentKey, model: LoadedModel) -> Prefetched:
-        """Have the agent's KV in the pool, as far as there is any and memory for it, and the agent as the last used.
-
-        It waits for no memory. KV of another tokenizer is left. Raises NotFound for an unknown agent, and
-        FailedPrecondition for one that would not fit into an empty pool.
+        """Bring KV as far as there is memory now, and mark the agent as the last used. KV of another tokenizer is left.
+        Raises NotFound, and FailedPrecondition if an empty pool would be too small.
         """
         memory, agent = model.memory, await opened(self.store, model, key)
         if agent.version == NO_VERSION:
@@ -64,7 +62,7 @@ class Prefetcher:
         lookup = replace(lookup, incompatible=agent.is_incompatible(model.fingerprint))
         found = await self.restorer.probe(key, model, lookup, ahead=True)
         held = hot.table.tokens if (hot := memory.hot.get(key)) is not None else 0
-        if found.tokens <= held:  # No other agent is evicted for what is not there.
+        if found.tokens <= held:  # Evict nobody for nothing.
             return Prefetched(held, 0)
         with memory.reserve_now(MemoryRequest(key, lookup.own, found.tokens, computes=False)) as given:
             if given is None:

@@ -1,4 +1,4 @@
-"""A model's coming and going, for its agents' KV, the metrics and the log."""
+"""Models' arrivals and departures, for KV, metrics and the log."""
 
 import asyncio
 import logging
@@ -17,10 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Presence:
-    """Follows the models in memory, as `models.swapping.ModelListener` says. Event loop only.
-
-    `broken` is set when the bookkeeping of a model's pool does not add up.
-    """
+    """A `models.swapping.ModelListener`. Event loop only. `broken` is set when a pool's bookkeeping fails."""
 
     def __init__(self, persister: Persister, metrics: WorkerMetrics, broken: asyncio.Event) -> None:
         self._persister = persister
@@ -31,7 +28,6 @@ class Presence:
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:
-        """Let its pool evict, also what is unwritten if need be; count and log it."""
         memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
@@ -68,7 +64,6 @@ class Presence:
         )
 
     async def leaving(self, model: LoadedModel, seconds: float) -> None:
-        """Write its agents' KV as far as there is time, and empty its pool."""
         await self._persister.leave(model, seconds)
         agents = len(model.memory.hot)
         for key in list(model.memory.hot):
@@ -88,7 +83,7 @@ class Presence:
         self._metrics.model_loads.labels(model_id, "failed").inc()
 
     def _gauges(self, model: LoadedModel) -> list[tuple[Gauge, tuple[str, ...], Callable[[], float]]]:
-        """Return the series of a loaded model: labels, and what they read, on another thread."""
+        """Return a loaded model's series; they are read on another thread."""
         metrics, model_id = self._metrics, model.model_id
         hot, pool, engine = model.memory.hot, model.memory.pool.full, model.engine
         return [

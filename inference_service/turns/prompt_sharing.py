@@ -1,6 +1,4 @@
-"""A running turn's prompt in the pool: its full blocks are named as they are computed, and stay if it does not commit.
-The ledger has nothing of them before.
-"""
+"""A running turn's prompt in the pool: full blocks are named as they are computed, and stay if it does not commit."""
 
 from dataclasses import dataclass, field
 
@@ -17,34 +15,32 @@ from inference_service.turns.turn import Turn
 
 @dataclass(eq=False)
 class PromptSharing:
-    """One turn's. Event loop only, between the restoring of its KV and the release of its reservation."""
+    """One turn's. Event loop only, from the restoring of KV until the reservation's release."""
 
     turn: Turn
     model: LoadedModel
     engine: EngineThread
     blocks: PromptBlocks = field(init=False)
-    """For the job, on the engine's thread."""
+    """The engine thread's."""
     job: TurnJob | None = field(default=None, init=False)
     _kept: bool = field(default=False, init=False)
     _over: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.blocks = PromptBlocks(
-            self.turn.restored.lookup.own,  # None where nothing may be reused.
+            self.turn.restored.lookup.own,  # Empty if nothing may be reused.
             kept=self._keep,
             look=lambda: self.engine.tell(self._look),
         )
 
     def _keep(self, kept: Kept) -> None:
-        """Note blocks that others find: a turn that begins again does not write them again. Engine thread."""
+        """Note blocks that others find, which are never written again. Engine thread."""
         self.turn.reservation.named = kept.end
         self.turn.reservation.given |= set(kept.checkpoint.pieces if kept.checkpoint is not None else ())
         self.engine.tell(self._name, kept)
 
     def _name(self, kept: Kept) -> None:
-        """Have computed blocks found, and the checkpoint at their end. A known name gets this turn's reference, and its
-        own block is still the turn's.
-        """
+        """Name computed blocks, and the checkpoint at their end. This turn references known ones beside its own."""
         if self._over:
             return
         turn, pool, names = self.turn, self.model.memory.pool, self.blocks.names
@@ -65,8 +61,8 @@ class PromptSharing:
             reservation.pins.append(pool.publish_checkpoint(names[kept.end - 1], table))
 
     def _look(self) -> None:
-        """Go on from what others have computed since, if that is more. Not where files were read: those are more than
-        others are likely to share.
+        """Continue from what others have computed since, if that is more. With files read, others are unlikely to share
+        more.
         """
         turn, job = self.turn, self.job
         if job is None:
@@ -86,10 +82,7 @@ class PromptSharing:
                 self.engine.submit(lambda: job.found(begin, tokens))
 
     def leave(self) -> None:
-        """End it for a turn that was not committed: its blocks stay in the pool, until memory is needed.
-
-        Those of a turn that was to leave nothing are found only while it runs.
-        """
+        """End it for an uncommitted turn: its blocks stay until memory is needed, unless it was to leave nothing."""
         job, pool = self.job, self.model.memory.pool
         if job is None or not self._kept or not self.turn.request.commits:
             return
@@ -103,5 +96,5 @@ class PromptSharing:
         self.model.memory.hot.leave(self.turn.request.key, left, listed=self.turn.base.number > 0)
 
     def close(self) -> None:
-        """End it: later writes are nobody's. References go, or it would wait to be collected."""
+        """End it, and drop references, which would wait for a collection."""
         self._over, self.job, self.blocks = True, None, PromptBlocks()

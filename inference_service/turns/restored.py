@@ -1,4 +1,4 @@
-"""The KV found for one sequence: what is taken of it, read and fetched, and where it goes on."""
+"""KV found for one sequence."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -18,16 +18,18 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import BlockTokens
 from inference_service.pool.kv import Table
-from inference_service.turns.fetching import source_of
+
+
+def source_of(file: pb.StoredFile) -> Source:
+    return Source.NODE if file.on_node else Source.OBJECTS
 
 
 @dataclass(eq=False)
 class Restored:
-    """The KV found for one sequence, what of it is taken, and where the sequence goes on.
+    """KV found, what of it is taken, and where the sequence goes on.
 
-    `blocks` and `windows` are in the pool, `files` and `window_files` outside, all by chain hash. `reason` says why not
-    more is taken. `tensors` were read of files, empty where read to its block. `room` is where the sequence grows, once
-    it is held.
+    `blocks` and `windows` are in the pool, `files` and `window_files` outside, by chain hash. `reason`: why not more is
+    taken. `tensors` are empty if read to their block. `room`: where the sequence grows.
     """
 
     model: LoadedModel
@@ -47,7 +49,7 @@ class Restored:
 
     @classmethod
     def in_pool(cls, key: AgentKey, model: LoadedModel, lookup: Lookup) -> "Restored":
-        """Begin with what is in the pool. `hold` it before the next await."""
+        """Begin with the pool's; `hold` it before the next await."""
         pool = model.memory.pool
         if not model.geometry.resumes_anywhere:
             lookup = lookup.with_checkpoints(name for name in lookup.own if pool.find_checkpoint(name) is not None)
@@ -62,12 +64,11 @@ class Restored:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are reused."""
         return self.choice.tokens
 
     @property
     def by_tier(self) -> list[types_pb2.TierTokens]:
-        """Reused tokens by the tier that they were found in, fastest first, without empty ones."""
+        """Reused tokens by tier, fastest first."""
         found = ((c.usable_tokens, self.files[c.header.chain_hash].tier) for c in self.choice.warm)
         remote = sum(tokens for tokens, tier in found if tier == types_pb2.TIER_REMOTE)
         tiers = (
@@ -83,7 +84,7 @@ class Restored:
         return self.by_tier[-1].tier if self.tokens else types_pb2.TIER_NONE
 
     def stored_windows(self) -> dict[int, int]:
-        """Return the sequence's windows that are on disk, if any KV is used: stored tokens by position."""
+        """Return stored tokens of windows on disk, by position, if any KV is used."""
         if not self.tokens:
             return {}
         stored = stored_tokens(self.lookup.checkpoints, self.window_files)
@@ -91,22 +92,15 @@ class Restored:
         return {window.position: stored[window.name] for window in found if window.position == window.usable_tokens}
 
     def hold(self, reservation: Reservation) -> None:
-        """Pin what is in the pool for as long as the reservation lasts; what is read of files goes with it, too."""
-        reservation.releases.append(self.release)
+        """Pin what is in the pool for the reservation."""
         self.room = reservation
         windows = [Table(0, (), table.window_tokens, table.pieces) for table in self.windows.values()]
         for table in (Table(0, tuple(self.blocks.values())), *windows):
             self.model.memory.pool.acquire(table)
             reservation.pins.append(table)
 
-    def release(self) -> None:
-        """Let go of what was read of files, if no sequence has taken it."""
-        self.tensors = {}
-
     def choose(self, min_file_tokens: int) -> Reason:
-        """Take the most that can be reused; return why not more. Fewer than `min_file_tokens` of files are not worth
-        reading.
-        """
+        """Take the most; return why not more. Fewer than `min_file_tokens` of files are not worth reading."""
         self.choice = self._best()
         if not 0 < self.choice.warm_tokens < min_file_tokens:
             return types_pb2.MISS_REASON_UNSPECIFIED
@@ -116,7 +110,7 @@ class Restored:
 
     @property
     def away(self) -> dict[Source, int]:
-        """Bytes that the choice has to fetch, by where they are."""
+        """Bytes to fetch, by source."""
         sizes = Counter[Source]()
         for _, file in self.wanted_files():
             if not file.path:
@@ -124,7 +118,6 @@ class Restored:
         return sizes
 
     def here(self) -> "Restored":
-        """Return this without what would have to be fetched."""
         files, windows = ({n: f for n, f in of.items() if f.path} for of in (self.files, self.window_files))
         here = replace(self, files=files, window_files=windows)
         here.choice = here._best()
@@ -142,7 +135,6 @@ class Restored:
 
     @property
     def missing(self) -> list[bytes]:
-        """Names of blocks any one of which would give more; see Lookup."""
         return self.lookup.missing({*self.blocks, *self.files})
 
     @property
@@ -152,18 +144,17 @@ class Restored:
 
     @property
     def end(self) -> Place | None:
-        """Where another's block could go on; None where all that the agent had is found."""
+        """Where another's block could continue; None if all that the agent had is found."""
         if 0 < self.lookup.keep_tokens <= self.block_tokens:
             return None
         return self.lookup.end({*self.blocks, *self.files})
 
     def files_could_add(self) -> bool:
-        """Return whether files could give more than the pool."""
         windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.checkpoints)
         return bool(self.missing) or self.end is not None or max(windows, default=0) > self.choice.tokens
 
     def wanted_files(self) -> list[tuple[BlockHeader, pb.StoredFile]]:
-        """Return the files that the choice needs, with their headers."""
+        """Return files to read, and their headers."""
         wanted = [(c.header, self.files[c.header.chain_hash]) for c in self.choice.warm]
         window = self.choice.checkpoint
         if window is not None and window.name not in self.windows:
@@ -172,24 +163,23 @@ class Restored:
         return wanted
 
     def add_fetched(self, name: FileName, file: pb.StoredFile) -> None:
-        """Replace a remote file by its copy on the store's disk. It still counts as remote."""
+        """Replace a remote file by its local copy, which still counts as remote."""
         found = pb.StoredFile()
         found.CopyFrom(file)
         found.tier = types_pb2.TIER_REMOTE
         self._of_kind(name)[name.chain_hash] = found
 
     def add(self, place: Place, name: bytes, token_ids: bytes) -> bool:
-        """Look for that block, too, found at `place` by its tokens; False where it is of no use."""
+        """Add a block found by its tokens; False if useless."""
         lookup = self.lookup.with_block(self.model.fingerprint, self.namespace, place, name, token_ids)
         self.lookup = lookup or self.lookup
         return lookup is not None
 
     def refuse(self, name: FileName) -> None:
-        """Leave out a bad file."""
         del self._of_kind(name)[name.chain_hash]
 
     def places(self) -> list[int]:
-        """Return the blocks of the sequence, for all that it can grow to."""
+        """Return the blocks of all that the sequence can grow to."""
         assert self.room is not None
         found = list(self.room.places)
         for index, candidate in enumerate(self.choice.hot):
@@ -198,7 +188,7 @@ class Restored:
         return found
 
     def buffers(self, header: BlockHeader) -> HostBuffers | None:
-        """Return the memory of the block that a file goes to; None where it is not the host's. Any thread."""
+        """Return the memory of a file's block if it is the host's. Any thread."""
         assert self.room is not None
         index = header.first_token // BLOCK_TOKENS
         if not len(self.room.shared) <= index < len(self.room.places):
@@ -206,7 +196,7 @@ class Restored:
         return self.model.arenas.host_buffers(self.room.places[index], header.token_count)
 
     def sequence(self) -> Sequence:
-        """Begin the sequence; as often as it has to begin. Engine thread. Raises MemoryError."""
+        """Begin the sequence, also again. Engine thread. Raises MemoryError."""
         assert self.room is not None
         tensors, self.tensors = self.tensors, {}
         blocks, hot, own = self.places(), self.choice.hot, self.room.shared

@@ -2,8 +2,8 @@
 
     model → lock → open ledger → replay? → plan → reserve memory → restore KV → generate → commit (fsync) → keep KV
 
-Everything of one agent happens under its lock; blocks are written to disk after it was let go. A turn that fails or is
-cancelled before its commit leaves the ledger as it was; one whose commit was not answered may be in it.
+All of it is under the agent's lock; blocks are written later. A failure before the commit leaves the ledger as it was;
+after an unanswered commit the turn may be in it.
 """
 
 import asyncio
@@ -32,9 +32,8 @@ from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import commit, replay
 from inference_service.turns.decoding import check_input, check_tool_calls
 from inference_service.turns.locks import AgentLocks
-from inference_service.turns.opening import opened
 from inference_service.turns.persisting import Persister
-from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.planning import TurnPlanner, opened
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.prompt_sharing import PromptSharing
 from inference_service.turns.restored import Restored
@@ -50,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class TurnRunner:
-    """Runs turns. Event loop only. `locks` is shared with what else changes agents."""
+    """Event loop only."""
 
     models: Models
     engine: EngineThread
@@ -69,7 +68,7 @@ class TurnRunner:
     _draining: bool = field(default=False, init=False)
 
     def start(self, request: TurnRequest) -> TurnStream:
-        """Begin a turn; return the caller's end of it. Raises a request's mistakes, without side effect."""
+        """Begin a turn. Raises a request's mistakes, without side effect."""
         try:
             self._check_accepts(request)
         except AgentmemError as error:
@@ -95,7 +94,7 @@ class TurnRunner:
             )
 
     def abort(self, namespace: str, request_id: str) -> bool:
-        """Cancel the turns with this request id; return whether any ends by that. One that is committed does not."""
+        """Cancel turns of this request id; return whether any ends. Committed ones do not."""
         asked = namespace, request_id
         turns = [turn for turn in self._turns if not turn.stream.ended]
         found = [turn for turn in turns if (turn.request.key.namespace, turn.request.request_id) == asked]
@@ -104,7 +103,7 @@ class TurnRunner:
         return any(turn.stream.cancelled.is_set() for turn in found)
 
     async def drain(self, grace: float) -> None:
-        """Refuse new turns, give the running ones `grace` seconds, cancel the rest, wait until blocks are written."""
+        """Refuse new turns, cancel running ones after `grace` seconds, and write blocks."""
         self._draining = True
         tasks = list(self._turns.values())
         if tasks:
@@ -115,7 +114,7 @@ class TurnRunner:
         await self.persister.flush(layout.LAST_SECONDS)
 
     def _end(self, turn: Turn, error: Exception | None = None) -> None:
-        """Tell the caller that the turn is over. The rest is between the engine and the store."""
+        """Tell the caller that the turn is over."""
         if not turn.stream.ended:
             turn.stream.end(error)
             turn.timing.end("" if turn.stream.error is None else tracing.failure_of(turn.stream.error))
@@ -129,25 +128,22 @@ class TurnRunner:
         self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
 
     async def _run(self, turn: Turn) -> None:
+        request = turn.request
+        turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
         try:
-            await self._with_model(turn)
+            async with self.models.use(request.key.model_id) as model:
+                check_input(request.input, model, request.sampling.logit_bias)
+                check_tool_calls(request, model)
+                async with self.locks.hold(*([] if request.anonymous else [request.key])):
+                    with model.engine.gathering.expecting(turn):
+                        await self._serve(turn, model)
         except BaseException as error:
             release_frames(error)
             del turn  # The error has this frame, and the turn's stream has the error.
             raise
 
-    async def _with_model(self, turn: Turn) -> None:
-        request = turn.request
-        turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
-        async with self.models.use(request.key.model_id) as model:
-            check_input(request.input, model, request.sampling.logit_bias)
-            check_tool_calls(request, model)
-            async with self.locks.hold(*([] if request.anonymous else [request.key])):
-                with model.engine.gathering.expecting(turn):
-                    await self._serve(turn, model)
-
     async def _serve(self, turn: Turn, model: LoadedModel) -> None:
-        """Do the whole turn, under the agent's lock."""
+        """Run the turn, under the agent's lock."""
         request, timing = turn.request, turn.timing
         timing.enter("match")
         agent = NOTHING if request.anonymous else await opened(self.store, model, request.key, request.request_id)
@@ -163,7 +159,7 @@ class TurnRunner:
             await self.planner.plan(turn, model, agent, note)
         timing.enter("queue", waits_for="memory")
         captures = len(_captures(turn, model))
-        captures += captures > 0  # And the latest, of a prompt that may be cancelled.
+        captures += captures > 0  # the latest of a prompt that may be cancelled
         names = turn.lookup.own if self._reuses(turn) else ()
         memory = MemoryRequest(request.key, names, turn.most_tokens, captures)
         async with model.memory.reserve(memory) as turn.reservation:
@@ -190,19 +186,20 @@ class TurnRunner:
                             await self.engine.wait(job.future)
                             await self.pool_writer.keep(turn, model, job)
             except Exception as error:
-                sharing.leave()  # First: who is told of the error gets its traceback, whose frames are cleared.
+                sharing.leave()  # First: a told error's frames are cleared.
                 self._end(turn, error)
                 raise
             finally:
                 sharing.close()
+                turn.restored.tensors = {}  # The stream may keep the turn for long.
 
     @staticmethod
     def _reuses(turn: Turn) -> bool:
-        """Return whether a turn may start from KV: that of other tokens never serves."""
+        """KV of other tokens never serves."""
         return turn.request.cache_policy != inference_pb2.CACHE_POLICY_RECOMPUTE and not turn.retokenized
 
     async def _restore(self, turn: Turn, model: LoadedModel) -> Restored:
-        """Return the KV to start from; the turn's reservation holds what of it is in the pool."""
+        """Return KV to start from; the reservation holds the pool's."""
         if not self._reuses(turn):
             reason = types_pb2.MISS_REASON_INCOMPATIBLE if turn.retokenized else types_pb2.MISS_REASON_UNSPECIFIED
             return Restored(model, reason=reason, room=turn.reservation)
@@ -211,10 +208,8 @@ class TurnRunner:
 
     @asynccontextmanager
     async def _generated(self, turn: Turn, model: LoadedModel, sharing: PromptSharing) -> AsyncIterator[TurnJob]:
-        """Have the engine compute the prompt and generate; the caller gets tokens meanwhile.
-
-        The block begins when all is said; KV of the last token comes later. It ends when the engine has let go of the
-        turn.
+        """Run the job. The body begins when all is said, before KV of the last token, and the engine has let go of the
+        turn at the end.
         """
         plan, timing = turn.plan, turn.timing
         sequence: list[int] = await self.threads.plan(plan.sequence.tolist, len(plan.sequence))
@@ -250,8 +245,8 @@ class TurnRunner:
             await self.engine.wait(job.future)
 
     def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float, reused: int) -> None:
-        """Tell the caller that the engine has started the turn, at `at`, with `reused` tokens."""
-        if reused < turn.restored.tokens:  # There was no memory to go on from it, and the turn was begun without.
+        """Tell the caller that the engine started at `at`, with `reused` tokens."""
+        if reused < turn.restored.tokens:  # Without memory for more, it began without.
             turn.restored = Restored(model, reason=types_pb2.MISS_REASON_EVICTED, room=turn.reservation)
         turn.timing.start(at, turn.restored.read_seconds, assembly_seconds)
         dropped = turn.dropped_tokens if turn.request.commits and not turn.appended else 0
@@ -272,7 +267,7 @@ class TurnRunner:
 
 
 def _captures(turn: Turn, model: LoadedModel) -> tuple[int, ...]:
-    """Return where prefill is to keep checkpoints, in the order of their worth."""
+    """Return where prefill keeps checkpoints, the worthiest first."""
     plan = turn.plan
     if not turn.request.commits:
         return ()
@@ -280,7 +275,7 @@ def _captures(turn: Turn, model: LoadedModel) -> tuple[int, ...]:
 
 
 def _granted_captures(turn: Turn, model: LoadedModel) -> list[int]:
-    """Return those after the found KV for which the turn has memory; give back the rest."""
+    """Return those after the found KV that have memory; give back the rest."""
     ahead = [position for position in _captures(turn, model) if position > turn.restored.tokens]
     long = len(turn.plan.sequence) - turn.restored.tokens > SMALLEST_CHUNK
     model.memory.admission.capture_at_most(turn.reservation, len(ahead) + long)
@@ -288,7 +283,7 @@ def _granted_captures(turn: Turn, model: LoadedModel) -> list[int]:
 
 
 def _failure(turn: Turn, job: TurnJob) -> str:
-    """Return the status with which the engine ended a turn; empty if all went well."""
+    """Return the status with which the engine ended a turn, or ""."""
     error = turn.stream.error or (None if job.said.cancelled() else job.said.exception())
     if error is not None:
         return tracing.failure_of(error)

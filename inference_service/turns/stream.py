@@ -1,4 +1,4 @@
-"""The caller's end of a turn: its events, and its cancellation."""
+"""A turn's events for its caller, and the caller's cancellation."""
 
 import asyncio
 import threading
@@ -12,14 +12,12 @@ from inference_service.text.answering import NO_DELTA, AnswerDelta
 from inference_service.text.tokenizer import Tokenizer
 
 BUFFER_TOKENS: Final = 4096
-"""Tokens that a reader may be late before its turn is ended."""
+"""A reader that is later is cut off."""
 
 
 class TurnStream:
-    """Carries one turn's events to its caller, and the caller's cancellation to the turn.
-
-    The caller iterates `events` and calls `cancel` when it leaves. Tokens that it has not taken yet are joined into one
-    delta; more than `buffer` of them end the turn. Event loop only.
+    """The caller iterates `events` and calls `cancel` when it leaves. Waiting tokens are joined into one delta; more
+    than `buffer` end the turn. Event loop only.
     """
 
     def __init__(self, buffer: int = BUFFER_TOKENS) -> None:
@@ -27,14 +25,14 @@ class TurnStream:
         self.cancelled = threading.Event()
         """Read by the engine before each step."""
         self.committing = False
-        """The ledger is being written: the turn can no longer be cancelled."""
+        """The turn cannot be cancelled any more."""
         self.ended = False
         self.error: Exception | None = None
         """Ends the turn, or will."""
         self.interrupt: Callable[[], object] | None = None
-        """Ends the turn's wait outside the engine: for its agent, memory, the store."""
+        """Ends waits outside the engine."""
         self.on_token: Callable[[float], object] | None = None
-        """Called with the time at which each token was sampled."""
+        """Called with each token's time."""
         self._buffer = buffer
         self._taken = 0
         self._tokenizer: Tokenizer | None = None
@@ -43,7 +41,7 @@ class TurnStream:
         self._changed = asyncio.Event()
 
     async def events(self) -> AsyncIterator[inference_pb2.GenerateResponse]:
-        """Yield started, deltas and finished. Raise what ended the turn."""
+        """Yield started, deltas and finished. Raises what ended the turn."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -62,9 +60,7 @@ class TurnStream:
                 return
 
     def cancel(self, error: Exception | None = None) -> None:
-        """End the turn within one step, unless the commit has begun; nothing is committed. `error` is the caller's, by
-        default Cancelled.
-        """
+        """End the turn within a step, unless its commit has begun. `error` is by default Cancelled."""
         if self.ended or self.committing or self.cancelled.is_set():
             return
         self.error = self.error or error
@@ -73,7 +69,7 @@ class TurnStream:
             self.interrupt()
 
     def check(self) -> None:
-        """Raise what cancelled the turn, if it was cancelled."""
+        """Raise what cancelled the turn, if anything."""
         if self.cancelled.is_set():
             raise self.error or Cancelled("the request was cancelled")
 
@@ -87,22 +83,21 @@ class TurnStream:
         self._changed.set()
 
     def started(self, started: inference_pb2.Started, tokenizer: Tokenizer) -> None:
-        """Send the first event; `tokenizer` made the tokens that follow."""
+        """Send the first event; `tokenizer` made the tokens."""
         self._tokenizer = tokenizer
         self.send(inference_pb2.GenerateResponse(started=started))
 
     def send(self, event: inference_pb2.GenerateResponse) -> None:
-        """Send an event, after all tokens that were taken."""
+        """Send an event after all tokens."""
         self._ready.append(event)
         self._changed.set()
 
     def rest(self, said: AnswerDelta) -> None:
-        """Send what became certain when generation ended."""
         self._rest = said
         self._changed.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """Send no more events. The first error counts, and so does the first call."""
+        """End the stream; the first error and call count."""
         if self.ended:
             return
         self.error = self.error or error
@@ -110,7 +105,7 @@ class TurnStream:
         self._changed.set()
 
     def _delta(self) -> inference_pb2.GenerateResponse:
-        """Return the waiting tokens, as many as fit the order in a delta: reasoning, text, calls."""
+        """Return waiting tokens that fit a delta's order: reasoning, text, calls."""
         assert self._tokenizer is not None
         waiting, spoke = self.tokens[self._taken :], False
         new: list[TokenEvent] = []
@@ -130,7 +125,7 @@ class TurnStream:
 def delta(
     events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: AnswerDelta = NO_DELTA, *, parts: bool = False
 ) -> inference_pb2.Delta:
-    """Return several tokens as one delta, with what became certain at the end; `parts` of calls, if wanted."""
+    """Return tokens as one delta, with `rest` at the end, and maybe `parts` of calls."""
     message = inference_pb2.Delta()
     for event in events:
         message.reasoning += event.reasoning
@@ -159,7 +154,7 @@ def delta(
 
 
 def _add_text(message: inference_pb2.Delta, text: str) -> None:
-    """Add text. A call that went on before it has turned out to be none."""
+    """Add text; a call before it turned out to be none."""
     if text and message.tool_call_parts and not message.tool_calls:
         message.ClearField("tool_call_parts")
     message.text += text

@@ -1,4 +1,4 @@
-"""The note of what a memory loses, for agents whose context policy is to summarize: a turn of which nothing is kept."""
+"""Notes that replace what a summarizing agent's memory loses: turns that keep nothing."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -28,12 +28,12 @@ _INSTRUCTION: Final = (
     "note, in at most {words} words."
 )
 _WORDS_PER_TOKEN: Final = 0.5
-"""A cautious guess for any language, so that the note ends by itself."""
+"""Cautious in any language, so that the note ends by itself."""
 
 
 @dataclass(eq=False, repr=False)
 class Summarizer:
-    """Has the model write notes. Event loop only, under the agent's lock, before the turn has its memory."""
+    """Event loop only, under the agent's lock, before the turn has memory."""
 
     engine: EngineThread
     threads: WorkerThreads
@@ -41,7 +41,7 @@ class Summarizer:
     restorer: Restorer
 
     async def note(self, turn: Turn, model: LoadedModel, opened: Opened) -> Note:
-        """Return a note of what the turn's plan drops, or why there is none. Raises what cancelled the turn."""
+        """Return a note of what the plan drops, or why there is none. Raises a cancellation."""
         try:
             return await self._written(turn, model, opened)
         except AgentmemError as error:
@@ -84,7 +84,7 @@ class Summarizer:
 
 
 def _request(turn: Turn, model: LoadedModel) -> TurnRequest:
-    """Return the turn that asks for the note: what is dropped, then the instruction. Raises FailedPrecondition."""
+    """Return a turn of what is dropped, then the instruction. Raises FailedPrecondition."""
     assert turn.plan.trim is not None
     tokens = room_for_summary(model.context_length)
     dropped = turn.ledger.kept(turn.plan.trim.dropped)

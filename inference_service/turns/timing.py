@@ -1,18 +1,15 @@
-"""When a turn's steps begin and end: its queue and load times, and its spans where its request is traced.
+"""A turn's times, and its spans where its request is traced:
 
-    queue            until its model is loaded and its agent has no other turn
-    match            its ledger is fetched, its prompt rendered and compared
-    summary          the model writes a note of what the context has no room for
-    queue            until there is memory
-    load             KV is looked up and read
-    queue            until the engine starts it
-    load             its KV begins there: blocks, and what was read for them
-    prefill …        one for each chunk
-    decode           with the moment of the first token
-    commit           the ledger is written, fsynced
-
-Those before prefill take `queue_seconds` and `load_seconds`; prefill and decode are the engine's, whose prefill
-includes the load and the time between chunks.
+queue       model, and the agent's earlier turn
+match       ledger, rendering, comparison
+summary     a note
+queue       memory
+load        KV looked up and read
+queue       the engine
+load        KV begins there
+prefill …   one for each chunk
+decode      with the first token
+commit      the ledger, fsynced
 """
 
 import time
@@ -22,32 +19,27 @@ from datetime import timedelta
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem import tracing
-from agentmem import tracing as spans
 from agentmem.v1 import types_pb2
 from inference_service.engine.generation import Generated, TurnJob
 
 
 class Timing:
-    """One turn's times, in seconds of the monotonic clock. Event loop; all but `start` and `end` in the turn's task.
-
-    Spans are children of the request's span; there are none where the request is not traced.
-    """
+    """Seconds of the monotonic clock. Event loop; all but `start` and `end` in the turn's task."""
 
     def __init__(self) -> None:
         self.arrived = time.monotonic()
         self.started: float | None = None
-        """When the engine started the turn."""
         self.load_seconds = 0.0
-        """How long KV was read, verified and assembled."""
+        """KV was read, verified and assembled."""
         self.queue_seconds = 0.0
-        """How long the turn waited before the engine started it, without reading KV."""
+        """Until the engine started, without reading KV."""
         self._trace = tracing.current()
-        self._request = spans.present()
-        self._step: spans.Span | None = None
+        self._request = tracing.present()
+        self._step: tracing.Span | None = None
         self._assembled = 0.0
 
     def start(self, at: float, read_seconds: float, assembly_seconds: float) -> None:
-        """Record that the engine started the turn, whose KV was read before and assembled then."""
+        """Record the engine's start."""
         self.started, self._assembled = at, at + assembly_seconds
         self.load_seconds = read_seconds + assembly_seconds
         self.queue_seconds = at - self.arrived - read_seconds
@@ -67,8 +59,8 @@ class Timing:
             time_to_first_token=duration(self.first_token_seconds(generated)),
         )
 
-    def enter(self, name: str, at: float | None = None, **attributes: spans.Attribute) -> None:
-        """Begin the span of a step, now or at a moment before, and end the one before it."""
+    def enter(self, name: str, at: float | None = None, **attributes: tracing.Attribute) -> None:
+        """Begin a step's span, and end the one before."""
         if self._request is None or self._trace is None:
             return
         at = time.monotonic() if at is None else at
@@ -77,23 +69,22 @@ class Timing:
         tracing.enter(self._trace.within(self._step))
 
     def leave(self) -> None:
-        """End the span of the step."""
         if self._request is not None:
             self.end()
             tracing.enter(self._trace)
 
-    def annotate(self, **attributes: spans.Attribute) -> None:
-        """Add attributes to the step's span, if it has not ended."""
+    def annotate(self, **attributes: tracing.Attribute) -> None:
+        """Unless it has ended."""
         if self._step is not None:
             self._step.set(_named(attributes))
 
-    def annotate_request(self, **attributes: spans.Attribute) -> None:
-        """Add attributes to the request's span, if it has not ended."""
+    def annotate_request(self, **attributes: tracing.Attribute) -> None:
+        """Unless it has ended."""
         if self._request is not None:
             self._request.set(_named(attributes))
 
     def computed(self, job: TurnJob, failure: str) -> None:
-        """Record the spans of the engine's work; `failure` is a status, or empty."""
+        """Record the engine's spans; `failure` is a status, or ""."""
         if self._request is None or not job.started:
             return
         tracing.enter(self._trace)
@@ -111,7 +102,7 @@ class Timing:
             self._span("decode", began, ended, failure, first_token_at=result.first_token_at, generated_tokens=tokens)
 
     def end(self, failure: str = "", at: float | None = None) -> None:
-        """End the turn's last span, now or at a moment before; `failure` is a status, or empty."""
+        """End the last span."""
         if self._step is not None:
             self._step.end(failure, at)
 
@@ -122,7 +113,7 @@ class Timing:
         ended: float,
         failure: str = "",
         first_token_at: float | None = None,
-        **attributes: spans.Attribute,
+        **attributes: tracing.Attribute,
     ) -> None:
         if self._request is None:
             return
@@ -132,7 +123,7 @@ class Timing:
         span.end(failure, ended)
 
 
-def _named(attributes: Mapping[str, spans.Attribute]) -> dict[str, spans.Attribute]:
+def _named(attributes: Mapping[str, tracing.Attribute]) -> dict[str, tracing.Attribute]:
     return {f"agentmem.{name}": value for name, value in attributes.items()}
 
 

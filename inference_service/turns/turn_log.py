@@ -1,7 +1,6 @@
-"""A turn's line in the log, its counts in the metrics, and its last event.
+"""A turn's log line, counts, and last event.
 
-The line says whose turn it was, what was reused, how many tokens, how long, and how it ended; it has no text of prompt
-or answer. An error's own words are there only where nothing that the caller sent can be in them.
+The line has no text of prompt or answer, and an error's words only if nothing sent can be in them.
 """
 
 import logging
@@ -26,14 +25,14 @@ _OUR_FAULTS: Final = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS"})
 
 
 class TurnLog:
-    """Counts and logs turns. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, metrics: WorkerMetrics, max_requests: int) -> None:
         self._metrics = metrics
         metrics.requests_limit.set(max_requests)
 
     def refused(self, request: TurnRequest, error: Exception) -> None:
-        """Count a turn that was not begun, unless it is of a model that is not registered."""
+        """Count a turn that did not begin, of a registered model."""
         if request.key.model_id in self._metrics.models:
             self._metrics.finished.labels(*self._metrics.turn(request.key), reason_of(error)).inc()
 
@@ -41,7 +40,7 @@ class TurnLog:
         self._metrics.waiting.labels(turn.request.key.model_id).inc()
 
     def started(self, turn: Turn) -> None:
-        """Count a started turn, and what it reuses; count its tokens from here on."""
+        """Count a start, what it reuses, and tokens from now on."""
         metrics, key, timing = self._metrics, turn.request.key, turn.timing
         assert timing.started is not None
         labels = metrics.turn(key)
@@ -62,7 +61,7 @@ class TurnLog:
         turn.stream.on_token = token_counter(metrics, labels)
 
     def finished(self, turn: Turn) -> inference_pb2.Finished:
-        """Return the turn's last event, without a version."""
+        """Return the last event, without a version."""
         generated = turn.generated
         return inference_pb2.Finished(
             reason=generated.reason,
@@ -125,7 +124,7 @@ class TurnLog:
         self._metrics.finished.labels(*self._metrics.turn(turn.request.key), REPLAYED).inc()
 
     def ended(self, turn: Turn) -> None:
-        """Count that a turn runs or waits no more, and log it if it failed."""
+        """Count the end, and log a failure."""
         metrics, key, error = self._metrics, turn.request.key, turn.stream.error
         (metrics.waiting if turn.timing.started is None else metrics.running).labels(key.model_id).dec()
         if error is not None:
@@ -134,7 +133,7 @@ class TurnLog:
 
 
 def token_counter(metrics: WorkerMetrics, labels: tuple[str, ...]) -> Callable[[float], None]:
-    """Return a counter of one turn's tokens, by when each was sampled: so a stall shows while it lasts."""
+    """Count tokens by when they were sampled, so that a stall shows while it lasts."""
     tokens, gaps = metrics.generation_tokens.labels(*labels), metrics.inter_token_latency.labels(*labels)
     last: float | None = None
 
@@ -150,7 +149,7 @@ def token_counter(metrics: WorkerMetrics, labels: tuple[str, ...]) -> Callable[[
 
 @contextmanager
 def refused(key: types_pb2.AgentKey) -> Iterator[None]:
-    """Log a request that is refused before it is a turn. Nothing of `key` is checked yet."""
+    """Log a refusal before the turn. Nothing of `key` is checked."""
     try:
         yield
     except AgentmemError as error:
@@ -164,7 +163,7 @@ def failed(turn: Turn, error: Exception) -> None:
 
 
 def found(turn: Turn) -> dict[str, str | int]:
-    """Return what memory gave a turn, in the words of the metrics."""
+    """Return what memory gave, in the words of the metrics."""
     fields: dict[str, str | int] = {
         "match": short_name(types_pb2.Match.DESCRIPTOR, turn.plan.kind),
         "tier": TIERS[turn.restored.tier],

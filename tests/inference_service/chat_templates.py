@@ -29,15 +29,12 @@ class Family:
 
 @dataclass(frozen=True)
 class Model:
-    """What a family's model is to text."""
-
     family: Family
     tokenizer: Tokenizer
     renderer: Renderer
     transformers: Any
 
     def whole(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True, **arguments: Any) -> str:
-        """What transformers itself makes of a chat."""
         return str(
             self.transformers.apply_chat_template(
                 messages, add_generation_prompt=generation_prompt, tokenize=False, **arguments

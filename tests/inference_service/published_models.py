@@ -125,8 +125,6 @@ def opened_from(directory: Path, config: dict[str, Any], eos_ids: list[int]) -> 
 
 
 class Memory(NoSnapshots):
-    """The ledger of one agent."""
-
     def __init__(self) -> None:
         self.version, self.ledger = NO_VERSION, Ledger()
 
@@ -190,14 +188,12 @@ class Conversation:
         return turn, AnswerDelta(said.reasoning, said.text, (*calls, *job.result.rest.calls))
 
     def text(self, token_ids: Any) -> str:
-        """Tokens as text."""
         return str(self.model.tokenizer.decode(token_ids.tolist()).decode())
 
     def _ended(self, written: str) -> bool:
         return any(written.endswith(stop) for stop in (self.model.eos, *self.of.stops))
 
     def _answer(self, said: inference_pb2.Delta) -> dict[str, Any]:
-        """The answer as clients keep it."""
         answer: dict[str, Any] = {"role": "assistant", "content": said.text}
         if self._sent_back and said.reasoning:
             answer["reasoning_content"] = said.reasoning

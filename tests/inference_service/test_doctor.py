@@ -115,7 +115,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Going offline is for the process."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 

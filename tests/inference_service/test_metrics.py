@@ -65,7 +65,6 @@ class Running:
         return self.registry.get_sample_value(f"agentmem_{name}", {"model_id": "m", **labels})
 
     def plain(self, name: str, **labels: str) -> float | None:
-        """A sample that has no model."""
         return self.registry.get_sample_value(f"agentmem_{name}", labels)
 
     def key(self, agent: str, model: str = "m") -> types_pb2.AgentKey:
@@ -260,7 +259,6 @@ async def _damage(m: Running, place: Path) -> None:
 
 
 async def _a_crowd(m: Running) -> None:
-    """More agents than the pool holds."""
     for number in range(12):
         await m.turn(f"crowd{number}", LENGTH + number)
         # It waits for the turn's agent, whose KV is kept after the turn's end.

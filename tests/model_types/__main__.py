@@ -43,7 +43,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def differences(lines: list[page.Line]) -> Table:
-    """How exact each way is."""
     ways = list(dict.fromkeys(way for line in lines for way in line.differences))
     rows = [
         (line.name, *(f"{line.differences[way]:.0e}" if way in line.differences else "–" for way in ways))
@@ -53,7 +52,6 @@ def differences(lines: list[page.Line]) -> Table:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = options.parser(__doc__)
     found.add_argument("types", nargs="*", choices=[*installed.types(), []], metavar="TYPE", help="(default: all)")
     found.add_argument("--processes", type=options.at_least(1), default=min(2, os.cpu_count() or 1), help="at a time")

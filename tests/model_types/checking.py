@@ -46,8 +46,6 @@ _TEXTS = 6
 
 
 class _GivenTokens(TokenSampler):
-    """Chooses the tokens given, whatever is likely."""
-
     def __init__(self, token_ids: Sequence[int]) -> None:
         super().__init__(Sampling())
         self._token_ids = token_ids
@@ -67,8 +65,6 @@ class _GivenTokens(TokenSampler):
 
 
 class _Turns:
-    """Turns on a model's engine."""
-
     def __init__(self, model: LoadedModel, rooms: Rooms) -> None:
         self._model = model
         self._rooms = rooms
@@ -129,7 +125,6 @@ def checked(model: LoadedModel) -> dict[str, float]:
 
 
 def wrong(differences: Mapping[str, float]) -> dict[str, float]:
-    """Those that are more than rounding."""
     most = {OWN: OWN_TOLERANCE}
     return {way: off for way, off in differences.items() if not off < most.get(way, TOLERANCE)}
 
@@ -162,7 +157,6 @@ def _by_turns(
     whole: LogProbs,
     other: LogProbs,
 ) -> dict[str, float]:
-    """The ways of turns."""
     turns, once = _Turns(model, rooms), first[: PROMPT + ANSWER]
     beginning = turns.prefilled(once[: PROMPT - 1], capture_positions((SYSTEM, GENERATION), PROMPT))
     other_beginning = turns.prefilled(second[: OTHER - ANSWER - 1])

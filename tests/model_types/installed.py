@@ -11,7 +11,6 @@ from pathlib import Path
 
 
 def version() -> str:
-    """mlx-lm's."""
     return metadata.version("mlx-lm")
 
 

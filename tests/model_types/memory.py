@@ -54,7 +54,6 @@ class Rooms:
         self._held = ExitStack()
 
     def close(self) -> None:
-        """Give all of it back."""
         self._held.close()
 
     def take(self, tokens: int, checkpoints: int = 0) -> Reservation:

@@ -33,7 +33,6 @@ class Line:
 
     @property
     def works(self) -> bool:
-        """Whether it runs, and right."""
         return not self.refused and not self.faults
 
 

@@ -26,7 +26,6 @@ def test_every_type_has_a_config() -> None:
 
 
 def rows(section: str, names: Sequence[str]) -> list[str]:
-    """The lines of types."""
     return [line for line in section.splitlines() if any(line.startswith(f"| `{name}`") for name in names)]
 
 

@@ -45,31 +45,3 @@ async def test_a_stop_token_that_history_does_not_have_is_not_remembered(stack: 
         assert next(turn.end_token for turn in ledger.turns) == len(before), "the first turn is whole"
         listed = agent_pb2.ListSnapshotsRequest(key=worker.client.key(agent))
         assert not (await worker.client.agents.ListSnapshots(listed, timeout=10)).snapshots
-
-
-@pytest.mark.slow
-async def test_the_stop_token_gives_way_and_all_before_it_is_reused(stack: Stack, tmp_path: Path) -> None:  # noqa: F811
-    directory = write_gpt_oss(tmp_path / "m")
-    change_json(directory / "tokenizer_config.json", chat_template=RETURNS)
-    agent, append = "returns", types_pb2.Append(messages=chat(("user", "And now?")))
-    at_once = types_pb2.Sampling(logit_bias={END_ID: 100})
-
-    async def answered() -> list[int]:
-        """The ledger, after an answer that is nothing but its stop token."""
-        await worker.client.turn(agent, append=append, sampling=at_once)
-        ledger = list((await stack.ledger(agent)).token_ids)
-        assert ledger[-1] == END_ID
-        await stack.on_disk(agent)
-        return ledger
-
-    async with working(stack, directory) as worker:
-        await worker.client.turn(agent, messages=chat(("user", FACTS)), max_tokens=4)
-        before = await answered()
-        hot = await worker.held(agent, append=append)
-        assert (hot.match, hot.cached) == ("PARTIAL", {"hot": len(before) - 1})
-        ledger = list((await stack.ledger(agent)).token_ids)
-        assert ledger[: len(before) + 1] == [*before[:-1], BOS_ID, START_ID]
-        before = await answered()
-    async with working(stack, directory) as worker:
-        warm = await worker.held(agent, append=append)
-        assert (warm.match, warm.cached) == ("PARTIAL", {"warm": len(before) - 1})

@@ -113,22 +113,6 @@ async def test_a_snapshot_is_the_exact_ledger_again_and_its_kv(stack: Stack, cli
         await check(stack, oracle, turn)
 
 
-@pytest.mark.slow
-@pytest.mark.kills
-async def test_a_turn_that_diverges_leaves_a_branch_to_return_to(stack: Stack, client: Client, oracle: Oracle) -> None:
-    old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
-    other = await client.turn("a", messages=chat(("user", "Quite another conversation. " * 30)), **ARGUMENTS)
-    assert other.match in ("PARTIAL", "DIVERGE")
-    await check(stack, oracle, other)
-    listed = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("a")), timeout=10)
-    assert [(each.name, each.automatic, each.tokens) for each in listed.snapshots] == [("auto-1", True, len(old))]
-    assert (await restore(client, "auto-1")).warm_tokens == len(old)
-    await restarted(stack)
-    turn = await client.say("a", "Who told you?", **ARGUMENTS)
-    assert (turn.match, turn.cached) == ("EXTEND", {"warm": len(old)})
-    assert (await check(stack, oracle, turn))[: len(old)] == old
-
-
 async def prefill(client: Client, *messages: tuple[str, str]) -> None:
     request = inference_pb2.PrefillRequest(key=client.key("a"), messages=chat(*messages))
     await client.inference.Prefill(request, timeout=60)
@@ -195,15 +179,3 @@ async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedSt
         turn = await client.say("a", "Nobody knows.", **ARGUMENTS)
         assert sum(turn.cached.values()) == len(old), "the old branch has lost nothing"
         assert (await check(stack, oracle, turn))[: len(old)] == old
-
-
-@pytest.mark.slow
-async def test_a_trimmed_agent_goes_on_from_all_that_stays(stack: Stack, client: Client, oracle: Oracle) -> None:
-    old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
-    request = agent_pb2.TrimAgentRequest(key=client.key("a"), keep_tokens=330, if_version=1)
-    agent = (await client.agents.TrimAgent(request, timeout=30)).agent
-    assert (agent.tokens, agent.version.version, agent.tier) == (330, 2, types_pb2.TIER_HOT)
-    assert await tokens(stack) == old[:330]
-    turn = await client.say("a", "Who told you?", **ARGUMENTS)
-    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 330})
-    assert (await check(stack, oracle, turn))[:330] == old[:330]

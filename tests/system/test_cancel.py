@@ -17,7 +17,6 @@ LONG = {"max_tokens": 3500, "sampling": types_pb2.Sampling(ignore_eos=True)}
 
 
 async def begin(client: Client, agent: str, tokens: int = 3, **arguments: object) -> "grpc.aio.UnaryStreamCall":
-    """A long turn that is under way."""
     request = inference_pb2.GenerateRequest(key=client.key(agent), prompt="hello", **LONG, **arguments)  # type: ignore[arg-type]
     call = client.inference.Generate(request)
     for _ in range(tokens):
@@ -26,7 +25,6 @@ async def begin(client: Client, agent: str, tokens: int = 3, **arguments: object
 
 
 async def to_end(call: "grpc.aio.UnaryStreamCall") -> None:
-    """Read all that comes."""
     while await call.read() is not grpc.aio.EOF:
         pass
 

@@ -30,7 +30,7 @@ from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
 from tests.oracle import Oracle
 from tests.system.stack import Client, Stack, Turn, chat, serving
-from tests.tiny_models import CHATML, write_gemma3, write_llama
+from tests.tiny_models import write_gemma3, write_llama
 
 TOLERANCE = 1e-3
 LONG = "The colour of the boat is green, and the house by the sea is red. " * 20
@@ -309,22 +309,3 @@ async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
         turn = await worker.turn(agent)
         assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {}), "the old branch, once more"
         assert (await stack.ledger(agent)).text.startswith(before.text)
-
-
-@pytest.mark.slow
-async def test_another_template_reuses_what_still_matches_by_text(stack: Stack, tmp_path: Path) -> None:
-    agent, directory = "template", write_llama(tmp_path / "m")
-    before, _ = await remember(stack, directory, agent)
-    changed = CHATML.replace("{{ m.role }}", "{{ m.role | replace('user', 'human') }}")
-    change_json(directory / "tokenizer_config.json", chat_template=changed)
-    async with working(stack, directory) as worker:
-        messages = [("system", f"{agent}! {LONG}"), ("user", "Who told you that?"), ("assistant", "Nobody.")]
-        turn = await worker.held(agent, messages=chat(*messages, ("user", "And now?")))
-        after = await stack.ledger(agent)
-        common = common_length(before.text, after.text)
-        assert before.text[common:].startswith(b"user\n") and after.text[common:].startswith(b"human\n")
-        assert (turn.match, turn.miss) == ("PARTIAL", "DIVERGED")
-        assert turn.cached == {"warm": sum(end <= common for end in before.offsets)}
-        appended = await worker.turn(agent)
-        assert (appended.match, appended.cached) == ("EXTEND", {"hot": len(after.token_ids)})
-        assert b"human\nAnd now?" in (await stack.ledger(agent)).text[len(after.text) :]

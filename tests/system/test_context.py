@@ -100,19 +100,6 @@ async def test_what_was_dropped_is_in_the_snapshot(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_a_retry_tells_what_was_dropped(stack: Stack) -> None:
-    client = await stack.client("gateway", "short")
-    await begin(client, "cyd")
-    for number in range(40):
-        turn = await client.say("cyd", FILLER[0], max_tokens=16, request_id=f"t{number}")
-        again = await client.say("cyd", FILLER[0], max_tokens=16, request_id=f"t{number}")
-        assert (again.finished.replayed, again.started, again.text) == (True, turn.started, turn.text)
-        if turn.started.HasField("context_trim"):
-            return
-    pytest.fail("nothing was dropped")
-
-
-@pytest.mark.slow
 async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> None:
     client = await stack.client("gateway", "short")
     await begin(client, "dan")

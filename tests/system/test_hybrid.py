@@ -76,29 +76,6 @@ async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> N
 
 
 @pytest.mark.slow
-@models
-async def test_back_inside_the_window_and_outside(stacks: SharedStacks, write: Writer) -> None:
-    oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write, killable=True) as stack:
-        client = await stack.client()
-
-        async def cut_to(tokens: int) -> Turn:
-            ids = list((await stack.ledger("a")).token_ids)[:tokens]
-            turn = await client.turn("a", token_ids=types_pb2.TokenIds(ids=[*ids, 7, 8, 9]), **ARGUMENTS)
-            await check(stack, oracle, turn)
-            return turn
-
-        tokens = await check(stack, oracle, await client.say("a", LONG * 2, **ARGUMENTS))
-        inside = await cut_to(tokens - 5)
-        assert (inside.match, inside.cached) == ("PARTIAL", {"hot": tokens - 5})
-        await restarted(stack, "a")
-        inside = await cut_to(tokens - 7)
-        assert (inside.match, inside.cached) == ("PARTIAL", {"warm": tokens - 7})
-        outside = await cut_to(100)
-        assert (outside.match, outside.cached, outside.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE")
-
-
-@pytest.mark.slow
 @all_kinds
 async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))

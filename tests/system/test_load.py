@@ -132,7 +132,6 @@ async def test_readers_that_stall_are_cut_off_and_cost_others_nothing(
 
 
 def wide(agent: str) -> inference_pb2.GenerateRequest:
-    """A long turn of much text."""
     return inference_pb2.GenerateRequest(
         key=types_pb2.AgentKey(agent_id=agent, model_id="tiny"),
         prompt="a",
@@ -152,6 +151,5 @@ async def to_end(chat: Chat) -> None:
 
 
 async def to_end_of_call(call: grpc.aio.UnaryStreamCall[Any, Any]) -> None:
-    """Read all that comes. Raises AioRpcError."""
     while await call.read() is not grpc.aio.EOF:
         pass

@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
-import grpc
-import httpx
 import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from tests.system.stack import Client, Stack, chat
+from agentmem.v1 import agent_pb2
+from tests.system.stack import Client, Stack
 
 FACT = "The colour of the boat is green."
 OTHER = "The number of the locker is 417."
@@ -54,8 +52,6 @@ class Told:
 
 
 class Named:
-    """A client that means one agent."""
-
     def __init__(self, sdk: openai.AsyncOpenAI, *, stream: bool = False) -> None:
         self.sdk, self.agent, self.stream = sdk, next(NAMES), stream
 
@@ -126,35 +122,6 @@ async def test_another_system_message_is_never_lost(demo: Stack, sdk: openai.Asy
     assert "You are lena." in await memory(demo, named.agent)
 
 
-async def test_what_is_prefilled_may_be_only_what_is_new(demo: Stack) -> None:
-    client, name = await demo.client("gateway"), next(NAMES)
-    for number, said in enumerate((FACT, OTHER)):
-        await client.inference.Prefill(
-            inference_pb2.PrefillRequest(
-                key=client.key(name),
-                messages=chat(("system", SYSTEM), ("user", said)),
-                memory_mode=inference_pb2.MEMORY_MODE_AUTO,
-                request_id=f"{name}-{number}",
-            )
-        )
-    text = await memory(demo, name)
-    assert [text.count(each) for each in (SYSTEM, FACT, OTHER)] == [1, 1, 1]
-    request = inference_pb2.PrefillRequest(
-        key=client.key(name),
-        messages=chat(("system", "You are ada."), ("user", FACT)),
-        memory_mode=inference_pb2.MEMORY_MODE_AUTO,
-    )
-    with pytest.raises(grpc.aio.AioRpcError, match="does not begin with this system message"):
-        await client.inference.Prefill(request)
-    request = inference_pb2.PrefillRequest(
-        key=client.key(name),
-        append=types_pb2.Append(text=FACT),
-        memory_mode=inference_pb2.MEMORY_MODE_REPLACE,
-    )
-    with pytest.raises(grpc.aio.AioRpcError, match="memory_mode"):
-        await client.inference.Prefill(request)
-
-
 @pytest.mark.slow
 async def test_a_conversation_that_shares_nothing_is_refused(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     for stream in (False, True):
@@ -186,28 +153,6 @@ async def test_what_is_left_behind_warns_and_stays_in_a_snapshot(demo: Stack, sd
     assert "Where is the key?" in await memory(demo, named.agent)
 
 
-async def test_refuse_takes_continuations_only(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named = Named(sdk)
-    noted = await named.ask(user(FACT), mode="refuse")
-    before = await memory(demo, named.agent)
-    for bad in ([user(QUESTION)], [user(FACT)], [user(FACT), assistant("Other."), user(QUESTION)]):
-        with pytest.raises(openai.BadRequestError, match="does not continue"):
-            await named.ask(*bad, mode="refuse")
-    assert await memory(demo, named.agent) == before
-    told = await named.ask(user(FACT), assistant(noted.text), user(QUESTION), mode="refuse")
-    assert told.text == ANSWER
-
-
-async def test_append_and_replace_by_header(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named = Named(sdk)
-    await named.ask(user(FACT), mode="append")
-    told = await named.ask(user("Who are you?"), assistant("Marco."), user(QUESTION), mode="append")
-    assert (told.text, told.report["appended"]) == (ANSWER, True)
-    assert "Marco." in await memory(demo, named.agent)
-    await named.ask(user(OTHER), mode="replace")
-    assert FACT not in await memory(demo, named.agent)
-
-
 async def test_a_retry_is_replayed_and_not_appended_again(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     await named.ask(user(FACT))
@@ -228,16 +173,6 @@ async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.Async
     messages = [user(question), assistant(told.text), user("Where is the key?")]
     answer: Any = await sdk.chat.completions.create(**ASKED, messages=messages)
     assert answer.model_extra["agentmem"]["match"] == "new"
-
-
-async def test_other_choices_have_the_memory_too(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named = Named(sdk)
-    await named.ask(user(FACT))
-    headers = {"X-Agent-ID": named.agent}
-    answer = await sdk.chat.completions.create(**ASKED, messages=[user(QUESTION)], n=3, extra_headers=headers)
-    assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    assert (await memory(demo, named.agent)).count(QUESTION) == 1
 
 
 @pytest.mark.slow
@@ -262,50 +197,3 @@ async def test_the_other_endpoints(demo: Stack, sdk: openai.AsyncOpenAI) -> None
         assert answer.output_text == ANSWER
         text = await memory(demo, agent)
         assert (text.count(QUESTION), text.count(SYSTEM)) == (2, 1)
-
-
-async def test_raw_prompts_are_whole_unless_the_header_says_otherwise(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    agent = next(NAMES)
-
-    async def complete(prompt: Any, mode: str = "") -> Any:
-        headers = {"X-Agent-ID": agent, **({"X-Agent-Memory": mode} if mode else {})}
-        return await sdk.completions.create(**{**ASKED, "max_tokens": 4}, prompt=prompt, extra_headers=headers)
-
-    await complete(f"{FACT} {OTHER}")
-    before = await memory(demo, agent)
-    with pytest.raises(openai.BadRequestError, match="all of it behind"):
-        await complete("Where is the key?")
-    assert await memory(demo, agent) == before
-    told = await complete(" Where is the key?", "append")
-    assert told.model_extra["agentmem"]["appended"]
-    assert (await memory(demo, agent)).startswith(f"{before} Where is the key?")
-    before = await memory(demo, agent)
-    await complete([5, 6, 7], "append")
-    assert (await memory(demo, agent)).startswith(before)
-    await complete("Where is the key?", "replace")
-    assert FACT not in await memory(demo, agent)
-
-
-async def test_headers_that_mean_nothing_are_refused(demo: Stack) -> None:
-    body = {**ASKED, "messages": [user(FACT)]}
-    async with httpx.AsyncClient(base_url=demo.url) as http:
-        for headers in ({"X-Agent-Memory": "append"}, {"X-Agent-Memory": "forget", "X-Agent-ID": "x"}):
-            answer = await http.post("/v1/chat/completions", json=body, headers=headers)
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "X-Agent-Memory")
-
-
-async def test_by_grpc_an_input_is_what_its_field_says_unless_asked(demo: Stack) -> None:
-    client, agent = await demo.client("gateway"), next(NAMES)
-    await client.turn(agent, messages=chat(("user", FACT)), max_tokens=12)
-    told = await client.turn(
-        agent, messages=chat(("user", QUESTION)), max_tokens=12, memory_mode=inference_pb2.MEMORY_MODE_AUTO
-    )
-    assert (told.text, told.started.appended, told.started.dropped_tokens) == (ANSWER, True, 0)
-    held = len((await demo.ledger(agent)).token_ids)
-    told = await client.turn(agent, messages=chat(("user", OTHER)), max_tokens=12)
-    assert not told.started.appended
-    assert 0 < told.started.dropped_tokens <= held
-    assert told.started.dropped_snapshot == "auto-2"
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await client.say(agent, QUESTION, memory_mode=inference_pb2.MEMORY_MODE_REPLACE)
-    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -81,20 +81,6 @@ async def test_each_model_keeps_its_memory(stack: Stack, sdk: openai.AsyncOpenAI
     assert len(said) == len(MODELS), "models that say the same may be the same"
 
 
-@pytest.mark.slow
-async def test_the_other_dialect(claude: anthropic.AsyncAnthropic) -> None:
-    read: dict[str, list[int]] = {"org/b": [], "a+support": []}
-    history: dict[str, list[Any]] = {name: [] for name in read}
-    for question in ("The number of the locker is 417.", "What is the number?"):
-        for name in read:
-            history[name].append({"role": "user", "content": question})
-            async with claude.messages.stream(model=name, max_tokens=6, messages=history[name]) as stream:
-                answer = await stream.get_final_message()
-            history[name].append({"role": "assistant", "content": answer.content})
-            read[name].append(answer.usage.cache_read_input_tokens or 0)
-    assert all(first == 0 < second for first, second in read.values())
-
-
 async def test_a_model_by_its_name(sdk: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic) -> None:
     for name in MODELS:
         found = await sdk.models.retrieve(name)

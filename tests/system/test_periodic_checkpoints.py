@@ -5,7 +5,6 @@ the checkpoints at a prompt's end, by 256 tokens: tests leave a prompt before th
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 
@@ -15,7 +14,6 @@ from tests.oracle import Oracle
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import Client, Turn, chat
 from tests.system.test_hybrid import ARGUMENTS, check, restarted
-from tests.system.test_probe import probed
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
 from tests.tiny_models import write_gemma3
 
@@ -62,25 +60,6 @@ async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stack
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @models
-async def test_tokens_that_cut_the_ledger_go_on_from_the_checkpoint_before(stacks: SharedStacks, write: Writer) -> None:
-    oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write, killable=True) as stack:
-        client = await stack.client()
-        for agent, at, tier in (("a", STEP + 200, "hot"), ("b", STEP + 100, "warm")):
-            await tell(client, agent, story())
-            if tier == "warm":
-                await restarted(stack, agent)
-            ids = list((await stack.ledger(agent)).token_ids)
-            probe = await probed(client, agent, token_ids=types_pb2.TokenIds(ids=[*ids[:at], 7, 8, 9]))
-            turn = await cut(client, agent, ids[:at])
-            assert turn.started.cache == probe
-            assert (turn.match, turn.cached, turn.miss) == ("PARTIAL", {tier: STEP}, "NOT_TRIMMABLE")
-            await check(stack, oracle, turn, agent)
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(3)
-@models
 async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
     async with stacks.using(write, killable=True) as stack:
@@ -94,19 +73,3 @@ async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedS
         await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key("a")), timeout=10)
         turn = await cut(client, "b", list((await stack.ledger("b")).token_ids)[: STEP + 200])
         assert turn.cached == {"hot": STEP}
-
-
-@pytest.mark.slow
-async def test_many_short_turns_leave_an_end_that_serves_as_well(stacks: SharedStacks) -> None:
-    oracle = Oracle(stacks.directory(write_qwen3_next))
-    async with stacks.using(write_qwen3_next) as stack:
-        client, ends = await stack.client(), [0]
-        while ends[-1] < 3000:
-            await client.say("a", "Who told you that? Nobody knows. " * 20, **ARGUMENTS)
-            ends.append(len((await stack.ledger("a")).token_ids))
-        await stack.on_disk("a")
-        turn = await cut(client, "a", list((await stack.ledger("a")).token_ids)[:2900])
-        (resumed,) = turn.cached.values()
-        longest = max(after - before for before, after in pairwise(ends))
-        assert STEP <= resumed < STEP + longest, "the first that was behind"
-        await check(stack, oracle, turn)

@@ -7,16 +7,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from agentmem.v1 import types_pb2
 from tests.full_matrix import FULL
 from tests.oracle import Oracle
-from tests.system.stack import Stack, chat, running
+from tests.system.stack import Stack, running
 from tests.tiny_hybrids import (
     write_falcon_h1,
     write_granite4,
@@ -30,8 +27,6 @@ from tests.tiny_models import write_llama
 from tests.tiny_own_attention import write_deepseek32, write_kimi_linear, write_llama4
 from tests.tiny_states import write_mamba2
 
-BLOCK = 2 * 2 * 2 * 64 * 256 * 5 // 8
-"""Bytes of a block of the tiny model in float32: layers, K and V, heads, width, tokens; 5 bits an element."""
 AGENTS, ROUNDS, REPEATED = (40, 25, 1) if FULL else (12, 5, 8)
 """How many agents take how many turns, of how many sentences: in the end each has four blocks."""
 BYTES = {write_llama: (320, 0), write_qwen3_next: (320, 38_912)}
@@ -127,37 +122,3 @@ async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: C
         ledger = list((await stack.ledger("agent 7")).token_ids)
         wanted = oracle.logprobs_of(ledger, len(ledger) - len(last.token_ids))
         assert np.abs(wanted - np.array(last.logprobs)).max() < 1e-3
-
-
-@pytest.mark.slow
-async def test_a_full_pool_refuses_and_the_same_request_works_later(tmp_path: Path) -> None:
-    directory = write_llama(tmp_path / "m")
-    flags = ("--pool-bytes", str(8 * BLOCK), "--room-wait", "0.2")
-    async with running(f"tiny={directory}", worker_flags=flags) as stack:
-        client = await stack.client()
-        await client.say("idle", "Who told you that?", max_tokens=3)
-        await stack.on_disk("idle")  # Nobody waits longer for a place than 0.2 s, so it must not be written first.
-        messages = chat(("user", "Nobody knows. "))
-        blockers = [
-            asyncio.create_task(client.turn(name, messages=messages, max_tokens=900, sampling=IGNORE_EOS))
-            for name in ("one", "two")
-        ]
-        async with asyncio.timeout(30):
-            while await stack.metric("worker", "agentmem_num_requests_running") < 2:
-                await asyncio.sleep(0.02)
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await client.turn("three", messages=messages, max_tokens=900, sampling=IGNORE_EOS)
-        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        status = rpc_status.from_call(refused.value)
-        retry = error_details_pb2.RetryInfo()
-        assert any(detail.Unpack(retry) for detail in status.details)
-        assert retry.retry_delay.seconds >= 1
-        assert await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot") == 1, "the idle agent"
-        for blocker in await asyncio.gather(*blockers):
-            assert len(blocker.token_ids) == 900, "nothing in flight is evicted"
-        after = await client.turn("three", messages=messages, max_tokens=900, sampling=IGNORE_EOS)
-        assert len(after.token_ids) == 900
-        with pytest.raises(grpc.aio.AioRpcError) as never:
-            await client.turn("four", messages=messages, max_tokens=2100, sampling=IGNORE_EOS)
-        assert never.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        assert "--pool-bytes" in never.value.details()

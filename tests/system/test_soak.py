@@ -127,7 +127,6 @@ class Soak:
 
 
 def bytes_on_disk(stack: Stack) -> int:
-    """Of all files of the data directory."""
     total = 0
     for file in stack.data.rglob("*"):
         try:

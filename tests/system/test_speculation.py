@@ -198,5 +198,4 @@ async def test_what_was_drafted_is_there_after_sigkill(stack: Stack, sdk: openai
 
 
 def far_off(logprobs: Sequence[float], wanted: Any) -> float:
-    """By how much they differ at most."""
     return float(np.abs(np.array(logprobs) - wanted[: len(logprobs)]).max())

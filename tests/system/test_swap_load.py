@@ -66,7 +66,6 @@ class Chatter:
         self.memories = {name: Memory(f"agent-{number}", name) for name in several.directories}
 
     async def talk(self) -> None:
-        """For ever."""
         for model in self.memories:
             self._clients[model] = await self._several.on(model)
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterator
 
 import grpc
@@ -68,16 +67,6 @@ async def test_a_model_that_comes_back_finds_its_agents_warm(several: Several, m
     assert (await there.agent(agent)).version.version == (await other.agent(agent)).version.version == len(LINES)
     both = [await several.stack.ledger(agent, name) for name in (model, "b")]
     assert both[0].text != both[1].text, "two memories"
-
-
-@pytest.mark.slow
-async def test_a_prompt_of_many_chunks_runs_on_the_model_that_has_come(several: Several) -> None:
-    prompt = random.Random(5).choices(range(3, 300), k=900)  # the first chunk of a model has at most 512
-    for model, other in (("a", "b"), ("b", "a")):
-        client = await several.on(model)
-        turn = await client.turn("long", token_ids=types_pb2.TokenIds(ids=prompt), **ARGUMENTS)
-        assert await several.difference("long", model, turn) < TOLERANCE
-        assert await several.difference("long", model, turn, several.directories[other]) > 100 * TOLERANCE
 
 
 @pytest.mark.slow

@@ -94,7 +94,6 @@ def child(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def models(child: subprocess.Popen[str], hub: Hub) -> Any:
-    """Runs a command; `environment` is its besides."""
     hub.seen.clear()
 
     def run(*arguments: str, **environment: str) -> Ended:

@@ -47,7 +47,6 @@ def world(make: Callable[[], Tokenizer], template: str = CHATML, limits: MatchLi
 
 
 def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
-    """What every plan for text must hold."""
     sequence = plan.sequence.tolist()
     assert of.tokenizer.decode(sequence) == prompt.text
     assert sequence == [*ledger.token_ids[: plan.keep_tokens].tolist(), *plan.new_ids.tolist()]

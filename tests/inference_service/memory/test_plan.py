@@ -219,7 +219,6 @@ def test_token_that_begins_inside_a_character_and_crosses_a_boundary() -> None:
 
 
 def _stand_in(byte: bytes) -> str:
-    """How byte-level BPE spells a byte."""
     backend = byte_level_backend()
     spelled = (backend.id_to_token(i) for i in range(3, backend.get_vocab_size()))
     return next(token for token in spelled if byte_level().token_bytes(backend.token_to_id(token)) == byte)

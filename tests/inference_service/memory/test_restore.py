@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, chain_hashes
 from agentmem.kv.ledger import ordered
 from inference_service.memory.checkpoints import candidates_at
-from inference_service.memory.restore import LEAST_SHARED, Candidate, Lookup, choose, headers, look_up
+from inference_service.memory.restore import LEAST_SHARED, Lookup, choose, headers, look_up
 
 FINGERPRINT, NAMESPACE = "f" * 64, "ns"
 
@@ -117,13 +117,6 @@ def test_names_differ_by_namespace_and_fingerprint() -> None:
     assert len(names) == 8
     other = look_up("other", NAMESPACE, token_ids, 300, (*token_ids, 1))
     assert other.choose(blocks_of(token_ids)) == []
-
-
-def test_candidates_are_the_same_block_once() -> None:
-    tokens = tuple(range(512))
-    lookup = look_up(FINGERPRINT, NAMESPACE, tokens, 512, (*tokens, 1))
-    assert all(row == (Candidate(row[0].header, 256),) for row in lookup.candidates)
-    assert len(lookup.hashes()) == 2
 
 
 def test_blocks_that_end_at_windows_serve_where_longer_ones_are_not() -> None:

@@ -32,7 +32,6 @@ def ledger_of(*pieces: bytes) -> Ledger:
 
 
 def specials(ledger: Ledger, tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    """Where the ledger's special tokens are."""
     spans = pairwise((0, *ledger.offsets))
     return [
         span for span, token in zip(spans, ledger.token_ids.tolist(), strict=True) if token in tokenizer.special_ids

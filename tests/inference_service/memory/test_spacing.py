@@ -14,7 +14,6 @@ from inference_service.memory.spacing import (
     MOST_BETWEEN,
     STEP,
     checkpoint_distance,
-    firsts_of_stretches,
     kept_positions,
     periodic_positions,
     spacing,
@@ -124,12 +123,6 @@ def test_an_agent_of_short_turns_keeps_some_of_their_ends_and_looks_for_them() -
         found = checkpoint_candidates("f" * 64, "ns", ledger, cut, sequence, (), exact=True)
         at = max(c.position for c in found if c.position in kept)
         assert cut - at < step + 200
-
-
-@given(each=st.sets(st.integers(0, 100_000)), doublings=st.integers(0, 4))
-def test_the_first_of_a_long_stretch_is_the_first_of_a_step(each: set[int], doublings: int) -> None:
-    positions = sorted(each)
-    assert set(firsts_of_stretches(positions, STEP << doublings)) <= set(firsts_of_stretches(positions))
 
 
 def test_a_look_up_needs_not_know_the_distance() -> None:

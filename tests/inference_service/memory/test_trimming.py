@@ -72,7 +72,6 @@ class Talk:
         self.said.append((question, answer))
 
     def rendered_from(self, first: int, question: str) -> bytes:
-        """The chat without its first turns."""
         said = [each for q, a in self.said[first:] for each in (message("user", q), message("assistant", a))]
         chat = MessagesInput((*system_message(self.system), *said, message("user", question)))
         return self.of.renderer.messages(chat, generation_prompt=True, parse_special=False).text

@@ -30,9 +30,9 @@ from agentmem.errors import AgentmemError  # noqa: E402
 from agentmem.kv.hints import TurnHints  # noqa: E402
 from agentmem.process.models import RegisteredModel  # noqa: E402
 from inference_service.engine.thread import EngineThread  # noqa: E402
-from inference_service.models.hub_cache import is_here  # noqa: E402
 from inference_service.models.loading import Loader  # noqa: E402
 from inference_service.models.sources import fetch, go_offline  # noqa: E402
+from inference_service.models.weight_files import is_here  # noqa: E402
 from inference_service.settings import WorkerSettings  # noqa: E402
 
 

@@ -98,14 +98,6 @@ def demo_files() -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_directory_needs_no_network(tell: Fetcher, tmp_path: Path) -> None:
-    came = tell(str(tmp_path), blocked=True)
-    assert (came["path"], came["shares"], came["attempts"]) == (str(tmp_path), [1.0], [])
-    came = tell(str(tmp_path / "none"))
-    assert (came["error"], came["attempts"]) == ("FailedPrecondition", [])
-
-
-@pytest.mark.slow
 def test_a_whole_download_and_then_the_cache(tell: Fetcher, hub: Hub) -> None:
     hub.repositories["org/whole"] = Repository(files := model(b"a" * (2 * CHUNK + 5), b"b" * 1000, b"c" * 5000))
     came = tell("org/whole")
@@ -287,13 +279,6 @@ def test_loading_a_directory_needs_no_network(tell: Fetcher, hub: Hub) -> None:
         came = tell(directory, do="load", blocked=True)
         assert came["layers"] > 0
         assert came["attempts"] == []
-
-
-def test_nothing_speaks_against_a_model_that_is_not_here(tell: Fetcher, hub: Hub) -> None:
-    hub.repositories["org/absent"] = Repository(demo_files())
-    came = tell("org/absent", do="info")
-    assert (came["error"], hub.fetched("model.safetensors")) == ("NotFetched", []), came["message"]
-    assert "load it" in came["message"]
 
 
 def test_gone_offline_nothing_uses_the_network(tell: Fetcher, hub: Hub) -> None:

@@ -21,7 +21,6 @@ from inference_service.models.fingerprint import ContentHashes
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where hashes are remembered, at once."""
     monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", 0.0)
     return tmp_path / "worker" / "weights.json"
 

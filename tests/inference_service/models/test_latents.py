@@ -37,13 +37,11 @@ PROMPT = [[7 * i % 290 + 3 for i in range(31)]]
 
 
 def write_full(directory: Path) -> Path:
-    """A DeepSeek-V2 that compresses queries as well."""
     extra = json.loads((write_deepseek2(directory / "lite") / "config.json").read_text())
     return write_tiny(directory, deepseek_v2, {**extra, "q_lora_rank": 48}, 0)
 
 
 def write_minicpm3(directory: Path) -> Path:
-    """A MiniCPM 3 of two layers."""
     extra: dict[str, Any] = {
         "model_type": "minicpm3",
         "hidden_size": 128,
@@ -61,7 +59,6 @@ def write_minicpm3(directory: Path) -> Path:
 
 
 def write_youtu(directory: Path) -> Path:
-    """A Youtu of two layers."""
     extra: dict[str, Any] = {
         "model_type": "youtu_llm",
         "kv_lora_rank": 64,
@@ -87,7 +84,6 @@ def networks(directory: Path) -> tuple[nn.Module, nn.Module]:
 
 
 def difference(one: mx.array, other: mx.array) -> float:
-    """Of the largest logit."""
     return float(mx.abs(one - other).max() / mx.abs(one).max())
 
 

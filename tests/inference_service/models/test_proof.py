@@ -48,7 +48,6 @@ Writer = Callable[[Path], Path]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], LoadedModel]:
-    """Loads each once."""
     return cache(lambda write: loaded(write(tmp_path_factory.mktemp("model"))))
 
 

@@ -9,21 +9,6 @@ from inference_service.models.sources import registry
 from tests.agentmem.process.test_model_file import adapter, written
 
 
-def test_demo_is_always_there_and_last_unless_named() -> None:
-    assert list(registry([])) == [DEMO]
-    assert list(registry(["org/model", DEMO])) == ["org/model", DEMO]
-    assert list(registry([DEMO, "org/model"])) == [DEMO, "org/model"]
-
-
-def test_demo_can_have_another_name() -> None:
-    found = registry(["small=demo"])
-    assert found["small"].source == found[DEMO].source != DEMO
-
-
-def test_demo_can_be_another(tmp_path: Path) -> None:
-    assert registry([f"{DEMO}={tmp_path}"]) == {DEMO: RegisteredModel(DEMO, str(tmp_path))}
-
-
 def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)

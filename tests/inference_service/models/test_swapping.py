@@ -148,21 +148,6 @@ async def test_a_slow_reader_of_a_load_gets_its_latest_progress_and_nothing_queu
         assert await following is None
 
 
-async def test_a_refused_request_of_a_draining_model_is_told_why(directories: dict[str, str], data: Path) -> None:
-    async with serving(directories, data, wait=0.4) as world, AsyncExitStack() as running:
-        async for _ in world.models.load("b"):
-            pass
-        async for _ in world.models.load("a"):
-            pass
-        await running.enter_async_context(world.models.use("a"))
-        b = asyncio.create_task(world.once("b"))
-        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
-        with pytest.raises(Unavailable, match=r"'a' is not loaded yet \('a' must end its requests first"):
-            await world.once("a")
-        with suppress(Unavailable):
-            await b
-
-
 @pytest.mark.parametrize("fault", ["leaving", "engine"])
 async def test_a_model_that_cannot_leave_in_order_leaves_nobody_waiting(
     directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -10,18 +10,16 @@ from typing import Any
 from agentmem.kv.hints import TurnHints
 from agentmem.process.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
+from inference_service.models.kv_setup import Share, nothing_shared
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.models.serving import Models
-from inference_service.models.shared_setups import Share, nothing_shared
 from inference_service.models.slots import State
 from inference_service.settings import WorkerSettings
 
 
 @dataclass
 class Events:
-    """What the models' surroundings are told."""
-
     told: list[tuple[str, str]] = field(default_factory=list)
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:

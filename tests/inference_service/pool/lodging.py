@@ -87,7 +87,6 @@ def blocks(count: int, *ids: int, of: str = "stranger") -> MemoryRequest:
 
 
 async def settle() -> None:
-    """Let everything run that can."""
     for _ in range(20):
         await asyncio.sleep(0)
 

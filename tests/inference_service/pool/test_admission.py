@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.pool.admission import MemoryRequest, Reservation
-from inference_service.pool.blocks import PoolError
 from inference_service.pool.kv import Table
 
 from .lodging import LONG, Memory, blocks, enter, key, names, settle
@@ -48,28 +47,6 @@ async def test_who_claims_gets_references_on_what_is_others() -> None:
     assert (memory.pool.full.used, memory.pool.pieces.used) == (3, 2)
     memory.pool.release(second)
     assert (memory.pool.full.used, memory.pool.pieces.used) == (0, 0)
-
-
-async def test_who_claims_what_is_free_is_told() -> None:
-    memory = Memory(4)
-    room = await memory.admission.reserve(blocks(1), 0)
-    with pytest.raises(PoolError, match="is free and cannot be shared"):
-        room.claim(memory.pool, Table(300, (*room.places, 3)))
-    memory.admission.release(room)
-
-
-async def test_a_table_begins_with_what_is_shared() -> None:
-    memory = Memory(10)
-    state = memory.idle_agent("a", 1, 2)
-    room = await memory.admission.reserve(blocks(4, 1, 2, 3), 0)
-    assert (room.shared, len(room.blocks)) == (state.table.blocks, 2)
-    assert room.places == (*room.shared, *room.blocks)
-    memory.keep("b", room, 700, 1, 2, 3)
-    memory.admission.release(room)
-    [first, second] = memory.hot.tables()
-    assert first.blocks == state.table.blocks == second.blocks[:2]
-    assert memory.pool.full.free == 10 - 3
-    memory.check()
 
 
 async def test_blocks_of_the_prompt_that_are_in_the_pool_count_as_had_and_stay() -> None:
@@ -187,12 +164,6 @@ async def test_what_never_fits_is_refused_at_once_and_without_effect() -> None:
     memory.admission.release(running)
     memory.admission.release(await waiting)
     memory.check()
-
-
-async def test_a_window_that_never_fits_is_refused() -> None:
-    memory = Memory(4, windows=0)
-    with pytest.raises(FailedPrecondition):
-        await memory.admission.reserve(blocks(1), LONG)
 
 
 async def test_arrays_are_granted_as_far_as_their_budget_goes() -> None:

@@ -18,7 +18,6 @@ def key(name: str) -> AgentKey:
 
 
 def state(pool: KVPool, blocks: int = 1, pieces: int = 0) -> HotState:
-    """A state with references of its own."""
     table = Table(256 * blocks, tuple(pool.full.allocate(blocks)), 0, tuple(pool.pieces.allocate(pieces)))
     return HotState(Version("u", 1), Ledger(), table)
 
@@ -31,15 +30,6 @@ def pool() -> KVPool:
 @pytest.fixture
 def hot(pool: KVPool) -> HotAgents:
     return HotAgents(pool, TurnHints())
-
-
-def test_a_newer_state_may_share_the_blocks_of_the_older(pool: KVPool, hot: HotAgents) -> None:
-    older = state(pool, 2)
-    hot.put(key("a"), older)
-    pool.acquire(older.table)
-    newer = HotState(Version("u", 2), Ledger(), Table(700, (*older.table.blocks, *pool.full.allocate(1))))
-    hot.put(key("a"), newer)
-    pool.check_integrity([newer.table])
 
 
 steps = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["put", "take", "drop"])), max_size=30)

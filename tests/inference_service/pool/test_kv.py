@@ -31,56 +31,7 @@ def pool_of(blocks: int = 8, pieces: int = 8) -> KVPool:
 
 
 def has(pool: KVPool, space: Space) -> bool:
-    """Whether there is room for it now."""
     return space.blocks <= pool.full.free and space.pieces <= pool.pieces.free
-
-
-@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (255, 1), (256, 1), (257, 2), (512, 2), (513, 3)])
-def test_space_is_whole_blocks_and_always_a_whole_window(tokens: int, blocks: int) -> None:
-    assert pool_of().space(tokens) == Space(blocks, PIECES)
-    assert KVPool(Space(8)).space(tokens) == Space(blocks, 0)
-
-
-def test_fits_is_about_the_empty_pool() -> None:
-    pool = pool_of(4, 3)
-    assert pool.fits(Space(4, 3))
-    assert has(pool, Space(4, 3))
-    assert not pool.fits(Space(5, 0))
-    assert not pool.fits(Space(0, 4))
-    written(pool, 1, 1)
-    assert pool.fits(Space(4, 3))
-    assert not has(pool, Space(4, 0))
-    assert not has(pool, Space(0, 3))
-    assert has(pool, Space(3, 2))
-
-
-def test_a_table_that_begins_with_shared_blocks_is_published_as_it_is() -> None:
-    pool = pool_of()
-    first = pool.publish(names(1, 2), written(pool, 2))
-    pool.full.acquire(first.blocks)
-    grown = Table(700, (*first.blocks, *pool.full.allocate(1)))
-    assert pool.publish(names(1, 2, 3), grown) == grown
-    pool.check_integrity([first, grown])
-
-
-def test_each_block_has_a_name() -> None:
-    pool = pool_of()
-    with pytest.raises(ValueError):
-        pool.publish(names(1), written(pool, 2))
-
-
-def test_a_window_is_shared_with_the_blocks_before_it() -> None:
-    pool = pool_of()
-    first = pool.publish(names(1, 2), written(pool, 2, 3, 600))
-    second = pool.publish(names(1, 2), written(pool, 2, 2, 512))
-    assert (second.pieces, second.window_tokens) == (first.pieces, 600), "as many tokens as are in the shared pieces"
-    assert second.blocks == first.blocks
-    assert (pool.full.free, pool.pieces.free) == (6, 5)
-    pool.check_integrity([first, second])
-    found = pool.find_checkpoint(names(1, 2)[-1])
-    assert found is not None
-    assert (found.pieces, found.window_tokens) == (first.pieces, 600)
-    assert pool.find_checkpoint(names(1)[-1]) is None, "a window is only where the table ends"
 
 
 def test_entries_of_windows_that_are_gone_do_not_pile_up() -> None:
@@ -112,19 +63,6 @@ def test_a_name_that_is_known_gets_the_references_whatever_pieces_both_have() ->
     pool.release(known)
     assert pool.find_checkpoint(b"one") is None
     pool.check_integrity([Table(0, (), 0, (third,))])
-
-
-def test_the_same_pieces_may_have_two_names() -> None:
-    """As where a sequence captured twice at one place, and one was named when its block was."""
-    pool = pool_of()
-    [piece] = pool.pieces.allocate(1)
-    one, two = checkpoint(b"one", pool, piece), checkpoint(b"two", pool, piece)
-    pool.release(Table(0, (), 0, (piece,)))
-    pool.release(one)
-    assert pool.find_checkpoint(b"two") == two
-    assert pool.find_checkpoint(b"one") is not None, "its piece is there still"
-    pool.release(two)
-    assert pool.find_checkpoint(b"one") is None
 
 
 def test_a_checkpoint_goes_with_the_agents_that_are_evicted() -> None:

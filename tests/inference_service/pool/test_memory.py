@@ -2,8 +2,6 @@
 
 import mlx.core as mx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
@@ -49,12 +47,6 @@ def test_arrays_are_of_all_tokens_and_of_windows_no_more_than_they_hold() -> Non
         assert GEMMA_12B.array_bytes(tokens) == TOKEN * (8 * tokens + 40 * window)
 
 
-@given(st.integers(1, 100_000), st.integers(0, 100_000))
-def test_arrays_of_more_tokens_never_take_less(tokens: int, more: int) -> None:
-    """A turn grows while it runs; what is promised is for the length that it can grow to."""
-    assert GEMMA_12B.array_bytes(tokens + more) >= GEMMA_12B.array_bytes(tokens)
-
-
 async def test_arrays_of_what_is_reserved_are_promised() -> None:
     made = memory(limit=2 * GEMMA_12B.array_bytes(1000))
     opened = made.promised_bytes
@@ -67,13 +59,6 @@ async def test_arrays_of_what_is_reserved_are_promised() -> None:
     assert made.promised_bytes == made.pool.open_bytes
     made.check_integrity()
     assert not made.pool.broken.is_set()
-
-
-async def test_none_are_promised_where_none_are_made() -> None:
-    made = memory(arrays=False)
-    room = await made.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), 1000), 0)
-    assert (room.array_bytes, made.admission.promised_bytes) == (0, 0)
-    made.admission.release(room)
 
 
 def test_what_an_evicted_agent_frees_is_told_in_bytes() -> None:

@@ -80,14 +80,6 @@ def test_a_window_of_another_width_is_kept_in_whole_pieces() -> None:
     assert geometry.piece_bytes * 4 > geometry.checkpoint_bytes
 
 
-@pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
-def test_the_pool_has_an_agent_before_arrays_have_anything(geometry: Geometry) -> None:
-    agent = TYPICAL_TOKENS * geometry.bytes_per_token + geometry.checkpoint_pieces * geometry.piece_bytes
-    one = Space(TYPICAL_TOKENS // BLOCK_TOKENS, geometry.checkpoint_pieces)
-    for free, left in ((agent, 0), (agent + 5, 5), (2 * agent, agent), (2 * agent + 2, agent + 1)):
-        assert sizes(free, geometry, 131_072) == Sizes(one, left)
-
-
 @given(
     free=st.integers(0, 1 << 40),
     pool=st.none() | st.integers(0, 1 << 40),
@@ -146,12 +138,6 @@ async def test_checkpoints_that_a_turn_captures_are_admitted_with_it(geometry: G
             found = memory.admission.reserve_now(request)
             assert found is not None and found.checkpoints == granted
             assert len(found.pieces) == (1 + granted) * pieces
-
-
-async def test_a_model_that_resumes_anywhere_captures_none() -> None:
-    memory = ModelMemory(LLAMA_8B, Sizes(Space(2), 0), TurnHints())
-    found = memory.admission.reserve_now(MemoryRequest(AgentKey("n", "a", "m"), (), 512, checkpoints=3))
-    assert found is not None and (found.checkpoints, found.pieces) == (0, [])
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])

@@ -26,7 +26,7 @@ from inference_service.portable.importing import Importer, Received
 from inference_service.storage import transport
 from inference_service.storage.blocks import NUMPY_DTYPE, write_block
 from inference_service.storage.client import Opened
-from inference_service.turns.fetching import Fetcher
+from inference_service.turns.restoring import Restorer
 
 KEY = AgentKey("ns", "a", "m")
 PLAIN = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 1), 2, 64, 128))
@@ -126,8 +126,8 @@ def disk(root: Path, geometry: Geometry = PLAIN, windows: dict[int, int] | None 
 
 
 async def exported(disk: Disk) -> bytes:
-    fetcher = Fetcher(cast(Any, disk), WorkerMetrics(CollectorRegistry()), Speeds())
-    export = await Exporter(cast(Any, disk), fetcher).collect(KEY, model(disk.geometry))
+    restorer = Restorer(cast(Any, disk), WorkerMetrics(CollectorRegistry()), 1, Speeds())
+    export = await Exporter(cast(Any, disk), restorer).collect(KEY, model(disk.geometry))
     return b"".join([chunk async for chunk in export.chunks()])
 
 
@@ -142,7 +142,6 @@ async def received(data: bytes, into: Disk, size: int = 5000, geometry: Geometry
 
 
 async def imported(data: bytes, root: Path, geometry: Geometry) -> Disk:
-    """Return a store that had nothing."""
     root.mkdir()
     into = Disk(root, geometry, None)
     await Importer(cast(Any, into)).create(KEY, model(geometry), await received(data, into))

@@ -139,13 +139,6 @@ async def test_context_of_a_model_that_is_not_loaded_is_not_said() -> None:
     ).agent.context_remaining == 0
 
 
-async def test_context_that_is_over_full_has_nothing_left() -> None:
-    world = World(agent(tokens=101))
-    assert (
-        await world.servicer.GetAgent(agent_pb2.GetAgentRequest(key=A.to_proto()), None)
-    ).agent.context_remaining == 0
-
-
 @pytest.mark.parametrize(
     ("key", "field"),
     [
@@ -223,24 +216,6 @@ async def test_delete_on_all_models() -> None:
     assert deleted == request
     assert A not in world.hot and other not in world.hot
     assert bystander in world.hot
-
-
-async def test_two_deletions_on_all_models_do_not_lock_each_other() -> None:
-    """Each is told the models in another order, and both wait for a turn on one of them."""
-    other = A._replace(model_id="other")
-    world = World(agent(), agent(other))
-    backwards = World(agent(other), agent())
-    backwards.servicer = world.serving(backwards.store)
-    request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(namespace="ns", agent_id="a"))
-    deletions = []
-    async with world.locks.hold(other):
-        for each in (backwards, world):
-            deletions.append(asyncio.create_task(each.servicer.DeleteAgent(request, None)))
-            for _ in range(10):
-                await asyncio.sleep(0)
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert all(deletion.done() for deletion in deletions)
 
 
 async def test_a_fork_waits_for_both() -> None:

@@ -22,7 +22,6 @@ def messages(**fields: Any) -> types_pb2.Messages:
 
 
 def request(**fields: Any) -> Request:
-    """A good request, but for `fields`."""
     inputs = {"messages", "prompt", "append", "token_ids"}
     return Request(**{"key": KEY, **({} if inputs & fields.keys() else {"prompt": "hello"}), **fields})
 

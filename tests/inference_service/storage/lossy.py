@@ -21,7 +21,6 @@ class Proxy:
             writer.transport.abort()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
         try:
             to_store = await asyncio.open_unix_connection(str(self._store))
         except OSError:  # the store is away
@@ -49,7 +48,6 @@ class Proxy:
 
 @asynccontextmanager
 async def proxy(store: Path, path: Path) -> AsyncIterator[Proxy]:
-    """A proxy that listens at `path`."""
     served = Proxy(store)
     server = await asyncio.start_unix_server(served.connected, str(path))
     try:

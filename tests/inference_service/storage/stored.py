@@ -55,7 +55,6 @@ class World:
         return found
 
     async def missed(self, header: BlockHeader, file: pb.StoredFile) -> tuple[int, str, bool]:
-        """Why a file can't be used."""
         with pytest.raises(BlockMiss) as caught:
             await self.read(header, file)
         return caught.value.reason, caught.value.fault, caught.value.damaged

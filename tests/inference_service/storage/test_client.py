@@ -6,11 +6,11 @@ import pytest
 
 from agentmem import errors
 from agentmem.channels import connect
-from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.process.server import GrpcServer
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.storage.client import Opened, StoreClient
+from inference_service.storage.client import StoreClient
 
 KEY = AgentKey("ns", "agent", "org/model")
 BLOCK, WINDOW = cache_store_pb2.FILE_KIND_BLOCK, cache_store_pb2.FILE_KIND_WINDOW
@@ -71,46 +71,6 @@ async def client(store: ScriptedStore) -> AsyncIterator[StoreClient]:
     await server.stop(0)
 
 
-async def test_open(client: StoreClient, store: ScriptedStore) -> None:
-    file = cache_store_pb2.StoredFile(chain_hash=b"h1", kind=BLOCK, path="/x", digest=b"d", size_bytes=9)
-    window = cache_store_pb2.StoredFile(chain_hash=b"h1", kind=WINDOW, path="/y", first_token=7, token_count=3)
-    store.answer = cache_store_pb2.OpenCacheResponse(
-        version=types_pb2.AgentVersion(uid="u", version=3),
-        ledger=cache_store_pb2.Ledger(
-            token_ids=[1, 2],
-            text=b"ab\xf0",
-            offsets=[1, 3],
-            tokenizer_hash="t",
-            turns=[
-                cache_store_pb2.LedgerTurn(version=3, end_token=2, generated_tokens=1, messages=2, message_hash=b"m")
-            ],
-        ),
-        files=[file, window],
-        evicted=True,
-        turn=cache_store_pb2.CommittedTurn(request_digest=b"q"),
-        kv_fingerprint="f",
-    )
-    opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"], [b"h1", b"h3"])
-    assert opened.version == Version("u", 3)
-    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1, 2, b"m", 3),))
-    assert opened.files == {b"h1": file}
-    assert opened.windows == {b"h1": window}
-    assert opened.evicted
-    assert opened.turn is not None
-    assert opened.turn.request_digest == b"q"
-    assert [opened.is_incompatible(each) for each in ("f", "g")] == [False, True]
-    assert not Opened(NO_VERSION, None).is_incompatible("f"), "there is nothing that could be"
-    assert store.asked == [
-        cache_store_pb2.OpenCacheRequest(
-            key=types_pb2.AgentKey(namespace="ns", agent_id="agent", model_id="org/model"),
-            known=types_pb2.AgentVersion(uid="u", version=2),
-            request_id="r",
-            block_hashes=[b"h1", b"h2"],
-            window_hashes=[b"h1", b"h3"],
-        )
-    ]
-
-
 async def test_open_tells_an_absent_ledger_from_an_empty_one(client: StoreClient, store: ScriptedStore) -> None:
     store.answer = cache_store_pb2.OpenCacheResponse()
     opened = await client.open(KEY)
@@ -128,16 +88,6 @@ async def test_commit(client: StoreClient, store: ScriptedStore) -> None:
     _, replayed = await client.commit(commit)
     assert replayed is not None
     assert replayed.request_digest == b"other"
-
-
-async def test_storage_half_of_agents(client: StoreClient, store: ScriptedStore) -> None:
-    store.answer = agent_pb2.GetAgentResponse(agent=agent_pb2.Agent(tokens=3))
-    get, delete = agent_pb2.GetAgentRequest(key=KEY.to_proto()), agent_pb2.DeleteAgentRequest(key=KEY.to_proto())
-    assert (await client.call(client.agents.GetAgent, get)).agent.tokens == 3
-    store.answer = agent_pb2.DeleteAgentResponse()
-    assert await client.call(client.agents.DeleteAgent, delete) == agent_pb2.DeleteAgentResponse()
-    assert store.asked == [get, delete]
-    assert 25 < store.seconds[0] < 31 and 590 < store.seconds[1] < 601, "erasing may wait for the object store"
 
 
 @pytest.mark.parametrize(

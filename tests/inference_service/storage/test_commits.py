@@ -37,7 +37,6 @@ class World:
     channel: grpc.aio.Channel
 
     async def restart(self) -> None:
-        """Kill the store, and start another one."""
         self.store.kill()
         await self.store.wait()
         self.store, _ = await self.processes.enter_async_context(ready(self.data))

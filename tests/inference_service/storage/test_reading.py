@@ -16,7 +16,7 @@ from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transport
 from inference_service.storage.blocks import read_block
 from inference_service.storage.transport import READERS_AT_ONCE, read_all
-from inference_service.turns.fetching import Fetcher
+from inference_service.turns.restoring import Restorer
 from tests.inference_service.storage.stored import GEOMETRY, World, flip, held, stored
 
 
@@ -79,12 +79,12 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
 async def test_several_bad_files_of_one_restore_are_all_refused(world: World) -> None:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    fetcher = Fetcher(world.store, metrics, Speeds())
+    restorer = Restorer(world.store, metrics, 1, Speeds())
     files, tensors = await stored(world)
     for n in (1, 3):
         flip(Path(files[n][1].path))
     Path(files[2][1].path).unlink()
-    read, refused = await fetcher.read(GEOMETRY, "m", files)
+    read, refused = await restorer.read(GEOMETRY, "m", files)
     assert {name: held(each) for name, each in read.items()} == {FileName.of(files[0][0]): tensors[0]}
     assert set(refused) == {FileName.of(header) for header, _ in files[1:]}
     count = {"model_id": "m", "reason": "digest"}

@@ -261,7 +261,7 @@ def test_an_end_of_turn_only_at_the_end() -> None:
 
 
 def remembered(text: str, *, literal: bool = False) -> Rendered:
-    spans = [] if literal else TOKENIZER.special_spans(text)
+    spans = [] if literal else list(TOKENIZER.special_spans(text))
     starts = [len(text[:start].encode()) for start, _ in spans]
     return Rendered(
         text.encode(), tuple(Span(at, at + b - a) for at, (a, b) in zip(starts, spans, strict=True)), literal=literal

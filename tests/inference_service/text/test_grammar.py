@@ -4,7 +4,6 @@ import json
 import random
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -139,14 +138,6 @@ def test_a_token_that_is_not_allowed_is_refused_and_a_restart_forgets_it() -> No
         assert grammar.tokens == position
 
 
-def test_two_grammars_of_one_schema_are_two() -> None:
-    first, second = (compiled({"enum": ["ab", "cd"]}) for _ in range(2))
-    before = second.allowed()
-    first.advance(int(first.allowed().argmax()))
-    assert (second.allowed() == before).all()
-    assert not (first.allowed() == before).all()
-
-
 @pytest.mark.slow("many optional properties", "patterns on patterns")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_schemas_are_refused_or_can_be_followed(name: str) -> None:
@@ -223,15 +214,3 @@ def test_tokenizers_that_cannot_write_json_are_refused() -> None:
     assert "bytes" in refusal(Tokenizer(backend, [2]), 100), "a model with fewer logits than its tokenizer has tokens"
     grammar = Grammars(Tokenizer(backend, [2]), size - 50).compile('{"type": "object"}')
     assert grammar.allowed().shape == (size - 50,), "those that are cut off are never needed"
-
-
-def test_the_vocabulary_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    original = module._vocabulary
-    monkeypatch.setattr(module, "_vocabulary", lambda *arguments: made.append(1) or original(*arguments))
-    ours = Grammars(byte_level(), byte_level().vocab_size)
-    assert not made, "not before it is asked for"
-    ours.prepare()
-    ours.compile("{}")
-    ours.compile('{"type": "null"}')
-    assert len(made) == 1

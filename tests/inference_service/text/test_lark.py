@@ -80,7 +80,6 @@ def understood(token_ids: list[int], name: str, made: Tokenizer) -> AnswerDelta:
 
 
 def follows(grammar: Grammar, token_ids: list[int]) -> int:
-    """How many of the tokens are allowed."""
     for at, token_id in enumerate(token_ids):
         if not grammar.allowed()[token_id]:
             return at

@@ -57,7 +57,6 @@ def chats(text: st.SearchStrategy[str]) -> st.SearchStrategy[MessagesInput]:
 
 
 def plain_rendering(chat: MessagesInput, template: str = CHATML, *, generation_prompt: bool = True) -> str:
-    """What transformers itself makes of it."""
     return str(
         hugging_face(template).apply_chat_template(
             [dict(m) for m in chat.messages],

@@ -52,7 +52,6 @@ def chat(*contents: str, system: str | None = None, tools: tuple[dict[str, str],
 
 
 def parts(of: Renderer, given_chat: MessagesInput, *, generation_prompt: bool = True) -> list[str]:
-    """The rendered text, cut at its checkpoints."""
     rendered = of.messages(given_chat, generation_prompt=generation_prompt, parse_special=False)
     places = (0, *rendered.checkpoints, len(rendered.text))
     return [rendered.text[a:b].decode() for a, b in pairwise(places)]
@@ -159,7 +158,7 @@ def test_chats_with_one_system_prompt_share_their_beginning(
 
 def remembered(said: str) -> Rendered:
     """A ledger that this text was generated in."""
-    ids = byte_level_with_bos().special_spans(said)
+    ids = list(byte_level_with_bos().special_spans(said))
     return Rendered(said.encode(), tuple(Span(*each) for each in ids))
 
 

@@ -1,4 +1,3 @@
-import hashlib
 import itertools
 import string
 import threading
@@ -75,13 +74,6 @@ def test_sentence_piece_adds_no_space_to_text_that_goes_on(text: str, special: s
     assert tokenizer.decode(ids).decode() == (f"{special} x" if special else "x")
 
 
-@given(text=with_look_alikes, parse_special=st.booleans())
-def test_text_that_goes_on_is_the_same_to_tokenizers_that_add_nothing(text: str, parse_special: bool) -> None:
-    for tokenizer in (byte_level(), llama3_like(), nfc()):
-        plain = tokenizer.encode(text, parse_special=parse_special)
-        assert tokenizer.encode(text, parse_special=parse_special, continues=True) == plain
-
-
 def test_sentence_piece_byte_tokens_stand_for_their_byte() -> None:
     tokenizer = sentence_piece()
     token_ids = tokenizer.encode("🙂", parse_special=False)
@@ -111,7 +103,7 @@ def test_specials_are_parsed_only_when_asked(before: str, after: str, special: s
     assert tokenizer.special_ids.isdisjoint(tokenizer.encode(text, parse_special=False))
     parsed = tokenizer.encode(text, parse_special=True)
     assert parsed.count(special_id) == text.count(special)
-    assert tokenizer.special_spans(text) == [
+    assert list(tokenizer.special_spans(text)) == [
         (at, at + len(special)) for at in range(len(text)) if text.startswith(special, at)
     ]
 
@@ -120,7 +112,7 @@ def test_longest_special_wins() -> None:
     backend = byte_level_backend()
     backend.add_special_tokens(["<|im_end|>2", "<|im"])
     tokenizer = Tokenizer(backend, [])
-    assert tokenizer.special_spans("<|im_end|>2 <|im_end|> <|im") == [(0, 11), (12, 22), (23, 27)]
+    assert list(tokenizer.special_spans("<|im_end|>2 <|im_end|> <|im")) == [(0, 11), (12, 22), (23, 27)]
     ids = tokenizer.encode("<|im_end|>2<|im", parse_special=True)
     assert [tokenizer.token_bytes(i) for i in ids] == [b"<|im_end|>2", b"<|im"]
 
@@ -137,14 +129,6 @@ def test_prefix_ids_are_those_that_the_post_processor_puts_in_front(
     for parse_special in (False, True):
         assert not tokenizer.special_ids & set(tokenizer.encode("text", parse_special=parse_special)), "nor does encode"
         assert tokenizer.encode("", parse_special=parse_special) == []
-
-
-def test_hash_names_the_tokenizer() -> None:
-    backend = byte_level_backend()
-    assert Tokenizer(backend, [1]).hash == hashlib.sha256(backend.to_str().encode()).hexdigest()
-    assert Tokenizer(backend, [1]).hash == byte_level().hash
-    assert byte_level().hash != byte_level_with_bos().hash
-    assert Tokenizer(backend, [1, 2]).eos_ids == {1, 2}
 
 
 def test_padding_and_truncation_of_the_file_do_not_matter() -> None:

@@ -35,7 +35,6 @@ class Elsewhere:
         worker.store.fetch = self.fetch  # type: ignore[attr-defined]
 
     def takes(self, names: Iterable[FileName]) -> None:
-        """Take these files away."""
         for name in list(names):
             file = self._here[name] = self._files[name]
             away = cache_store_pb2.StoredFile()
@@ -44,11 +43,9 @@ class Elsewhere:
             self._files[name] = away
 
     def takes_all(self) -> None:
-        """All that is here."""
         self.takes(name for name, file in self._files.items() if file.path)
 
     def returns_all(self) -> None:
-        """Nothing is elsewhere."""
         self._files |= self._here
         self._here.clear()
 
@@ -61,14 +58,12 @@ class Elsewhere:
 
 
 def slow_to_fetch(worker: Worker, source: Source = Source.OBJECTS) -> None:
-    """Let fetches have taken long."""
     worker.speeds.begin_fetch(source, asyncio.get_running_loop().time())
     for _ in range(50):
         worker.speeds.end_fetch(source, 1 << 20, 1 << 20, 3600.0, asyncio.get_running_loop().time())
 
 
 def slow_to_compute(worker: Worker) -> None:
-    """Let prompts have taken long."""
     for _ in range(50):
         worker.speeds.computed("m", 1 << 16, 1e6)
 
@@ -81,7 +76,6 @@ async def first_turns(worker: Worker) -> list[int]:
 
 
 async def forgotten(worker: Worker, elsewhere: Elsewhere) -> None:
-    """All KV is elsewhere only."""
     await worker.at_rest()
     for agent in AGENTS:
         worker.model.memory.hot.drop(AgentKey("n", agent, "m"))

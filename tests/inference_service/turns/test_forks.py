@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.kv.blockfile import FileName
-from agentmem.kv.ledger import Version, unordered
+from agentmem.kv.ledger import Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory import restore
@@ -80,23 +80,6 @@ async def test_a_branch_of_which_the_pool_has_a_part_is_taken_from_files(llama: 
         assert difference(llama, edited, other) < TOLERANCE
 
 
-async def test_the_closest_of_several_branches_is_taken(llama: Path, tmp_path: Path) -> None:
-    async with working(llama, tmp_path, blocks=12) as worker:
-        ids = prompt(400)
-        for number, left in enumerate((270, 350, 300)):
-            await worker.turn(f"a{number}", [*ids[:left], *prompt(30, number + 1)])
-        await worker.idle()
-        assert (await worker.turn("b", [*ids[:340], *prompt(40, 9)])).reused == 340
-
-
-async def test_what_is_shared_by_chance_is_left(llama: Path, tmp_path: Path) -> None:
-    async with working(llama, tmp_path) as worker:
-        ids = prompt(100)
-        await worker.turn("a", ids)
-        await worker.idle()
-        assert (await worker.turn("b", [*ids[:15], *prompt(40, 1)])).reused == 0
-
-
 @pytest.mark.slow
 async def test_an_agent_that_has_all_of_its_own_does_not_ask(llama: Path, tmp_path: Path) -> None:
     """What follows is new, and one more call of the store in every turn would find nothing."""
@@ -109,25 +92,6 @@ async def test_an_agent_that_has_all_of_its_own_does_not_ask(llama: Path, tmp_pa
 
         worker.store.find_block = find_block  # type: ignore[assignment]
         assert (await worker.turn("a", [*ids, *first.token_ids, *prompt(40, 1)])).reused == 104
-
-
-@pytest.mark.slow
-async def test_a_row_with_wrong_tokens_is_of_no_use(llama: Path, tmp_path: Path) -> None:
-    """It would have another's KV taken for the prompt's: only tokens that give the block's name are believed."""
-    async with working(llama, tmp_path, blocks=8) as worker:
-        ids = prompt(400)
-        await worker.turn("a", ids)
-        await evict(worker)
-        edited = [*ids[:330], *prompt(40, 1)]
-        for name, file in worker.store.files.items():
-            if file.first_token == 256:
-                tokens = unordered(file.token_ids)
-                tokens[74:114] = edited[330:]
-                file.token_ids = tokens.astype(">u4").tobytes()
-                worker.store.files[name] = file
-        other = await worker.turn("b", edited)
-        assert other.reused == 256
-        assert difference(llama, edited, other) < TOLERANCE
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])

@@ -98,19 +98,6 @@ async def test_retry_of_a_turn_that_was_cancelled_in_its_prompt_reuses_what_was_
         await worker.idle()
 
 
-@pytest.mark.slow
-async def test_a_client_that_leaves_again_and_again_gets_its_answer(directory: Path, tmp_path: Path) -> None:
-    """Each attempt begins where the one before was cut off."""
-    async with running(directory, tmp_path) as worker:
-        ids = prompt(3000)
-        for _ in range(11):
-            await cancelled(worker, "a", ids, 1)
-        again = await worker.turn("a", ids)
-        assert again.reused >= 11 * 256
-        assert difference(directory, ids, again) < TOLERANCE
-        await worker.idle()
-
-
 @pytest.mark.slow("windows", "states")
 async def test_next_turn_that_was_cancelled_leaves_the_agent_as_it_was(directory: Path, tmp_path: Path) -> None:
     async with running(directory, tmp_path) as worker:
@@ -290,18 +277,6 @@ async def test_what_was_named_stays_as_it_is_where_its_turn_begins_again(
         assert not failures and named
         for blocks, checkpoint, wanted in named:
             assert content(worker.model.arenas, blocks, checkpoint) == wanted
-
-
-async def test_names_of_blocks_are_few_however_long_the_engine_works(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prompts, "_NAMES", 2)
-    async with running(llama, tmp_path) as worker:
-        seen: list[int] = []
-        worker.model.engine.stepped = lambda _: seen.append(len(worker.model.engine._kept))
-        await asyncio.gather(*(worker.turn(f"a{number}", prompt(800, number)) for number in range(3)))
-        assert max(seen) == 2
-        await worker.idle()
 
 
 async def test_namespaces_share_nothing_and_neither_do_turns_that_recompute(llama: Path, tmp_path: Path) -> None:

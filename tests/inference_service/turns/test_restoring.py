@@ -73,15 +73,15 @@ async def test_files_are_read_into_blocks_while_the_engine_is_busy(
         alone = await worker.prefetch("a")
         await worker.at_rest()
         worker.model.memory.hot.drop(KEY)
-        gate, read, fetcher = threading.Event(), asyncio.Event(), worker.runner.restorer._fetcher
-        real = fetcher.read
+        gate, read, restorer = threading.Event(), asyncio.Event(), worker.runner.restorer
+        real = restorer.read
 
         async def noted(*arguments: Any) -> Any:
             found = await real(*arguments)
             read.set()
             return found
 
-        monkeypatch.setattr(fetcher, "read", noted)
+        monkeypatch.setattr(restorer, "read", noted)
         worker.engine.submit(lambda: gate.wait(30))
         running = asyncio.ensure_future(worker.prefetch("a"))
         await asyncio.wait_for(read.wait(), 10)
@@ -167,15 +167,15 @@ async def test_memory_of_blocks_is_taken_before_files_are_read_into_them(
         await worker.engine.call(lambda: worker.model.arenas.full.release([0]))
         free = [0]
         monkeypatch.setattr(arena, "free_bytes", lambda: free.pop() if len(free) > 1 else free[0])
-        fetcher = worker.runner.restorer._fetcher
-        read = fetcher.read
-        monkeypatch.setattr(fetcher, "read", never)
+        restorer = worker.runner.restorer
+        read = restorer.read
+        monkeypatch.setattr(restorer, "read", never)
         with pytest.raises(ResourceExhausted, match=r"the device's memory is taken: a segment of the pool takes"):
             await worker.turn("a", ids)
         await worker.at_rest()
         assert (await worker.prefetch("a")).tokens == 0
         assert not restored
-        monkeypatch.setattr(fetcher, "read", read)
+        monkeypatch.setattr(restorer, "read", read)
         free.append(1 << 30)
         said = await worker.turn("a", ids)
         assert free == [0] and [each.into for each in restored] == [True]

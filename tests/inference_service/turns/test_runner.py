@@ -32,20 +32,6 @@ from tests.tiny_models import write_gemma3, write_llama
 directory = written_by([write_llama, write_gemma3])
 
 
-@pytest.mark.parametrize("length", [40, 300])
-async def test_a_prompt_that_was_prefilled_is_answered_and_kept(llama: Path, tmp_path: Path, length: int) -> None:
-    """The tail of the prompt is in the pool, and the answer goes to a block of its own all the same."""
-    async with working(llama, tmp_path) as worker:
-        ids = prompt(length)
-        await worker.turn("a", ids, generates=False)
-        first = await worker.turn("a", ids)
-        assert first.reused == length - 1
-        second = await worker.turn("a", [*ids, *first.token_ids, 7, 8, 9])
-        assert not worker.model.memory.pool.broken.is_set()
-        assert second.reused == length + 4
-        await worker.idle()
-
-
 async def test_no_file_is_written_while_a_turn_is_planned(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,17 +127,6 @@ async def test_kv_that_there_is_no_memory_to_restore_is_not_said_to_be_reused(
         await worker.idle()
         monkeypatch.undo()
         assert (await worker.turn("a", [*ids, *first.token_ids, 7, *again.token_ids, 8])).reused == 309
-        await worker.idle()
-
-
-async def test_what_cannot_fit_is_refused_without_effect(llama: Path, tmp_path: Path) -> None:
-    async with working(llama, tmp_path, blocks=4) as worker:
-        await worker.turn("a", prompt(300))
-        await worker.idle()
-        with pytest.raises(FailedPrecondition):
-            await worker.turn("b", prompt(900, 1), 200)
-        assert AgentKey("n", "b", "m") not in worker.store.ledgers
-        assert AgentKey("n", "a", "m") in worker.model.memory.hot
         await worker.idle()
 
 

@@ -83,22 +83,6 @@ async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
     ]
 
 
-async def test_tokens_that_were_not_taken_are_joined() -> None:
-    turn = begun()
-    for number in range(5):
-        turn.take(TokenEvent(number, -0.5, ((number, -0.5), (9, -2.0)), f"{number}"))
-    await asyncio.sleep(0)
-    turn.rest(AnswerDelta(text="the rest"))
-    finish(turn)
-    started, delta, finished = await read(turn)
-    assert kinds([started, delta, finished]) == ["started", "delta", "finished"]
-    assert delta.delta.text == "01234the rest"
-    assert list(delta.delta.token_ids) == [0, 1, 2, 3, 4]
-    assert [p.token_id for p in delta.delta.logprobs] == [0, 1, 2, 3, 4]
-    assert [t.token_id for t in delta.delta.logprobs[3].top] == [3, 9]
-    assert delta.delta.logprobs[3].token_bytes == byte_level().token_bytes(3)
-
-
 async def test_text_comes_before_the_calls_of_a_delta() -> None:
     turn = begun()
     first, second, third = (ToolCall(name, "f", "{}") for name in "abc")
@@ -121,25 +105,6 @@ async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> Non
     finish(turn)
     _, *deltas, _ = await read(turn)
     assert [[call.id for call in d.delta.tool_calls] for d in deltas] == [["a"], ["b"]]
-
-
-async def test_rest_without_tokens_is_a_delta_of_its_own() -> None:
-    turn = begun()
-    reader = asyncio.create_task(read(turn))
-    await asyncio.sleep(0)
-    turn.rest(AnswerDelta(text="rest"))
-    await asyncio.sleep(0)
-    finish(turn)
-    events = await reader
-    assert kinds(events) == ["started", "delta", "finished"]
-    assert events[1].delta == inference_pb2.Delta(text="rest")
-
-
-async def test_a_replayed_turn_says_its_delta_itself() -> None:
-    turn = begun()
-    turn.send(Response(delta=inference_pb2.Delta(text="all", token_ids=[1, 2])))
-    finish(turn)
-    assert kinds(await read(turn)) == ["started", "delta", "finished"]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -219,22 +184,6 @@ async def test_tokens_that_come_while_the_reader_is_busy_are_not_lost_to_an_erro
         await anext(events)
 
 
-async def test_an_error_before_anything_was_said() -> None:
-    turn = running()
-    turn.end(Unavailable("no"))
-    with pytest.raises(Unavailable):
-        await read(turn)
-
-
-async def test_the_first_error_counts() -> None:
-    turn = running()
-    turn.end(Unavailable("first"))
-    turn.end(Cancelled("second"))
-    turn.end()
-    with pytest.raises(Unavailable, match="first"):
-        await read(turn)
-
-
 async def test_a_reader_that_stalls_ends_the_turn() -> None:
     turn = begun(buffer=4)
     for number in range(4):
@@ -249,18 +198,6 @@ async def test_a_reader_that_stalls_ends_the_turn() -> None:
     with pytest.raises(ResourceExhausted, match="4 tokens behind"):
         await read(turn, events)
     assert "finished" not in kinds(events)
-
-
-async def test_a_reader_that_keeps_up_may_read_any_number() -> None:
-    turn = begun(buffer=4)
-    reader = asyncio.create_task(read(turn))
-    for number in range(50):
-        turn.take(token(number))
-        for _ in range(3):
-            await asyncio.sleep(0)
-    assert not turn.cancelled.is_set()
-    finish(turn)
-    assert kinds(await reader)[-1] == "finished"
 
 
 async def test_a_caller_that_cancelled_is_not_told_that_it_stalls() -> None:

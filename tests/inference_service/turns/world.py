@@ -33,7 +33,6 @@ from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory, Sizes
 from inference_service.storage.client import Opened
 from inference_service.threads import WorkerThreads
-from inference_service.turns.fetching import Fetcher
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
@@ -150,8 +149,6 @@ def _parent(path: str) -> bytes:
 
 @dataclass
 class Models:
-    """One model, loaded."""
-
     loaded: LoadedModel
 
     def slot(self, model_id: str) -> None:
@@ -165,8 +162,6 @@ class Models:
 
 @dataclass
 class Answer:
-    """What a turn said."""
-
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -299,7 +294,7 @@ async def working(
     registry = CollectorRegistry()
     metrics, locks = WorkerMetrics(registry, ["m"]), AgentLocks()
     persister = Persister(engine, cast(Any, store), metrics)
-    restorer = Restorer(cast(Any, store), Fetcher(cast(Any, store), metrics, speeds), metrics, 16, speeds, engine)
+    restorer = Restorer(cast(Any, store), metrics, 16, speeds, engine)
     threads, model.memory.wait = WorkerThreads(), room_wait
     model.memory.in_flight = lambda: persister.tables(model)
     planner = TurnPlanner(cast(Any, store), threads, MatchLimits(16), 64)
