@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-VERSION: Final = 3
+VERSION: Final = 4
 """A database of another version is not read: raise it with every change of warm.sql."""
 _SCHEMA: Final = resources.files(__package__).joinpath("warm.sql").read_text(encoding="utf-8")
 

@@ -195,7 +195,7 @@ _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
     " text_bytes, 0, 0, 0, 0, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
-    " WHERE r.uid = page.uid AND r.snapshot = 0 AND o.present = 1),"
+    " WHERE r.uid = page.uid AND r.last_version IS NULL AND o.present = 1),"
     " page.created, updated, pinned, ttl, delete_after, context_policy,"
     " (SELECT s.template_time FROM segments AS s WHERE s.id = page.head_segment),"
     " (SELECT source.agent_id FROM agents AS source WHERE source.uid = page.forked_uid), forked_version FROM page"

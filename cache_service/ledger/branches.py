@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
-from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Ledger, Version, other_revision
 from agentmem.process.logs import event
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service.connection import Connection, differences
 from cache_service.damage import LedgerDamaged
-from cache_service.files.holding import OWN, WHOLE
+from cache_service.files.holding import WHOLE
 from cache_service.ledger import agents, kv_changes, object_references, segments, snapshots, versions
 from cache_service.ledger.agents import Agent, Conversation, State
 from cache_service.ledger.clock import Moment
@@ -29,12 +28,10 @@ _NEWEST = 16
 
 
 class _Kept(NamedTuple):
-    """A state that is kept: its ledger, conversation, objects, and the state (uid, snapshot) whose first tokens it
-    has."""
+    """A state that is kept: its ledger, conversation, and the version (uid, number) whose first tokens it has."""
 
     head: Head
     conversation: Conversation
-    objects: set[FileName]
     source: tuple[str, int]
     tokens: int
     """Tokens of the source that it has: `WHOLE`, or up to where they part."""
@@ -95,7 +92,7 @@ def restore(connection: Connection, key: AgentKey, name: str, now: Moment) -> Ag
     """Return to a snapshot's state, as a new version, unless it is the present one. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
-    return _move(connection, key, state, _kept_by(connection, state, snapshot), now)
+    return _move(connection, key, state, _kept_by(state, snapshot), now)
 
 
 def find_snapshot(
@@ -139,7 +136,7 @@ def return_to(connection: Connection, key: AgentKey, state: State, version: int,
     snapshot = snapshots.of_version(connection, state.version.uid, version)
     if snapshot is None:
         raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
-    kept = _cut(connection, _kept_by(connection, state, snapshot), keep_tokens)
+    kept = _cut(connection, _kept_by(state, snapshot), keep_tokens)
     _move(connection, key, state, kept, now, always=True)
 
 
@@ -149,10 +146,9 @@ def _common_bytes(a: bytes, b: bytes) -> int:
     return int(differ.argmax()) if differ.any() else size
 
 
-def _kept_by(connection: Connection, state: State, snapshot: Snapshot) -> _Kept:
+def _kept_by(state: State, snapshot: Snapshot) -> _Kept:
     conversation = Conversation(state.conversation.label, snapshot.messages, snapshot.message_hash)
-    objects = object_references.of(connection, state.version.uid, snapshot.id)
-    return _Kept(snapshot.head, conversation, objects, (state.version.uid, snapshot.id), WHOLE)
+    return _Kept(snapshot.head, conversation, snapshot.version[:2], WHOLE)
 
 
 def _move(
@@ -164,7 +160,7 @@ def _move(
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
     # The automatic snapshot is of the present state, so it comes first; but it may push out the snapshot that is
     # restored, so the new head must exist before that is dropped.
-    pushed_out = snapshots.add_automatic(connection, key, state, now) if drops_tokens else []
+    pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
     version = versions.following(state.version)
     agents.advance(connection, version, kept.head, kept.conversation, now)
     _give(connection, key, version, kept)
@@ -174,8 +170,8 @@ def _move(
 
 def _give(connection: Connection, key: AgentKey, version: Version, kept: _Kept) -> None:
     """Give an agent, now at `version`, a state's KV."""
-    object_references.give(connection, version.uid, kept.objects)
-    kv_changes.give(connection, key.namespace, version, kept.source, kept.tokens)
+    object_references.move(connection, version, kept.source, kept.tokens)
+    kv_changes.move(connection, key.namespace, version, kept.source, kept.tokens)
 
 
 def _state(connection: Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
@@ -186,13 +182,12 @@ def _state(connection: Connection, state: State, version: int, revision: bytes =
     uid = state.version.uid
     if version == state.version.number:
         _check_revision(version, state.version.revision, revision)
-        objects = object_references.of(connection, uid)
-        return _Kept(state.head, state.conversation, objects, (uid, OWN), WHOLE)
+        return _Kept(state.head, state.conversation, state.version[:2], WHOLE)
     if version > state.version.number:
         raise NotFound("version", str(version), f"the present one is {state.version.number}")
     if (snapshot := snapshots.of_version(connection, uid, version)) is not None:
         _check_revision(version, snapshot.version.revision, revision)
-        return _kept_by(connection, state, snapshot)
+        return _kept_by(state, snapshot)
     if lock := differences(connection).for_change:
         # Only other agents may still use it: the last one to leave cuts or erases it.
         which = "SELECT 1 FROM segments WHERE id = (SELECT segment FROM turns WHERE uid = ? AND version = ?)"
@@ -208,8 +203,7 @@ def _state(connection: Connection, state: State, version: int, revision: bytes =
     _check_revision(version, row[6], revision)
     segments.check(connection, head)
     shared = segments.common_tokens(connection, state.head, head)
-    objects = object_references.within(connection, object_references.of(connection, uid), shared)
-    return _Kept(head, conversation, objects, (uid, OWN), shared)
+    return _Kept(head, conversation, state.version[:2], shared)
 
 
 def _check_revision(version: int, found: bytes, wanted: bytes) -> None:
@@ -222,9 +216,8 @@ def _cut(connection: Connection, kept: _Kept, tokens: int | None) -> _Kept:
         return kept
     if tokens > kept.head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {kept.head.tokens} tokens")
-    objects = object_references.within(connection, kept.objects, tokens)
     conversation = Conversation(kept.conversation.label, 0, b"")
-    return _Kept(_cut_head(connection, kept.head, tokens), conversation, objects, kept.source, min(kept.tokens, tokens))
+    return _Kept(_cut_head(connection, kept.head, tokens), conversation, kept.source, min(kept.tokens, tokens))
 
 
 def _cut_head(connection: Connection, head: Head, tokens: int) -> Head:

@@ -10,7 +10,6 @@ from agentmem.errors import AlreadyExists, NotFound
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey, automatic_snapshot
 from cache_service.connection import Connection, insert
-from cache_service.files.holding import OWN, WHOLE
 from cache_service.ledger import agents, kv_changes, object_references, segments
 from cache_service.ledger.agents import State
 from cache_service.ledger.clock import Moment
@@ -38,15 +37,15 @@ def create(connection: Connection, key: AgentKey, name: str, now: Moment) -> Sna
     state = agents.existing(connection, key)
     known = find(connection, state.version.uid, name)
     if known is None:
-        return _add(connection, key, state, name, automatic=False, now=now)
+        return _add(connection, state, name, automatic=False, now=now)
     if known.version != state.version:
         raise AlreadyExists(f"snapshot {name!r} is of version {known.version.number}; choose another name")
     return known
 
 
-def add_automatic(connection: Connection, key: AgentKey, state: State, now: Moment) -> list[int]:
+def add_automatic(connection: Connection, state: State, now: Moment) -> list[int]:
     """Keep a state whose tokens are about to be dropped; return surplus automatic snapshots."""
-    _add(connection, key, state, automatic_snapshot(state.version.number), automatic=True, now=now)
+    _add(connection, state, automatic_snapshot(state.version.number), automatic=True, now=now)
     surplus = connection.execute(
         "SELECT id FROM snapshots WHERE uid = ? AND automatic != 0 ORDER BY id DESC LIMIT ? OFFSET ?",
         (state.version.uid, 2**63 - 1, AUTOMATIC_KEPT),
@@ -59,8 +58,8 @@ def drop(connection: Connection, key: AgentKey, uid: str, snapshots: Iterable[in
     for number in snapshots:
         delete = "DELETE FROM snapshots WHERE id = ? RETURNING head_segment"
         segments.drop_unused(connection, connection.execute(delete, (number,)).fetchone())
-        object_references.forget(connection, uid, number)
-        kv_changes.end(connection, key, uid, number)
+        object_references.settle(connection, uid)
+        kv_changes.end(connection, key.namespace, uid)
 
 
 def find(connection: Connection, uid: str, name: str) -> Snapshot | None:
@@ -110,7 +109,7 @@ def _snapshot(row: tuple[Any, ...]) -> Snapshot:
     return Snapshot(number, name, Version(*rest[:3]), Head(*rest[3:7]), *rest[7:])
 
 
-def _add(connection: Connection, key: AgentKey, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
+def _add(connection: Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
     uid = state.version.uid
     row = {
         "uid": uid,
@@ -127,7 +126,4 @@ def _add(connection: Connection, key: AgentKey, state: State, name: str, *, auto
         "created": now.wall,
     }
     insert(connection, "snapshots", row)
-    added = existing(connection, uid, name)
-    object_references.keep(connection, uid, added.id)
-    kv_changes.give(connection, key.namespace, state.version, (uid, OWN), WHOLE, added.id)
-    return added
+    return existing(connection, uid, name)

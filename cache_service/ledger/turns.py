@@ -96,7 +96,7 @@ def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     _check_kept(turn, state.head, asked_head)
     drops = turn.keep_tokens < state.head.tokens
     if drops:
-        pushed_out = snapshots.add_automatic(connection, turn.key, state, now)
+        pushed_out = snapshots.add_automatic(connection, state, now)
         snapshots.drop(connection, turn.key, state.version.uid, pushed_out)
     version = versions.following(state.version)
     *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)

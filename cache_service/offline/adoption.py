@@ -69,7 +69,7 @@ def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Co
                 if row.name not in adopted:  # by the first of them
                     references.add(warm, row._replace(key=holder.key), now)
                     adopted.add(row.name)
-                holding.hold(warm, [holder.state], row.name)
+                holding.hold(warm, [holder.range], row.name)
     versions = ledger.execute("SELECT uid, version FROM agents").fetchall()
     warm.executemany("INSERT OR REPLACE INTO published (uid, version) VALUES (?, ?)", versions)
     warm.execute("UPDATE followed SET change = ?", (kv_changes.last(ledger),))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection
 from cache_service.damage import LedgerDamaged
-from cache_service.files.holding import OWN
+from cache_service.files.holding import Range
 from cache_service.ledger import segments
 from cache_service.ledger.segments import Head
 from cache_service.ledger.workflow_records import TORN
@@ -61,9 +61,9 @@ class Holder(NamedTuple):
         return f"agent {self.agent}" if self.snapshot is None else f"snapshot {self.name} of {self.agent}"
 
     @property
-    def state(self) -> tuple[str, int]:
-        """Its name in warm.db: a uid, and a snapshot or OWN."""
-        return self.uid, OWN if self.snapshot is None else self.snapshot
+    def range(self) -> Range:
+        """Its versions in warm.db."""
+        return Range(self.uid, self.version, None if self.snapshot is None else self.version)
 
 
 def holders(connection: Connection) -> list[Holder]:

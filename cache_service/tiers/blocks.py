@@ -215,7 +215,7 @@ class BlockStore:
     @_on_thread_of_files
     def follow_anew(self) -> None:
         """Follow the ledger again, of which something may have been missed: see WarmRows.reconcile."""
-        self._rows.reconcile(anew=True)
+        self._rows.reconcile()
 
     @property
     def is_erasing(self) -> bool:
@@ -334,8 +334,8 @@ class BlockStore:
         placed: Mapping[FileName, FileRow],
         now: int,
     ) -> tuple[list[FileName], set[FileName]] | None:
-        """Make files visible and their agent's; return the files that are nobody's now, and those that it did not hold
-        before. None if the agent is gone.
+        """Make files visible and their agent's; return the files that nobody holds now, and those that are held anew.
+        None if the agent is gone.
 
         The ledger is asked within this transaction of warm.db: a later erasure is followed by a later one.
         """
@@ -345,12 +345,9 @@ class BlockStore:
             return None
         for file in placed.values():
             references.add(connection, file, now)
-        gone, before = list[FileName](), holding.of(connection, version.uid)
-        if publication.references is None:
-            holding.extend(connection, version, placed, standing)
-        else:
-            gone = holding.replace(connection, key, version, publication.references, standing)
-        return gone, placed.keys() | (holding.of(connection, version.uid) - before)
+        adds = publication.references is None
+        names = publication.references if publication.references is not None else frozenset(placed)
+        return holding.publish(connection, key, version, names, standing, adds=adds)
 
     def _let_objects_go(self, publication: Publication) -> None:
         """Let the agent's state refer to the objects of its present files only."""
@@ -361,10 +358,10 @@ class BlockStore:
     def _readmit(self, connection: sqlite3.Connection, each: Object, now: int) -> bool:
         if not self._database.read_blocking(objects.exists, each.name):
             return False
-        if not (holders := self._database.read_blocking(object_references.holders_of, each.file.name)):
+        if not (ranges := self._database.read_blocking(object_references.ranges_of, each.file.name)):
             return False
         references.add(connection, each.file, now)
-        holding.hold(connection, holders, each.file.name)
+        holding.hold(connection, ranges, each.file.name)
         return True
 
     def _discard(self, publication: Publication) -> None:

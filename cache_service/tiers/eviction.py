@@ -64,7 +64,8 @@ def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str) -> Drop
     """Take an agent's and its snapshots' files away that no other agent has."""
     names, files, size = holding.drop_all(connection, uid, namespace)
     if names:
-        connection.execute("UPDATE published SET evicted = 1 WHERE uid = ?", (uid,))
+        marked = "INSERT INTO published (uid, version, evicted) VALUES (?, 0, 1)"  # it may have published nothing yet
+        connection.execute(f"{marked} ON CONFLICT (uid) DO UPDATE SET evicted = 1", (uid,))
     return Dropped(files, agents=int(bool(names)), freed_bytes=size)
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection, among
+from cache_service.files.holding import Range
 from cache_service.files.references import COLUMNS, FileRow, described
 from cache_service.ledger import object_references
 from cache_service.tiers.remote.contract import ObjectName
@@ -55,17 +56,17 @@ class Begun(NamedTuple):
 
 def begin_uploads(
     connection: Connection,
-    files: Iterable[tuple[FileRow, list[tuple[str, int]]]],
+    files: Iterable[tuple[FileRow, list[Range]]],
     uploader: str = "",
     live: Set[str] = frozenset(),
 ) -> Begun:
-    """Note that uploads of files begin, and which states (uid, snapshot) use them. A file that has a copy needs none.
+    """Note that uploads of files begin, and which states use them. A file that has a copy needs none.
 
     In a cluster `uploader` is this node, and `live` are the others that are there. Each upload has a key of its own,
     which it keeps when it is repeated.
     """
     begun = Begun([], [])
-    for file, holders in files:
+    for file, ranges in files:
         name = file.name
         row = connection.execute(
             "SELECT digest, present, generation, uploader FROM objects WHERE kind = ? AND chain_hash = ?", name
@@ -82,7 +83,7 @@ def begin_uploads(
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)",
                 (*file.columns, generation, uploader),
             )
-        is_used = object_references.add(connection, holders, name)
+        is_used = object_references.add(connection, ranges, name)
         if not present and is_used:
             begun.uploads.append(Object(file, generation))
         elif not present:
@@ -91,15 +92,15 @@ def begin_uploads(
 
 
 def end_uploads(
-    connection: Connection, done: Mapping[ObjectName, list[tuple[str, int]]], tried: Iterable[ObjectName] = ()
+    connection: Connection, done: Mapping[ObjectName, list[Range]], tried: Iterable[ObjectName] = ()
 ) -> None:
-    """Note that the `done` are there, used by these states (uid, snapshot), too; those that were `tried` may be.
+    """Note that the `done` are there, used by these states, too; those that were `tried` may be.
 
     Another node may have dropped rows and deletions meanwhile, taking this one for gone.
     """
-    for name, holders in done.items():
+    for name, ranges in done.items():
         if connection.execute(f"UPDATE objects SET present = 1 WHERE {_THIS}", name).rowcount:
-            object_references.add(connection, holders, name.file)
+            object_references.add(connection, ranges, name.file)
     disown(connection, [*done, *tried])
 
 

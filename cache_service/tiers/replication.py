@@ -121,6 +121,7 @@ class Replicator:
         """The place is ours, as far as is known."""
         self._owner, self._may_create = "", False
         self._compared: float | None = None
+        self._found: float | None = None
         self._lock = threading.Lock()
         self._new: dict[FileName, None] = {}
         self._later: dict[FileName, None] = {}
@@ -143,9 +144,7 @@ class Replicator:
         self._owner, self._may_create = self._database.write_blocking(
             objects.begin, self._tier.location, self._nodes.cluster_id, self._nodes.name
         )
-        held = self._rows.read_blocking(holding.holders_of_all)
-        uids = sorted({uid for uid, _, _ in held})
-        self.add(name for *_, name in held - self._database.read_blocking(object_references.referred, uids))
+        self._find()
         claim = self._uploaders.submit(self._claim)
         try:
             claim.result(_FIRST_CLAIM_SECONDS)
@@ -166,6 +165,17 @@ class Replicator:
         with self._lock:
             self._new.update(dict.fromkeys(names))
         self._wake.set()
+
+    def _find(self) -> None:
+        """Upload what is held here and referred to by no row there."""
+        held = self._rows.read_blocking(holding.all_ranges)
+        uids = sorted({each.uid for each, _ in held})
+        missing = {name for _, name in held - self._database.read_blocking(object_references.referred, uids)}
+        with self._lock:
+            missing -= self._later.keys()
+        if missing:
+            self.add(missing)
+        self._found = time.monotonic()
 
     def backlog(self) -> int:
         """Any thread."""
@@ -214,6 +224,8 @@ class Replicator:
             self._unsettled.clear()
         if not self.is_ready:
             self._claim()
+        if self._found is None or time.monotonic() - self._found >= _COMPARE_SECONDS:
+            self._find()
         if self._nodes.sweeps:
             if self._compared is None or time.monotonic() - self._compared >= _COMPARE_SECONDS:
                 self._compare()
@@ -294,9 +306,9 @@ class Replicator:
 
     def _upload_some(self, are_new: bool) -> bool:
         """Upload what is busy, and leave there what has to be tried again; return whether there may be more to do."""
-        files = self._rows.read_blocking(holding.holders, list(self._busy))
+        files = self._rows.read_blocking(holding.ranges, list(self._busy))
         over = self._busy.keys() - {file.name for file in files}  # gone meanwhile
-        chosen = {file: holders for file, holders in files.items() if not (are_new and _is_tail(file))}
+        chosen = {file: ranges for file, ranges in files.items() if not (are_new and _is_tail(file))}
         begun = self._database.write_blocking(
             objects.begin_uploads, chosen.items(), self._nodes.name, self._nodes.others()
         )
@@ -309,10 +321,10 @@ class Replicator:
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         over |= {each.file.name for each, result in results.items() if isinstance(result, bool)}
         self._blocks.follow().result()  # forks of before, which knew no object to refer to
-        holders = self._rows.read_blocking(holding.holders, [each.file.name for each in done])
+        ranges = self._rows.read_blocking(holding.ranges, [each.file.name for each in done])
         self._database.write_blocking(
             objects.end_uploads,
-            {each.name: holders.get(each.file, []) for each in done},
+            {each.name: ranges.get(each.file, []) for each in done},
             [each.name for each in begun.uploads],
         )
         self._unsettled.clear()

@@ -89,14 +89,12 @@ class WarmRows:
         if self._ledger.read_blocking(kv_changes.any_up_to, followed):
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
-    def reconcile(self, *, anew: bool = False) -> None:
-        """Follow the ledger and forget holders that it does not have. Before serving.
+    def reconcile(self) -> None:
+        """Follow all of the ledger, which may be one of before, and forget what it does not have.
 
-        Where others follow it too, it may have forgotten erasures that were not followed here: files that no state
-        holds go. `anew`: follow all of it again, since the ledger may be one of before.
+        Where others follow it too, it may have forgotten erasures that were not followed here: files that nobody holds
+        go.
         """
-        if anew:
-            self._database.write_blocking(holding.follow_again)
         states = self._ledger.read_blocking(kv_changes.states, self._database.read_blocking(holding.known))
         self._owe_scrub(states.changes)
         self.unlink(self._database.write_blocking(holding.reconcile, states))
@@ -118,9 +116,9 @@ class WarmRows:
             await asyncio.wrap_future(self._database.scrub(patient))
 
     def _follow(self, connection: sqlite3.Connection) -> Dropped:
-        changes = self._ledger.read_blocking(kv_changes.after, holding.followed(connection))
-        self._owe_scrub(changes)
-        return holding.follow(connection, changes)
+        states = self._ledger.read_blocking(kv_changes.after, holding.followed(connection))
+        self._owe_scrub(states.changes)
+        return holding.follow(connection, states)
 
     def _owe_scrub(self, changes: Iterable[KVChange]) -> None:
         """An erasure owes a scrub, however long ago it was: names and tokens go from the file."""

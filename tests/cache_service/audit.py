@@ -91,7 +91,7 @@ def check(data: Path, world: World) -> None:
             assert list(kept) == list(memory.kept)
             for name, wanted in memory.kept.items():
                 _check_ledger(connection, kept[name].head, wanted.state)
-                assert holding.of(warm, memory.uid, kept[name].id) == wanted.files
+                assert holding.of(warm, memory.uid, wanted.version) == wanted.files
         rows = warm.execute("SELECT kind, chain_hash, digest, size_bytes, agent_id FROM files").fetchall()
         found = {FileName(FileKind(kind), name): (*rest,) for kind, name, *rest in rows}
         assert found == {name: (file.digest, file.size, file.origin) for name, file in world.files.items()}

@@ -210,15 +210,16 @@ class World:
         if memory is None or memory.uid != version.uid:
             return
         self.files.update(new)
+        made = memory.revision, memory.made.get(version.number, (b"", 0))[0]
+        if version.revision not in (*made, *(kept.revision for kept in memory.kept.values())):
+            return
+        before, late = memory.names, memory.published > version.number
         for name, kept in memory.kept.items():
-            if (kept.version, kept.revision) == version[1:]:
-                memory.kept[name] = kept._replace(files=kept.files | names)
-        before = memory.files
-        was_had = version.revision in (memory.revision, memory.made.get(version.number, (b"", 0))[0])
-        if memory.published <= version.number and was_had:
-            memory.files, memory.published = names, version.number
-            memory.evicted = False
-            self.drop(before)
+            if kept.version == version.number or (kept.version > version.number and not late):
+                memory.kept[name] = kept._replace(files=kept.files | names if late else names)
+        if not late:
+            memory.files, memory.published, memory.evicted = names, version.number, False
+        self.drop(before)
 
     def evict(self, agent: str) -> int:
         """Drop an agent's KV; the bytes of files that are gone."""

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from agentmem.errors import Internal
-from agentmem.kv.blockfile import FileName
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import Version
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from cache_service.files import holding
@@ -45,9 +46,9 @@ async def hold(store: Running, version: types_pb2.AgentVersion, blocks: list[lis
 
 
 def held(data: Path) -> Held:
-    """What each state holds, by uid and snapshot."""
+    """What agents hold, by uid and first version."""
     with reading(data, "warm.db") as connection:
-        states = connection.execute("SELECT DISTINCT uid, snapshot FROM held").fetchall()
+        states = connection.execute("SELECT DISTINCT uid, first_version FROM held").fetchall()
         return {(uid, number): holding.of(connection, uid, number) for uid, number in states}
 
 
@@ -63,10 +64,6 @@ async def branch(store: Running) -> None:
     await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork", keep_tokens=2))
 
 
-async def name_state(store: Running) -> None:
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="three"))
-
-
 async def forget_state(store: Running) -> None:
     await cut(store)
     await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="two"))
@@ -76,7 +73,7 @@ async def delete(store: Running) -> None:
     await store.delete()
 
 
-CHANGES = [cut, go_back, branch, name_state, forget_state, delete]
+CHANGES = [cut, go_back, branch, forget_state, delete]
 
 
 def die_in_between(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +118,6 @@ async def test_a_start_that_does_not_follow_is_found(data: Path, monkeypatch: py
             die_in_between(patch)
             with pytest.raises(grpc.aio.AioRpcError):
                 await store.delete()
-    monkeypatch.setattr(kv_changes, "after", lambda connection, change: [])
     monkeypatch.setattr(holding, "reconcile", lambda *arguments: Dropped())
     async with running(data):
         assert on_disk(data), "with nothing followed they would stay"
@@ -134,14 +130,14 @@ async def test_a_newer_version_that_was_published_stays(store: Running, monkeypa
     trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
     version = (await store.cache.CommitTurn(kv.turn([7], trimmed.agent.version, 1))).version
     await hold(store, version, [[0], [0, 7]])
-    mine = held(store.data)[version.uid, 0]
+    before = held(store.data)
     late = store.store._database.read_blocking(kv_changes.after, changes)
 
     def again(connection: sqlite3.Connection) -> None:
         holding.follow(connection, late)
 
     store.store._rows.write(again)
-    assert held(store.data)[version.uid, 0] == mine
+    assert held(store.data) == before
 
 
 async def test_an_agent_that_is_deleted_while_it_publishes_leaves_nothing(
@@ -178,10 +174,20 @@ async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:
             await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("later"), name=f"s{number}"))
     (data / "store.db").write_bytes(backup)
     async with running(data) as store:
-        assert set(held(data)) <= {(version.uid, 0)}
+        assert set(held(data)) <= {(version.uid, 1)}
         await store.delete()
         assert held(data) == {}
         assert on_disk(data) == []
+
+
+async def test_an_agent_that_has_published_no_whole_state_is_marked_where_it_is_evicted(store: Running) -> None:
+    """As after files that came from another node."""
+    version = (await store.cache.CommitTurn(kv.turn([0]))).version
+    mine, known = Version.from_proto(version), Standing(exists=True, is_known=True)
+    names = {FileName(FileKind.BLOCK, kv.header([0]).chain_hash)}
+    store.store._rows.write(holding.publish, AgentKey.from_proto(kv.key()), mine, names, known, adds=True)
+    await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM))
+    assert store.store._rows.read_blocking(holding.was_evicted, mine.uid)
 
 
 async def test_whoever_follows_an_erased_snapshot_owes_a_scrub(store: Running) -> None:

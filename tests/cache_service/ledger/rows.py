@@ -58,7 +58,7 @@ def upload(connection: Connection, key: AgentKey, names: Iterable[FileName]) -> 
             " ON CONFLICT DO NOTHING",
             (*name, *key, b"", b"d"),
         )
-    object_references.give(connection, state.version.uid, wanted)
+    object_references.publish(connection, state.version, wanted)
 
 
 def count(connection: Connection, table: str) -> int:

@@ -48,7 +48,7 @@ from .directory import (
 pytestmark = pytest.mark.sampled(2)
 
 AGENTS, TURNS = 40, 6
-HELD = "SELECT uid, snapshot, kind, chain_hash FROM held"
+HELD = "SELECT DISTINCT uid, kind, chain_hash FROM held ORDER BY 1, 2, 3"
 
 
 def new(data: Path) -> Path:

@@ -28,7 +28,7 @@ from .directory import (
     zero_table,
 )
 
-HELD = "SELECT uid, snapshot, kind, chain_hash FROM held"
+HELD = "SELECT DISTINCT uid, kind, chain_hash FROM held ORDER BY 1, 2, 3"
 UNUSABLE: dict[str, Fault] = {
     "missing": lambda data: (data / "warm.db").unlink(),
     "empty": lambda data: (data / "warm.db").write_bytes(b"") and None,

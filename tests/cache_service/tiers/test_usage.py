@@ -68,7 +68,7 @@ def publish(
         references.add(warm, row, 0)
     version = agents.existing(ledger, key).version
     standing = kv_changes.standing(ledger, key, version)
-    holding.replace(warm, key, version, {file(key, number) for number in wants}, standing)
+    holding.publish(warm, key, version, {file(key, number) for number in wants}, standing)
 
 
 class UsageMachine(RuleBasedStateMachine):
@@ -87,8 +87,8 @@ class UsageMachine(RuleBasedStateMachine):
             self.connection.execute("COMMIT")
         except AgentmemError:
             self.connection.execute("ROLLBACK")
-        changes = kv_changes.after(self.connection, holding.followed(self.warm))
-        self.write_warm(lambda c: holding.follow(c, changes))
+        states = kv_changes.after(self.connection, holding.followed(self.warm))
+        self.write_warm(lambda c: holding.follow(c, states))
 
     def write_warm(self, work: Callable[[sqlite3.Connection], object]) -> None:
         self.warm.execute("BEGIN")
