@@ -16,8 +16,7 @@ from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from cache_service.files import holding
 from cache_service.files.holding import Standing
-from cache_service.files.references import Dropped
-from cache_service.ledger import agents, kv_changes, snapshots
+from cache_service.ledger import kv_changes, snapshots
 from cache_service.tiers.warm_rows import WarmRows
 from tests.cache_service import kv
 from tests.cache_service.audit import reading
@@ -46,7 +45,6 @@ async def hold(store: Running, version: types_pb2.AgentVersion, blocks: list[lis
 
 
 def held(data: Path) -> Held:
-    """What agents hold, by uid and first version."""
     with reading(data, "warm.db") as connection:
         states = connection.execute("SELECT DISTINCT uid, first_version FROM held").fetchall()
         return {(uid, number): holding.of(connection, uid, number) for uid, number in states}
@@ -110,19 +108,6 @@ async def test_what_was_left_to_do_is_done_by_the_next_start(
             assert connection.execute("SELECT count(*) FROM kv_changes").fetchone() == (0,)
 
 
-async def test_a_start_that_does_not_follow_is_found(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault that the test above is for: a deleted agent's KV stays."""
-    async with running(data) as store:
-        await furnish(store)
-        with monkeypatch.context() as patch:
-            die_in_between(patch)
-            with pytest.raises(grpc.aio.AioRpcError):
-                await store.delete()
-    monkeypatch.setattr(holding, "reconcile", lambda *arguments: Dropped())
-    async with running(data):
-        assert on_disk(data), "with nothing followed they would stay"
-
-
 async def test_a_newer_version_that_was_published_stays(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trim that is followed late takes nothing from what came after it."""
     await furnish(store)
@@ -138,28 +123,6 @@ async def test_a_newer_version_that_was_published_stays(store: Running, monkeypa
 
     store.store._rows.write(again)
     assert held(store.data) == before
-
-
-async def test_an_agent_that_is_deleted_while_it_publishes_leaves_nothing(
-    store: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ledger is asked inside the transaction of warm.db. Deleted after the answer, the deletion follows."""
-    version = (await store.cache.CommitTurn(kv.turn([0]))).version
-    header = kv.header([0])
-    [staged] = await stage(store, name(header))
-    ask = kv_changes.standing
-
-    def delete_then(connection: sqlite3.Connection, *arguments: Any) -> Standing:
-        found = ask(connection, *arguments)
-        store.store._database.write_blocking(agents.delete, AgentKey.from_proto(kv.key()))
-        return found
-
-    monkeypatch.setattr(kv_changes, "standing", delete_then)
-    await publish(store, [kv.write(staged, header)], version, [name(header)])
-    monkeypatch.undo()
-    await store.store.upkeep(0)
-    assert held(store.data) == {}
-    assert on_disk(store.data) == []
 
 
 async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:

@@ -54,7 +54,6 @@ def set_version(path: Path, version: int) -> None:
 
 
 async def warm_tokens(store: Running, agent: str) -> int:
-    """Tokens of an agent whose KV is on the disk."""
     return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent.warm_tokens
 
 
@@ -92,7 +91,6 @@ async def test_a_kill_while_it_is_made_anew_loses_nothing_of_it(data: Path, faul
 
 
 def query_held(data: Path) -> list[tuple[Any, ...]]:
-    """Which states hold which files."""
     return query(data, "SELECT DISTINCT uid, kind, chain_hash FROM held ORDER BY 1, 2, 3")
 
 

@@ -54,7 +54,6 @@ async def test_the_disk_says_what_is_free_and_what_must_stay(store: Running) -> 
 
 
 async def page(store: Running) -> str:
-    """The page as Prometheus gets it."""
     return (await asyncio.to_thread(generate_latest, store.registry)).decode()
 
 

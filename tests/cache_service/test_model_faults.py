@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Version
-from cache_service.files import holding, references, warm_database
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents, kv_changes, snapshots, turns, versions
@@ -28,7 +28,6 @@ FAULTS: dict[str, Callable[[Patch], None]] = {}
 
 
 def fault(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Register a fault under its function's name."""
     FAULTS[function.__name__] = function
     return function
 
@@ -127,13 +126,6 @@ def the_file_goes_and_the_row_stays(patch: Patch) -> None:
 @fault
 def a_deletion_leaves_what_its_turns_computed(patch: Patch) -> None:
     patch.setattr(references, "computed_by", lambda connection, key: [])
-
-
-@fault
-def a_row_that_goes_is_not_counted(patch: Patch) -> None:
-    broken = warm_database._SCHEMA.replace("bytes - old.size_bytes", "bytes")
-    assert broken != warm_database._SCHEMA
-    patch.setattr(warm_database, "_SCHEMA", broken)
 
 
 @fault

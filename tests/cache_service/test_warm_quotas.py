@@ -29,7 +29,6 @@ QUOTA = 6 * FILE + 10 * LEDGER + 200  # headers differ by a few bytes
 
 @pytest.fixture
 async def store(data: Path) -> AsyncIterator[Running]:
-    """A store with room for six files in each namespace, and for many in one of its own."""
     async with running(data, DiskLimits(1000 * FILE, 0), Quotas(QUOTA, {"rich": 100 * FILE})) as store:
         yield store
 
@@ -45,7 +44,6 @@ async def speak(
     base: types_pb2.AgentVersion | None = None,
     namespace: str = "default",
 ) -> types_pb2.AgentVersion:
-    """A turn whose state consists of these blocks; those that don't exist are published."""
     version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent, namespace)))).version
     await hold(store, agent, blocks, version, namespace)
     return version
@@ -67,7 +65,6 @@ async def there(store: Running, *blocks: int, namespace: str = "default") -> lis
 
 
 def taken(store: Running, namespace: str = "default") -> Usage:
-    """What the store counts."""
     kv_bytes = store.store._rows.read_blocking(quotas.kv_bytes, namespace)
     return Usage(kv_bytes, store.store._database.read_blocking(quotas.ledger_bytes, namespace))
 

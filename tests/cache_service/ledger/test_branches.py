@@ -1,7 +1,5 @@
 """Forks, snapshots, trims and restores over the socket: exact ledgers, who keeps which files, what leaves no bytes."""
 
-import asyncio
-
 import grpc
 import pytest
 
@@ -11,20 +9,17 @@ from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, field_of
 from tests.cache_service.rpc.test_servicer_agents import TEXT, TOKENS, secret_turn, traces
-from tests.cache_service.tiers.test_blocks import add, found, on_disk
 
 
 async def commit(
     store: Running, tokens: list[int], agent: str = "ada", keep: int | None = None
 ) -> types_pb2.AgentVersion:
-    """A turn of an agent after what it has, or after the first `keep` tokens."""
     opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
     keep = len(opened.ledger.token_ids) if keep is None else keep
     return (await store.cache.CommitTurn(kv.turn(tokens, opened.version, keep, kv.key(agent)))).version
 
 
 async def tokens(store: Running, agent: str = "ada") -> list[int]:
-    """An agent's ledger, whose text is checked against its tokens."""
     ledger = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))).ledger
     assert ledger.text == b"".join(str(token).encode() for token in ledger.token_ids)
     assert all(turn.end_token <= len(ledger.token_ids) for turn in ledger.turns)
@@ -54,7 +49,6 @@ async def forget(store: Running, name: str) -> None:
 
 
 async def names(store: Running, agent: str = "ada", page_size: int | None = None) -> list[str]:
-    """The names of an agent's snapshots on all pages."""
     found, token = [], ""
     while True:
         request = agent_pb2.ListSnapshotsRequest(key=kv.key(agent), page_size=page_size, page_token=token)
@@ -177,64 +171,6 @@ async def test_snapshots_are_listed_newest_first_in_pages(store: Running) -> Non
         assert await names(store, page_size=size) == wanted[::-1]
 
 
-async def test_a_fork_keeps_the_files_of_its_parent(store: Running) -> None:
-    version = await commit(store, [1])
-    shared = await add(store, [1], version)
-    child = await fork(store, "eve")
-    assert (child.blocks, child.tier) == (1, types_pb2.TIER_WARM)
-    assert (await store.delete()).freed_bytes == 0
-    (file,) = await found(store, shared)
-    assert (await store.delete(kv.key("eve"))).freed_bytes == file.size_bytes
-    assert on_disk(store.data) == []
-
-
-async def test_a_snapshot_keeps_its_files_until_it_is_deleted(store: Running) -> None:
-    first = await commit(store, [1])
-    old = await add(store, [1], first)
-    await snapshot(store, "here")
-    second = await commit(store, [2], keep=0)
-    new = await add(store, [2], second)
-    assert len(await found(store, old, new)) == 2
-    await forget(store, "here")
-    assert len(await found(store, old, new)) == 2, "the automatic one has it"
-    await forget(store, "auto-1")
-    assert [file.chain_hash for file in await found(store, old, new)] == [new.chain_hash]
-    assert len(on_disk(store.data)) == 1
-
-
-async def test_files_that_come_late_are_the_snapshots_too(store: Running) -> None:
-    first = await commit(store, [1])
-    await snapshot(store, "here")
-    await commit(store, [2], keep=0)
-    await trim(store, 0)
-    late = await add(store, [1], first)
-    await forget(store, "auto-1")
-    restored = await restore(store, "here")
-    assert restored.blocks == 1
-    await forget(store, "here")
-    assert len(await found(store, late)) == 1, "the agent has it"
-
-
-async def test_the_oldest_automatic_snapshot_goes_with_its_files(store: Running) -> None:
-    files = []
-    for token in range(1, 7):
-        files.append(await add(store, [token], await commit(store, [token], keep=0)))
-    assert [file.chain_hash for file in await found(store, *files)] == [name.chain_hash for name in files[1:]]
-    # Behind the files that go after the transaction.
-    await asyncio.wrap_future(store.store._blocks.stage("default", []))
-    assert len(on_disk(store.data)) == 5
-
-
-async def test_deleting_an_agent_deletes_its_snapshots_with_their_files(store: Running) -> None:
-    await add(store, [1], await commit(store, [1]))
-    await snapshot(store, "here")
-    await add(store, [2], await commit(store, [2], keep=0))
-    await store.delete()
-    assert on_disk(store.data) == []
-    await commit(store, [1])
-    assert await names(store) == []
-
-
 async def test_a_deleted_branch_leaves_no_bytes(store: Running) -> None:
     packed = b"".join(token.to_bytes(4, "little") for token in TOKENS[200:202])
     await store.cache.CommitTurn(secret_turn("ada"))
@@ -243,15 +179,6 @@ async def test_a_deleted_branch_leaves_no_bytes(store: Running) -> None:
     await forget(store, "auto-1")
     assert traces(store.data, TEXT, packed) == []
     assert await tokens(store) == []
-
-
-async def test_a_fork_of_a_part_keeps_no_more_than_the_part(store: Running) -> None:
-    await store.cache.CommitTurn(secret_turn("ada"))
-    await fork(store, "eve", keep_tokens=2)
-    await store.delete()
-    ledger = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("eve")))).ledger
-    assert list(ledger.token_ids) == TOKENS[:2] and ledger.text == TEXT * 2 and not ledger.turns
-    assert traces(store.data, TEXT * 3, TOKENS[2].to_bytes(4, "little")) == []
 
 
 async def test_branches_stay_in_their_namespace(store: Running) -> None:

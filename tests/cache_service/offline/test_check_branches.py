@@ -74,7 +74,6 @@ _ORPHAN: dict[str, Any] = {
 
 
 def plant(data: Path) -> None:
-    """A segment that nobody stands on."""
     row = {**_ORPHAN, "digest": segments.digest(_ORPHAN)}
     change(data, f"INSERT INTO segments ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", *row.values())
 
