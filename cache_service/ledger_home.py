@@ -1,4 +1,4 @@
-"""Where a store's ledgers are: in its own directory, or where a cluster shares them."""
+"""Where a store's ledgers are: in its own directory, or shared by a cluster."""
 
 # ruff: noqa: B027 - one machine has nothing to do in many of the methods
 
@@ -26,10 +26,10 @@ class Peers(Protocol):
     """Files of KV on other nodes. Event loop; `close` before the streams."""
 
     async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
-        """Return those of `names` that the node has where the agent spoke last, remembered for `fetch`."""
+        """Return those that the node has where the agent spoke last, remembered for `fetch`."""
 
     async def fetch(self, namespace: str, names: Sequence[FileName]) -> None:
-        """Bring those of `names` that another node was found to have; what fails, stays away."""
+        """Bring those that another node was found to have; what fails, stays away."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -41,7 +41,6 @@ class LedgerHome(ABC):
     database: Ledgers
     clock: LedgerClock
     is_own: bool = True
-    """This store alone has these ledgers."""
 
     @property
     def nodes(self) -> Nodes:
@@ -56,8 +55,8 @@ class LedgerHome(ABC):
 
     @abstractmethod
     def open(self, last_use: LastUse) -> None:
-        """Open the database; then there are `database` and `clock`. Raises DirectoryUnusable, schema.SchemaTooNew,
-        Unavailable, and as Database.open.
+        """Then there are `database` and `clock`. Raises DirectoryUnusable, schema.SchemaTooNew, Unavailable, as
+        Database.open.
         """
 
     @abstractmethod
@@ -76,11 +75,10 @@ class LedgerHome(ABC):
         """Begin to follow what other nodes do."""
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> Peers | None:  # noqa: ARG002
-        """None where no other node can be reached."""
         return None
 
     def services(self) -> list[tuple[str, Register, Any]]:
-        """Return services besides those of every store, as GrpcServer takes them."""
+        """Return services besides those of every store."""
         return []
 
     async def unfollowed(self, key: AgentKey) -> int:  # noqa: ARG002
@@ -92,7 +90,7 @@ class LedgerHome(ABC):
 
     @abstractmethod
     async def problem(self) -> str:
-        """Return why no turn could be kept now; empty if one could."""
+        """Return why no turn could be kept now, or ""."""
 
     @abstractmethod
     async def stay_whole(self) -> None:

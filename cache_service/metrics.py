@@ -1,4 +1,4 @@
-"""Metrics of the store, and of its remote tier where there is one. No agent ids and no namespaces in labels."""
+"""Metrics of the store and its remote tier. No agent ids and no namespaces in labels."""
 
 import logging
 import sqlite3
@@ -27,7 +27,7 @@ from cache_service.tiers.warm_rows import WarmRows
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 1.0
-"""How long a page of metrics waits for the database."""
+"""How long a page waits for the database."""
 REASONS = ("digest", "header", "truncated", "io_error")
 
 
@@ -67,11 +67,9 @@ class StoreMetrics:
             self._evictions.labels("warm", why)
 
     def evicted(self, reason: Reason, agents: int) -> None:
-        """Count agents whose KV was dropped from the disk."""
         self._evictions.labels("warm", reason).inc(agents)
 
     def quarantined(self, reason: str) -> None:
-        """Count a file; unknown reasons share one label."""
         self._quarantined.labels(reason if reason in REASONS else "other").inc()
 
 
@@ -86,7 +84,7 @@ def unless_it_fails(what: str) -> Iterator[None]:
 
 @dataclass(eq=False)
 class DiskCollector(Collector):
-    """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
+    """Sizes and counts, read at each scrape, on the scraper's thread."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -124,7 +122,7 @@ class DiskCollector(Collector):
             disk.add_metric(["windows"], sizes.get(FileKind.WINDOW, 0))
             count, remote = self._database.read_within(PATIENCE_SECONDS, agents.count)
             remote -= warm
-            none = max(0, count - len(warm) - len(remote))  # an agent may have gone between the two reads
+            none = max(0, count - len(warm) - len(remote))  # one may have gone between the two reads
             for tier, number in (("warm", len(warm)), ("remote", len(remote)), ("none", none)):
                 tiers.add_metric([tier], number)
         with unless_it_fails("the data directory"):
@@ -149,7 +147,7 @@ class Operation(StrEnum):
 
 
 class Fetched(StrEnum):
-    """How a fetch ended: the file is warm now, or why not."""
+    """The file is warm now, or why not."""
 
     WARM = "warm"
     MISSING = "missing"
@@ -186,7 +184,7 @@ class RemoteMetrics:
 
 @dataclass(eq=False)
 class RemoteCollector(Collector):
-    """Queues and sizes, read from the database at each scrape, on the scraper's thread."""
+    """Queues and sizes, read at each scrape, on the scraper's thread."""
 
     _database: Ledgers
     _uploads: Callable[[], int]

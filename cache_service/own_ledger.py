@@ -1,5 +1,3 @@
-"""The ledgers of one machine: store.db in the data directory."""
-
 import logging
 from collections.abc import Callable
 
@@ -38,7 +36,6 @@ class OwnLedger(LedgerHome):
             refuse_damaged(self._directory)
 
     def open(self, last_use: LastUse) -> None:
-        """Open it, and count again what its ledgers take."""
         self.database.open()
         self.database.before_commit.append(last_use.flush_agents)
         self.database.write_blocking(quotas.recount_ledgers)

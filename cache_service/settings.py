@@ -107,7 +107,6 @@ class StoreSettings(ServiceSettings):
 
     @property
     def data_directory(self) -> Path:
-        """Absolute."""
         return layout.data_directory(self.data)
 
     @property

@@ -1,11 +1,11 @@
 """The agents that hold published files, by versions: rows of warm.db. Functions of a connection.
 
-A file belongs to a range of an agent's versions, whose end is open as long as the present state has it. A snapshot is a
-version, so making one writes nothing here. A file is deleted with its last range on this disk: its row in the
-transaction, the file after it. A file that no agent has held yet stays, and is found by its name.
+A file belongs to a range of an agent's versions, open as long as the present state has it; a snapshot is a version. A
+file is deleted with its last range: its row in the transaction, the file after it. One that nobody has held yet stays,
+found by its name.
 
-The ledger logs moves and erasures (`KVChange`) in the transaction that makes them. `follow` applies them here, later
-and in order, also after a crash, and may be repeated: it ends with what the ledger's present states say.
+The ledger logs moves and erasures (`KVChange`) in the transaction that makes them. `follow` applies them later, in
+order, also after a crash or again: it ends with what the ledger's present states say.
 """
 
 import json
@@ -21,7 +21,7 @@ from cache_service.files import references
 from cache_service.files.references import Dropped, FileRow, named
 
 WHOLE: Final = 2**62
-"""In place of a number of tokens: all of a state."""
+"""In place of a number of tokens."""
 _IS_ITS: Final = "h.kind = f.kind AND h.chain_hash = f.chain_hash"
 
 
@@ -36,8 +36,8 @@ class Range(NamedTuple):
 class KVChange(NamedTuple):
     """An agent has, from `version` on, the files of a source's version that end within `tokens`.
 
-    Without a source something was erased; with an `agent_id` (on any model, if `model_id` is empty) the agent was, and
-    files that its turns computed go.
+    Without a source something was erased: with an `agent_id` (on any model, if `model_id` is empty) the agent, whose
+    turns' files go.
     """
 
     id: int
@@ -52,19 +52,18 @@ class KVChange(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The ledger's word on a version whose files are published: see `kv_changes.standing`."""
+    """The ledger's word on a version whose files are published."""
 
     exists: bool
     """There is such an agent, or none is named."""
     is_known: bool
     """It is, or was, at that version."""
     snapshots: tuple[int, ...] = ()
-    """Versions that have one."""
 
 
 class States(NamedTuple):
-    """The ledger's word: versions of agents by uid, versions of their snapshots, the last change that can be followed,
-    and changes.
+    """The ledger's word: versions of agents and of their snapshots, by uid; the last change that can be followed;
+    changes.
     """
 
     versions: Mapping[str, int]
@@ -74,7 +73,7 @@ class States(NamedTuple):
 
 
 class Warmth(NamedTuple):
-    """An agent's state on the disk: bytes and files in all, and blocks with their tokens."""
+    """An agent's files here."""
 
     bytes: int = 0
     files: int = 0
@@ -83,7 +82,7 @@ class Warmth(NamedTuple):
 
 
 def belong(connection: sqlite3.Connection, ledger_id: str) -> str:
-    """Let warm.db be of these ledgers, and forget holders of others; return the directory's name."""
+    """Let warm.db be of these ledgers, and forget others' rows; return the directory's name."""
     name, ledgers = connection.execute("SELECT name, ledgers FROM directory").fetchone()
     if ledgers != ledger_id:
         if ledgers:
@@ -95,12 +94,11 @@ def belong(connection: sqlite3.Connection, ledger_id: str) -> str:
 
 
 def followed(connection: sqlite3.Connection) -> int:
-    """Return the id of the last change that was followed."""
     return int(connection.execute("SELECT change FROM followed WHERE id = 1").fetchone()[0])
 
 
 def follow(connection: sqlite3.Connection, states: States) -> Dropped:
-    """Apply the ledger's changes; return the files to unlink."""
+    """Return the files to unlink."""
     for change in states.changes:
         if change.source_uid is not None:
             names = of(connection, change.source_uid, change.source_version, change.tokens)
@@ -153,7 +151,6 @@ def publish(
 
 
 def hold(connection: sqlite3.Connection, ranges: Iterable[Range], name: FileName) -> None:
-    """Add a file to versions of agents."""
     connection.executemany(
         "INSERT OR IGNORE INTO held (uid, first_version, last_version, kind, chain_hash) VALUES (?, ?, ?, ?, ?)",
         [(*each, *name) for each in ranges],
@@ -161,7 +158,7 @@ def hold(connection: sqlite3.Connection, ranges: Iterable[Range], name: FileName
 
 
 def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
-    """Take files out of an agent's present state; return those that nobody holds, their rows gone."""
+    """Take files out of the present state; return those that nobody holds, their rows gone."""
     withdrawn = list(names)
     connection.executemany(
         "DELETE FROM held WHERE uid = ? AND kind = ? AND chain_hash = ? AND last_version IS NULL",
@@ -171,7 +168,7 @@ def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: It
 
 
 def of(connection: sqlite3.Connection, uid: str, version: int | None = None, tokens: int = WHOLE) -> set[FileName]:
-    """Return the files of a version, of the present state for None; with `tokens` those here that end within them."""
+    """Return the files of a version, None: of the present state; with `tokens` those here that end within them."""
     within, ends = "", ""
     if version is not None:
         within = f"first_version <= {version:d} AND last_version >= {version:d} OR first_version <= {version:d} AND "
@@ -182,12 +179,11 @@ def of(connection: sqlite3.Connection, uid: str, version: int | None = None, tok
 
 
 def of_all(connection: sqlite3.Connection, uid: str) -> set[FileName]:
-    """Return the files here of an agent and its snapshots."""
     return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM held WHERE uid = ?", (uid,))))
 
 
 def ranges(connection: sqlite3.Connection, names: Iterable[FileName]) -> dict[FileRow, list[Range]]:
-    """Return those of the named files that are here and held, with the versions that hold them."""
+    """Return the named files that are here and held."""
     found: dict[FileRow, list[Range]] = {}
     for name in names:
         for row in connection.execute(
@@ -200,7 +196,6 @@ def ranges(connection: sqlite3.Connection, names: Iterable[FileName]) -> dict[Fi
 
 
 def all_ranges(connection: sqlite3.Connection) -> set[tuple[Range, FileName]]:
-    """Return all files here that are held, with the versions that hold them."""
     rows = connection.execute(
         "SELECT uid, first_version, last_version, kind, chain_hash FROM held JOIN files USING (kind, chain_hash)"
     )
@@ -208,12 +203,10 @@ def all_ranges(connection: sqlite3.Connection) -> set[tuple[Range, FileName]]:
 
 
 def holding(connection: sqlite3.Connection, uids: Iterable[str]) -> set[str]:
-    """Return the agents that hold files here."""
     return {uid for uid in uids if connection.execute("SELECT 1 FROM held WHERE uid = ? LIMIT 1", (uid,)).fetchone()}
 
 
 def warm_uids(connection: sqlite3.Connection) -> set[str]:
-    """Return the agents whose present states have a file here."""
     rows = connection.execute(
         "SELECT DISTINCT uid FROM held JOIN files USING (kind, chain_hash) WHERE last_version IS NULL"
     )
@@ -221,10 +214,7 @@ def warm_uids(connection: sqlite3.Connection) -> set[str]:
 
 
 def fingerprint(connection: sqlite3.Connection, uid: str) -> str:
-    """Return the fingerprint of an agent's published state; "" if none of it is here.
-
-    While a streamed state is not wholly published, it may be the old one's.
-    """
+    """Return the fingerprint of an agent's files here, or ""; of a former state until a streamed one is whole."""
     row = connection.execute(
         "SELECT f.fingerprint FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash)"
         " WHERE h.uid = ? AND h.last_version IS NULL LIMIT 1",
@@ -245,7 +235,7 @@ def warmth(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[str, War
 
 
 def blocks(connection: sqlite3.Connection, uid: str, fingerprint: str = "") -> dict[int, int]:
-    """Return ends of the blocks of an agent's own state here by their first tokens; of one fingerprint, "": of any."""
+    """Return ends of blocks by their first tokens; fingerprint "": any."""
     rows = connection.execute(
         "SELECT f.first_token, max(f.first_token + f.token_count) FROM held AS h"
         " CROSS JOIN files AS f USING (kind, chain_hash)"
@@ -257,7 +247,7 @@ def blocks(connection: sqlite3.Connection, uid: str, fingerprint: str = "") -> d
 
 
 def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:
-    """Return the bytes here of these agents and their snapshots; each file once."""
+    """Return the bytes of these agents and their snapshots, each file once."""
     (size,) = connection.execute(
         "SELECT coalesce(sum(f.size_bytes), 0) FROM (SELECT DISTINCT h.kind, h.chain_hash FROM json_each(?) AS j"
         " CROSS JOIN held AS h ON h.uid = j.value) AS names CROSS JOIN files AS f USING (kind, chain_hash)",
@@ -267,9 +257,7 @@ def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:
 
 
 def drop_all(connection: sqlite3.Connection, uid: str, namespace: str) -> tuple[set[FileName], list[FileName], int]:
-    """Let an agent and its snapshots hold nothing; return what they held, the files to unlink, and the bytes of
-    these.
-    """
+    """Return what the agent and its snapshots held, the files to unlink, and their bytes."""
     names = of_all(connection, uid)
     connection.execute("DELETE FROM held WHERE uid = ?", (uid,))
     return names, *drop_unheld(connection, namespace, names)
@@ -278,9 +266,7 @@ def drop_all(connection: sqlite3.Connection, uid: str, namespace: str) -> tuple[
 def drop_unheld(
     connection: sqlite3.Connection, namespace: str | None, names: Iterable[FileName]
 ) -> tuple[list[FileName], int]:
-    """Drop the rows of those of `names` (in this namespace, None: in any) that nobody holds; return the files to
-    unlink, and their bytes.
-    """
+    """Drop rows that nobody holds (namespace None: in any); return the files to unlink, and their bytes."""
     dropped, size = [], 0
     for name in names:
         row = connection.execute(
@@ -295,14 +281,14 @@ def drop_unheld(
 
 
 def known(connection: sqlite3.Connection) -> list[str]:
-    """Return the uids that `reconcile` asks the ledger about: all of which there is, or was, anything here."""
+    """Return the uids of which there is, or was, anything here."""
     tables = " UNION ".join(f"SELECT uid FROM {table}" for table in ("held", "published"))
     return [str(uid) for (uid,) in connection.execute(tables)]
 
 
 def reconcile(connection: sqlite3.Connection, states: States) -> Dropped:
-    """Follow the ledger, and forget what it does not have, as where a backup of it was restored; return the files to
-    unlink. `states` are those of the agents that are `known`.
+    """Follow the ledger, and forget what it does not have, as where a backup of it was restored. `states` are those of
+    `known`.
     """
     going = set[FileName]()
     for uid, version in states.versions.items():
@@ -320,7 +306,7 @@ def reconcile(connection: sqlite3.Connection, states: States) -> Dropped:
 
 
 def drop_nobodys(connection: sqlite3.Connection) -> Dropped:
-    """Drop files that no state holds: their agents may be erased."""
+    """Drop what nobody holds: its agents may be erased."""
     files = connection.execute(
         f"DELETE FROM files AS f WHERE NOT EXISTS (SELECT 1 FROM held AS h WHERE {_IS_ITS})"
         " RETURNING kind, chain_hash, size_bytes"
@@ -329,13 +315,12 @@ def drop_nobodys(connection: sqlite3.Connection) -> Dropped:
 
 
 def published(connection: sqlite3.Connection, uid: str) -> int:
-    """Return the version that an agent's own files are of; 0: of none yet."""
+    """Return the version that an agent's files are of; 0: none."""
     row = connection.execute("SELECT version FROM published WHERE uid = ?", (uid,)).fetchone()
     return 0 if row is None else int(row[0])
 
 
 def was_evicted(connection: sqlite3.Connection, uid: str) -> bool:
-    """Return whether files of the agent's present state were dropped to make room."""
     return connection.execute("SELECT 1 FROM published WHERE uid = ? AND evicted = 1", (uid,)).fetchone() is not None
 
 
@@ -347,14 +332,13 @@ def _publish(connection: sqlite3.Connection, uid: str, version: int) -> None:
 
 
 def _move(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
-    """Let an agent have these files from a version on, unless those of a newer one are published."""
+    """Let an agent have these files from a version on, unless a newer one's are published."""
     if published(connection, uid) < version:
         _change(connection, uid, version, names)
         _publish(connection, uid, version)
 
 
 def _change(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
-    """Let the present state, from a version on, consist of `names`, writing the difference."""
     before = of(connection, uid)
     connection.executemany(
         "UPDATE held SET last_version = ? WHERE uid = ? AND kind = ? AND chain_hash = ? AND last_version IS NULL",

@@ -1,8 +1,7 @@
-"""`warm.db`: the tables of what is true of one directory's files only, beside store.db.
+"""`warm.db`: rows of one directory's files, the index of a cache.
 
-It is the index of a cache: missing, damaged or of another version it is made again of ledgers and files (see
-offline.adoption). No transaction writes both databases: SQLite makes one atomic for each file but not for two, and the
-ledger may be a server's. A change of both is two transactions: see `holding`.
+Missing, damaged or of another version it is made again of ledgers and files (see offline.adoption). No transaction
+writes both databases: SQLite makes none atomic for two files, and the ledger may be a server's.
 """
 
 import sqlite3
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Final
 
 VERSION: Final = 4
-"""A database of another version is not read: raise it with every change of warm.sql."""
+"""Raise it with every change of warm.sql."""
 _SCHEMA: Final = resources.files(__package__).joinpath("warm.sql").read_text(encoding="utf-8")
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new database. Raises sqlite3.Error."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not version:
         connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
@@ -25,9 +23,7 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def discard_unusable(path: Path) -> bool:
-    """Delete a database that is damaged or of another version; return whether there was one. Raises OSError,
-    sqlite3.Error.
-    """
+    """Delete a damaged or other version's database; return whether there was one."""
     if not path.exists() or _is_usable(path):
         return False
     discard(path)
@@ -46,6 +42,5 @@ def _is_usable(path: Path) -> bool:
 
 
 def discard(path: Path) -> None:
-    """Delete a database, with its log. Raises OSError."""
     for suffix in ("-wal", "-shm", ""):
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)

@@ -1,7 +1,4 @@
-"""Forks, cuts and returns: new states made of old ones, by reference. Functions of a connection.
-
-Each costs a few rows, whatever the ledger's length.
-"""
+"""Forks, cuts and returns: new states made of old ones, for a few rows each. Functions of a connection."""
 
 import logging
 from typing import NamedTuple
@@ -24,17 +21,17 @@ from cache_service.ledger.snapshots import Snapshot
 log = logging.getLogger(__name__)
 
 _NEWEST = 16
-"""Snapshots compared with a prompt; reading one of 32K tokens takes 2 ms."""
+"""Reading one of 32K tokens takes 2 ms."""
 
 
 class _Kept(NamedTuple):
-    """A state that is kept: its ledger, conversation, and the version (uid, number) whose first tokens it has."""
+    """A state that is kept, and the version (uid, number) whose first tokens it has."""
 
     head: Head
     conversation: Conversation
     source: tuple[str, int]
     tokens: int
-    """Tokens of the source that it has: `WHOLE`, or up to where they part."""
+    """`WHOLE`, or up to where they part."""
 
 
 def fork(
@@ -47,10 +44,7 @@ def fork(
     now: Moment,
     at_revision: bytes = b"",
 ) -> Agent:
-    """Make a second agent with the first one's state, or its first tokens.
-
-    Raises NotFound for the agent or version, AlreadyExists, and InvalidArgument for more tokens than there are.
-    """
+    """Raises NotFound for the agent or version, AlreadyExists, and InvalidArgument for more tokens than there are."""
     state = agents.existing(connection, key)
     if agents.find(connection, target) is not None:
         raise AlreadyExists(f"agent {target.agent_id!r} exists; delete it, or choose another id")
@@ -72,10 +66,9 @@ def trim(
     now: Moment,
     if_revision: bytes = b"",
 ) -> Agent:
-    """Cut the ledger, as a new version. Nothing changes if nothing is dropped, or a repetition succeeded before.
+    """Cut the ledger, as a new version, unless nothing is dropped, or a repetition succeeded before.
 
-    Raises NotFound, Aborted for another version than `if_version` (and `if_revision`, unless empty), and
-    InvalidArgument for more tokens than there are.
+    Raises NotFound, Aborted for another version than `if_version` (and `if_revision`, unless empty), InvalidArgument.
     """
     state = agents.existing(connection, key)
     if if_version not in (None, state.version.number):
@@ -103,17 +96,16 @@ def find_snapshot(
     common_tokens: int,
     tokenizer_hash: str,
 ) -> tuple[Version, Ledger] | None:
-    """Return the newest snapshot whose text shares the longest beginning with `text`.
+    """Return the newest snapshot of this tokenizer whose text shares the longest beginning with `text`.
 
-    It must share more than `common_tokens` tokens, as the state `base` does, which the agent must be in. Snapshots of
-    other tokenizers, and damaged ones, are skipped.
+    It must share more than the `common_tokens` that the agent's state, `base`, does. Damaged ones are skipped.
     """
     state = agents.find(connection, key)
     if state is None or state.version != base:
         return None
     best, most = None, 0
     for snapshot in snapshots.page(connection, key, None, _NEWEST):
-        # If it shares more with the present state than the prompt does, it departs from the prompt where that does.
+        # what shares more with the present state departs from the prompt where that does
         shared = segments.common_tokens(connection, state.head, snapshot.head)
         if shared > common_tokens or segments.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
             continue
@@ -129,10 +121,7 @@ def find_snapshot(
 
 
 def return_to(connection: Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: Moment) -> None:
-    """Make the first tokens of the snapshot of `version` the agent's state, as a new version.
-
-    Raises Aborted if the snapshot is gone, and InvalidArgument for more tokens than it has.
-    """
+    """Return to the first tokens of the snapshot of `version`. Raises Aborted if that is gone, InvalidArgument."""
     snapshot = snapshots.of_version(connection, state.version.uid, version)
     if snapshot is None:
         raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
@@ -154,12 +143,11 @@ def _kept_by(state: State, snapshot: Snapshot) -> _Kept:
 def _move(
     connection: Connection, key: AgentKey, state: State, kept: _Kept, now: Moment, *, always: bool = False
 ) -> Agent:
-    """Make `kept` the agent's state, as a new version; `always`, or unless it is the present one."""
+    """Make `kept` the agent's state, as a new version, `always` or unless it is the present one."""
     if kept.head == state.head and not always:
         return agents.described(connection, key)
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
-    # The automatic snapshot is of the present state, so it comes first; but it may push out the snapshot that is
-    # restored, so the new head must exist before that is dropped.
+    # The automatic snapshot may push out the one that is restored, whose segments the new head must keep.
     pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
     version = versions.following(state.version)
     agents.advance(connection, version, kept.head, kept.conversation, now)
@@ -169,13 +157,12 @@ def _move(
 
 
 def _give(connection: Connection, key: AgentKey, version: Version, kept: _Kept) -> None:
-    """Give an agent, now at `version`, a state's KV."""
     object_references.move(connection, version, kept.source, kept.tokens)
     kv_changes.move(connection, key.namespace, version, kept.source, kept.tokens)
 
 
 def _state(connection: Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
-    """Return the agent's state at a version: its present one, a snapshot's, or the end of a turn.
+    """Return the state at a version: the present one, a snapshot's, or the end of a turn.
 
     Raises NotFound, also for another revision than `revision`, unless that is b"".
     """
@@ -189,7 +176,7 @@ def _state(connection: Connection, state: State, version: int, revision: bytes =
         _check_revision(version, snapshot.version.revision, revision)
         return _kept_by(state, snapshot)
     if lock := differences(connection).for_change:
-        # Only other agents may still use it: the last one to leave cuts or erases it.
+        # The last agent to leave it cuts or erases it.
         which = "SELECT 1 FROM segments WHERE id = (SELECT segment FROM turns WHERE uid = ? AND version = ?)"
         connection.execute(f"{which}{lock}", (uid, version)).fetchone()
     row = connection.execute(
@@ -226,7 +213,7 @@ def _cut_head(connection: Connection, head: Head, tokens: int) -> Head:
 
 
 def _is_repeated(connection: Connection, state: State, keep_tokens: int, if_version: int, if_revision: bytes) -> bool:
-    """Return whether this trim of `if_version` made the present state."""
+    """Return whether this trim made the present state."""
     if state.version.number != if_version + 1:
         return False
     before = snapshots.of_version(connection, state.version.uid, if_version)

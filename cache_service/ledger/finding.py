@@ -1,4 +1,4 @@
-"""Finding an agent by the longest stored beginning of a conversation, or by a turn. Functions of a connection."""
+"""Finding an agent by the beginning of a conversation, or by a turn. Functions of a connection."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _AT_ONCE = 500
 
 
 class Found(NamedTuple):
-    """An agent, how many of the messages it has, and the state that has them."""
+    """An agent, how many messages it has, and the state that has them."""
 
     agent: Agent
     messages: int
@@ -23,9 +23,9 @@ class Found(NamedTuple):
 def find(
     connection: Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
 ) -> Found | None:
-    """Return the longest stored conversation that begins the one of this hash chain; with `label`, unless "".
+    """Return the longest stored conversation that begins this hash chain; with `label`, unless "".
 
-    Of equally long ones present states come first, then the agent that was used last.
+    Of equal ones present states come first, then the agent that was used last.
     """
     end = len(message_hashes)
     while end > 0:
@@ -37,7 +37,7 @@ def find(
 
 
 def of_turn(connection: Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
-    """Return the agent of the last turn committed as `request_id`, and the state it made."""
+    """Return the agent of the last turn of this name."""
     row = connection.execute(
         "SELECT a.agent_id, a.uid, t.version, t.revision FROM turns AS t JOIN agents AS a USING (uid)"
         " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"

@@ -1,7 +1,6 @@
 """A log of agents whose files have to follow, in the ledger's database. Functions of a connection.
 
-A transaction that moves an agent to another state, or erases, adds a row. `files.holding` then changes warm.db. In a
-cluster a row stays until all nodes have followed it.
+In a cluster a row stays until all nodes have followed it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,12 +33,12 @@ def _add(connection: Connection, row: Sequence[str | int | None]) -> None:
 
 
 def after(connection: Connection, change: int) -> States:
-    """Return changes after `change` that can be followed, in order, and the present states of their agents."""
+    """Return changes after `change`, in order, and the present states of their agents."""
     return states(connection, (), change)
 
 
 def states(connection: Connection, uids: Iterable[str], change: int = 0) -> States:
-    """Return the present states of these agents, and what `after` does."""
+    """Return also the states of these agents."""
     followed = differences(connection).change
     rows = connection.execute(
         f"SELECT {followed}, {_COLUMNS} FROM kv_changes WHERE {followed} > ? AND {followed} <= ? ORDER BY id",
@@ -69,18 +68,17 @@ def any_up_to(connection: Connection, change: int) -> bool:
 
 
 def newest(connection: Connection) -> int:
-    """Return the last change that `forget` has not deleted, or 0."""
+    """Return the last change that is not deleted, or 0."""
     followed = differences(connection).change
     return int(connection.execute(f"SELECT coalesce(max({followed}), 0) FROM kv_changes").fetchone()[0])
 
 
 def last(connection: Connection) -> int:
-    """Return the last change that can be followed, deleted or not; no earlier one will be added."""
+    """Return the last change that can be followed, deleted or not."""
     return int(connection.execute(differences(connection).last_change).fetchone()[0])
 
 
 def standing(connection: Connection, key: AgentKey, version: Version) -> Standing:
-    """Return the standing of a version whose files are published."""
     if not version.uid:
         return Standing(exists=True, is_known=False)
     row = connection.execute(

@@ -1,6 +1,6 @@
-"""The objects of the object store that agents consist of, by ranges of versions. Functions of a connection.
+"""Objects that agents consist of, by ranges of versions. Functions of a connection.
 
-Rows exist only with an object store; triggers delete an object with its last row.
+Triggers delete an object with its last row.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -14,7 +14,7 @@ from cache_service.files.references import named
 
 
 def of(connection: Connection, uid: str) -> set[FileName]:
-    """Return the files that an agent's present state refers to."""
+    """Return the files of an agent's present state."""
     rows = connection.execute("SELECT kind, chain_hash FROM object_refs WHERE uid = ? AND last_version IS NULL", (uid,))
     return set(starmap(named, rows))
 
@@ -33,7 +33,7 @@ def move(connection: Connection, version: Version, source: tuple[str, int], toke
 
 
 def publish(connection: Connection, version: Version, names: Set[FileName]) -> None:
-    """Let an agent's state refer to the objects in `names` only, if it is still at this version."""
+    """Let the state refer to `names` only, if it is still at this version."""
     found = connection.execute(
         "SELECT 1 FROM agents WHERE uid = ? AND version = ? AND revision = ?", version
     ).fetchone()
@@ -58,7 +58,7 @@ def _change(connection: Connection, version: Version, names: Set[FileName]) -> N
 
 
 def settle(connection: Connection, uid: str) -> None:
-    """Let the agent refer to nothing that neither its present state nor a snapshot has."""
+    """Forget what neither the present state nor a snapshot has."""
     connection.execute(
         "DELETE FROM object_refs WHERE uid = ? AND last_version IS NOT NULL AND NOT EXISTS (SELECT 1 FROM snapshots"
         " AS s WHERE s.uid = object_refs.uid AND s.version BETWEEN first_version AND last_version)",
@@ -67,7 +67,7 @@ def settle(connection: Connection, uid: str) -> None:
 
 
 def differs(connection: Connection, uid: str, names: Set[FileName]) -> bool:
-    """Return whether an agent's present state refers to other objects than those in `names`."""
+    """Return whether the present state refers to other objects than those in `names`."""
     present = of(connection, uid)
     if not present <= names:
         return True
@@ -104,7 +104,6 @@ def referred(connection: Connection, uids: Sequence[str]) -> set[tuple[Range, Fi
 
 
 def ranges_of(connection: Connection, name: FileName) -> list[Range]:
-    """Return the states that refer to an object."""
     rows = connection.execute(
         "SELECT uid, first_version, last_version FROM object_refs WHERE kind = ? AND chain_hash = ?", name
     )
@@ -112,18 +111,17 @@ def ranges_of(connection: Connection, name: FileName) -> list[Range]:
 
 
 def drop(connection: Connection, uid: str) -> bool:
-    """Delete all references of an agent and its snapshots; return whether there were any."""
+    """Return whether there were any."""
     return connection.execute("DELETE FROM object_refs WHERE uid = ?", (uid,)).rowcount > 0
 
 
 def fingerprint(connection: Connection, uid: str) -> str:
-    """Return the fingerprint of an agent's own KV in the object store, or ""."""
     row = connection.execute(f"SELECT o.fingerprint {_PRESENT} LIMIT 1", (uid,)).fetchone()
     return "" if row is None else str(row[0])
 
 
 def blocks(connection: Connection, uid: str, fingerprint: str = "") -> dict[int, int]:
-    """Return the ends of an agent's blocks in the object store by their first tokens; fingerprint "": any."""
+    """Return ends of blocks in the object store by their first tokens; fingerprint "": any."""
     rows = connection.execute(
         f"SELECT o.first_token, max(o.first_token + o.token_count) {_PRESENT}"
         f" AND o.kind = {FileKind.BLOCK:d} AND ? IN ('', o.fingerprint) GROUP BY o.first_token",
@@ -133,7 +131,6 @@ def blocks(connection: Connection, uid: str, fingerprint: str = "") -> dict[int,
 
 
 def remote_uids(connection: Connection) -> set[str]:
-    """Return the agents whose present states have KV in the object store."""
     statement = (
         "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash)"
         " WHERE last_version IS NULL AND present = 1"

@@ -1,4 +1,4 @@
-"""Snapshots: named states of agents, by reference, which copy no token or file. Functions of a connection.
+"""Snapshots: named states of agents, by reference. Functions of a connection.
 
 Those named `auto-<version>` are made when tokens are dropped, and only the last few stay.
 """
@@ -19,7 +19,7 @@ AUTOMATIC_KEPT = 4
 
 
 class Snapshot(NamedTuple):
-    """A snapshot; `version` had this state. `created` is in nanoseconds since 1970."""
+    """`version` had this state. `created` is in nanoseconds since 1970."""
 
     id: int
     name: str
@@ -28,12 +28,12 @@ class Snapshot(NamedTuple):
     messages: int
     message_hash: bytes
     automatic: int
-    """1: made when tokens were dropped; 0: by name."""
+    """1: made when tokens were dropped."""
     created: int
 
 
 def create(connection: Connection, key: AgentKey, name: str, now: Moment) -> Snapshot:
-    """Name the agent's state. Raises NotFound, and AlreadyExists if another version has the name."""
+    """Raises NotFound, and AlreadyExists if another version has the name."""
     state = agents.existing(connection, key)
     known = find(connection, state.version.uid, name)
     if known is None:
@@ -76,13 +76,12 @@ def existing(connection: Connection, uid: str, name: str) -> Snapshot:
 
 
 def of_version(connection: Connection, uid: str, version: int) -> Snapshot | None:
-    """Return a snapshot of the agent's state at a version."""
     rows = connection.execute(f"{_SELECT} WHERE uid = ? AND version = ? ORDER BY id DESC LIMIT 1", (uid, version))
     return next(map(_snapshot, rows), None)
 
 
 def page(connection: Connection, key: AgentKey, before: int | None, limit: int) -> list[Snapshot]:
-    """Return the agent's snapshots, newest first, before the id `before`. Raises NotFound."""
+    """Return snapshots, newest first, before the id `before`. Raises NotFound."""
     uid = agents.existing(connection, key).version.uid
     rows = connection.execute(
         f"{_SELECT} WHERE uid = ? AND id < ? ORDER BY id DESC LIMIT ?",

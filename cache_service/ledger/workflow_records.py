@@ -1,4 +1,4 @@
-"""Durable records of workflow runs, opaque to the store. Functions of a connection, inside the caller's transaction.
+"""Records of workflow runs, opaque to the store. Functions of a connection.
 
 A record is a head, a payload and events, which never change, so a put costs what it adds.
 """
@@ -18,11 +18,11 @@ TORN: Final = (
     "(events + 1, bytes) != (SELECT count(*), coalesce(sum(length(content)), 0) FROM workflow_parts"
     " WHERE record = workflow_records.id)"
 )
-"""SQL: a record lacks the payload or events that it counts."""
+"""SQL: a record lacks what it counts."""
 
 
 class Record(NamedTuple):
-    """A record's head. `id` is its place in the order of creation; `size_bytes` counts payload and events."""
+    """`id` is its place in the order of creation; `size_bytes` counts payload and events."""
 
     id: int
     workflow_id: str
@@ -33,8 +33,6 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A record's head, payload, and events in order."""
-
     record: Record
     payload: bytes
     events: list[bytes]
@@ -48,9 +46,8 @@ class Owner(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it.
-
-    `owner` has the run from now on; None: it waits until it is asked for.
+    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it. `owner` None: the run waits until
+    it is asked for.
     """
 
     namespace: str
@@ -63,7 +60,7 @@ class Put(NamedTuple):
 
 
 def put(connection: Connection, new: Put) -> int:
-    """Create or change a record, and append events; return its new version.
+    """Return the record's new version.
 
     Raises Aborted for another version, InvalidArgument if it gets too large or a new one has no payload.
     """
@@ -106,7 +103,7 @@ def find(connection: Connection, namespace: str, workflow_id: str) -> Record | N
 
 
 def read(connection: Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
-    """Return a record without its first `after_event` events, if it exists. Raises LedgerDamaged."""
+    """Return a record without its first `after_event` events. Raises LedgerDamaged."""
     record = find(connection, namespace, workflow_id)
     if record is None:
         return None
@@ -122,7 +119,6 @@ def read(connection: Connection, namespace: str, workflow_id: str, after_event: 
 
 
 def page(connection: Connection, namespace: str, before: int, limit: int) -> list[Record]:
-    """Return heads of records, the newest first, created before `before`."""
     rows = connection.execute(
         f"{_HEADS} WHERE namespace = ? AND id < ? ORDER BY id DESC LIMIT ?", (namespace, before, limit)
     )

@@ -1,6 +1,6 @@
-"""All checks of a data directory, and mending, which never changes a ledger: only segments without a head are erased.
+"""All checks of a data directory, and mending, which erases only segments without a head.
 
-Owners of files in warm.db are not checked, because a start derives them again.
+Owners of files are not checked: a start derives them again.
 """
 
 import sqlite3
@@ -20,8 +20,6 @@ from cache_service.tiers import quotas
 
 @dataclass(frozen=True)
 class Checked:
-    """A check's findings, and counts. `mended` findings are gone."""
-
     findings: list[Finding]
     mended: list[Finding]
     agents: int
@@ -29,16 +27,14 @@ class Checked:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether nothing is wrong, or all is mended."""
         return len(self.findings) == len(self.mended)
 
 
 def check(root: Path, repair: bool = False) -> Checked:
     """Check everything, and mend if `repair`, without which nothing is written. No store may use the directory.
 
-    Raises CannotCheck if it is no data directory, in use, a newer program's, or without its store.db. A damaged
-    store.db is a finding: ledgers are checked as far as readable, and nothing is mended, since good files would look
-    like orphans. Without warm.db no file can be checked.
+    Raises CannotCheck if it is no data directory, in use, a newer program's, or without its store.db. Where store.db is
+    damaged, nothing is mended: good files would look like orphans.
     """
     directory = database.find(root)
     with alone(directory):
@@ -83,9 +79,7 @@ def check(root: Path, repair: bool = False) -> Checked:
 
 
 def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileName]) -> None:
-    """Mend all that can be mended, modes first, to read files. Hold the directory's lock. Raises OSError,
-    sqlite3.Error; then run it again.
-    """
+    """Mend modes first, to read files. Hold the directory's lock. After OSError, sqlite3.Error run it again."""
     files.mend_modes(directory)
     with writing(directory.database) as ledger:
         segments.drop_unused(ledger, [number for number, _ in ledgers.unerased(ledger)])
@@ -97,7 +91,6 @@ def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileNam
 
 
 def _warm_problem(directory: DataDirectory) -> str:
-    """Return why warm.db cannot be read, or "". Raises OSError, sqlite3.OperationalError."""
     if problem := warm_index.unusable(directory):
         return problem
     with reading(directory.warm_database) as warm:

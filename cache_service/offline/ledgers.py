@@ -1,7 +1,4 @@
-"""Checks of ledgers: segments are intact, heads match their chains, and nothing unused is left.
-
-Functions of a connection to either engine, whose errors they raise.
-"""
+"""Checks of ledgers: segments are intact, heads match their chains, nothing unused is left. For either engine."""
 
 from collections import defaultdict
 from typing import Final, NamedTuple
@@ -45,19 +42,16 @@ class Holder(NamedTuple):
     uid: str
     key: AgentKey
     snapshot: int | None
-    """None: the agent itself."""
     name: str
     version: int
     head: Head
 
     @property
     def agent(self) -> str:
-        """The agent in words."""
         return "/".join(self.key)
 
     @property
     def where(self) -> str:
-        """The holder in words."""
         return f"agent {self.agent}" if self.snapshot is None else f"snapshot {self.name} of {self.agent}"
 
     @property
@@ -67,7 +61,7 @@ class Holder(NamedTuple):
 
 
 def holders(connection: Connection) -> list[Holder]:
-    """Return all agents, then all snapshots of existing agents."""
+    """Return all agents, then all snapshots."""
     rows = connection.execute(_HOLDERS).fetchall()
     return [Holder(row[0], AgentKey(*row[1:4]), row[4], row[5], row[6], Head(*row[7:])) for row in rows]
 
@@ -127,7 +121,7 @@ def head_problem(connection: Connection, holder: Holder) -> str:
 
 
 def unerased(connection: Connection) -> list[tuple[int, int | None]]:
-    """Return segments whose end nothing needs: ids, newest first, and tokens needed, None: none."""
+    """Return segments whose end nothing needs, newest first, and tokens needed, None: none."""
     return [(int(number), needed) for number, needed in connection.execute(_UNERASED)]
 
 

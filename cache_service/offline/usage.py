@@ -1,5 +1,3 @@
-"""Bytes on disk, by agent and kind."""
-
 import sqlite3
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -21,9 +19,7 @@ _Name = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class AgentUsage:
-    """Bytes of an agent with its snapshots. KV is shared if another agent or its snapshot refers to the file; forks may
-    share ledgers.
-    """
+    """Bytes of an agent with its snapshots; forks may share ledgers."""
 
     key: AgentKey
     kv_own: int
@@ -33,14 +29,13 @@ class AgentUsage:
 
 @dataclass(frozen=True)
 class Usage:
-    """Bytes of a data directory. `unowned` KV belongs to no agent or snapshot: it is found by name, and evicted
-    first."""
+    """`unowned` KV is found by name, and evicted first."""
 
     agents: list[AgentUsage]
     unowned: int
     totals: dict[str, int]
     namespaces: dict[str, int] = field(default_factory=dict)
-    """Bytes of each namespace that its quota limits: KV, ledgers and workflow records, each once."""
+    """As quotas limit them: KV, ledgers and workflow records, each once."""
 
 
 def usage(root: Path) -> Usage:
@@ -60,8 +55,6 @@ def usage(root: Path) -> Usage:
 
 
 class _Files:
-    """Published files: sizes, owners and references."""
-
     def __init__(self, warm: sqlite3.Connection) -> None:
         self.sizes: dict[_Name, int] = {}
         self._computed: defaultdict[AgentKey, set[_Name]] = defaultdict(set)
@@ -80,7 +73,7 @@ class _Files:
         return sum(size for name, size in self.sizes.items() if not self._holding[name])
 
     def of(self, uid: str, key: AgentKey) -> tuple[int, int]:
-        """Return an agent's bytes of KV: its own, and shared."""
+        """Return an agent's own and shared bytes of KV."""
         held, computed = self._held[uid], self._computed[key]
         mine = held & self.sizes.keys()
         own = {name for name in mine if self._holding[name] == 1}

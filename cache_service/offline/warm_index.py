@@ -1,4 +1,4 @@
-"""Checks of warm.db without a store. The next start rebuilds an unreadable one."""
+"""Checks of warm.db without a store."""
 
 import sqlite3
 
@@ -8,7 +8,7 @@ from cache_service.ledger import schema
 
 
 def unusable(directory: DataDirectory) -> str:
-    """Return why warm.db cannot be read, as a predicate, by its first page, or "". Raises OSError."""
+    """Return why warm.db cannot be read, by its first page, or ""."""
     path = directory.warm_database
     if not path.exists():
         return "is missing"
@@ -21,7 +21,7 @@ def unusable(directory: DataDirectory) -> str:
 
 
 def damage(warm: sqlite3.Connection) -> str:
-    """Return what SQLite finds, as a predicate, or "". Reads all of it."""
+    """Return what SQLite finds, or "". Reads all of it."""
     try:
         problem = str(warm.execute("PRAGMA integrity_check(1)").fetchone()[0])
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The storage half of AgentService, for the worker; what needs the model is the worker's own."""
+"""The storage half of AgentService; what needs the model is the worker's own."""
 
 import asyncio
 import time
@@ -41,12 +41,11 @@ MAX_PAGE_BYTES = 1 << 20
 FOLLOWING_SECONDS = 30.0
 """How long a deletion waits for other nodes; one that has ended counts as there for 10 s."""
 RETRY_SECONDS = 30.0
-"""When to ask again for objects that could not be deleted yet."""
 
 
 @dataclass(eq=False)
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
-    """Each RPC is one transaction of the ledger's functions, by the namespace that the worker says. Event loop.
+    """Each RPC is one transaction of the ledger's functions. Event loop.
 
     Unused files are deleted after it, even if the caller has gone.
     """
@@ -205,19 +204,18 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """Run a transaction that makes states of others, and have files follow."""
         try:
             return await self._database.write(work, *args, **kwargs)
-        finally:  # Also where it was done before, and files could not follow then.
+        finally:  # It may have been done before, and files could not follow then.
             await asyncio.wrap_future(self._blocks.follow())
 
     async def _message(self, agent: Agent) -> pb.Agent:
         return (await self._messages([agent]))[0]
 
     async def _messages(self, found: Sequence[Agent]) -> list[pb.Agent]:
-        """Make messages of these agents, with what of them is warm."""
         warmth = await self._rows.read(holding.warmth, [agent.version.uid for agent in found])
         return [agent_message(agent.with_warmth(warmth[agent.version.uid])) for agent in found]
 
     async def _erased_everywhere(self, key: AgentKey) -> None:
-        """Wait until no node that is there has files of the agent. Raises Unavailable."""
+        """Wait until no node has files of the agent. Raises Unavailable."""
         self._home.wake_others()
         try:
             async with asyncio.timeout(FOLLOWING_SECONDS):

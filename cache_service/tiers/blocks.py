@@ -1,7 +1,7 @@
 """Files and their rows, moved together.
 
-Files with a row are touched on one thread, one call after the other, whether or not its caller goes away. A file gets
-its row last and loses it first: a crash in between leaves a file without a row, which `reconcile` deletes.
+Files are touched on one thread, whether or not the caller goes away. A file gets its row last and loses it first: a
+crash in between leaves a file without a row, which `reconcile` deletes.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _P = ParamSpec("_P")
 def _on_thread_of_files(
     method: Callable[Concatenate["BlockStore", _P], _T],
 ) -> "Callable[Concatenate[BlockStore, _P], Future[_T]]":
-    """Queue a call for the thread of files; its result or error is the Future's. From any thread."""
+    """Queue a call for the thread of files; its result or error is the Future's."""
 
     @wraps(method)
     def submit(self: "BlockStore", /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
@@ -60,7 +60,7 @@ def _on_thread_of_files(
 
 @dataclass(eq=False)
 class BlockStore:
-    """Staging, publishing, deletion of damage and erasure of files. Close it before the database."""
+    """Close it before the database."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -75,11 +75,11 @@ class BlockStore:
         self._has_failed = False
         """The last erasure could not be finished."""
         self.on_held: Callable[[Iterable[FileName]], None] = lambda _: None
-        """Called with the names of files that a state holds from now on. Thread of files."""
+        """Called with files that are held from now on. Thread of files."""
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
-        """Empty staging/, delete files without a row and rows without a file. Blocks; call before serving."""
+        """Empty staging/, delete files without a row and rows without a file. Blocks; before serving."""
         self._rows.reconcile()
         swept = self._directory.sweep_staging()
         found = set(self._directory.published())
@@ -93,10 +93,7 @@ class BlockStore:
 
     @_on_thread_of_files
     def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
-        """Return paths for those of `names` that don't exist. Creates nothing.
-
-        Raises ResourceExhausted if there is no room for them even without idle agents.
-        """
+        """Return paths for those of `names` that don't exist. Raises ResourceExhausted."""
         self._follow()  # what is gone is not found
         asked = list(dict.fromkeys(names))
         rows = {row.name for row in self._rows.read_blocking(references.find, namespace=namespace, names=asked)}
@@ -111,7 +108,6 @@ class BlockStore:
     @_on_thread_of_files
     def publish(self, publication: Publication) -> Published:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
-        Without references the agent gets those of the files, and loses none.
 
         Files of an agent that was deleted meanwhile are dropped. Raises InvalidArgument for a path outside staging/,
         before anything is done; DataLoss that names the (deleted) files that failed verification, after the others were
@@ -120,7 +116,7 @@ class BlockStore:
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
                 raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
-        self._follow()  # what is gone is not found, and no duplicate of it dropped
+        self._follow()  # no duplicate of what is gone is dropped
         if not self._database.read_blocking(agents.may_publish, publication.version.uid):
             self._discard(publication)
             return Published(0, len(publication.staged))
@@ -171,9 +167,8 @@ class BlockStore:
 
     @_on_thread_of_files
     def adopt(self, each: Object, staged: Path) -> FileRow | None:
-        """Publish a file that came back from the object store; None if no state has a use for it any more.
-
-        Raises BlockFileError for another header, ResourceExhausted if the disk is full.
+        """Publish a file that came back; None if no state has a use for it any more. Raises BlockFileError,
+        ResourceExhausted.
         """
         namespace, name = each.file.key.namespace, each.file.name
         if present := self._found(namespace, name):
@@ -192,29 +187,27 @@ class BlockStore:
 
     @_on_thread_of_files
     def admit(self, namespace: str) -> None:
-        """Make room for files of a namespace that are about to come. Raises ResourceExhausted."""
+        """Raises ResourceExhausted."""
         self._warm.admit(namespace)
 
     @_on_thread_of_files
     def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
-        """Drop an agent's KV, with `objects` also in the object store; return the bytes freed of the disk. Raises
-        NotFound.
-        """
+        """Drop an agent's KV, with `objects` also there; return the bytes freed of the disk. Raises NotFound."""
         return self._warm.evict_agent(key, objects=objects).freed_bytes
 
     @_on_thread_of_files
     def make_room(self, namespace: str) -> None:
-        """Evict KV of a namespace beyond its quota; the upkeep does it if this fails."""
+        """Evict KV beyond a quota; the upkeep does it if this fails."""
         self._warm.make_room(namespace)
 
     @_on_thread_of_files
     def follow(self) -> None:
-        """Follow the ledger's changes of states; where this fails, the next call or the upkeep does it."""
+        """Follow the ledger; where this fails, the next call or the upkeep does it."""
         self._follow()
 
     @_on_thread_of_files
     def follow_anew(self) -> None:
-        """Follow the ledger again, of which something may have been missed: see WarmRows.reconcile."""
+        """See WarmRows.reconcile."""
         self._rows.reconcile()
 
     @property
@@ -242,13 +235,13 @@ class BlockStore:
             raise missing
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
-        """Erase an agent's rows and the files that only it used; return what this call erased. Raises as `erase`."""
+        """Return what this call erased. Raises as `erase`."""
         deleted = await asyncio.wrap_future(self._delete_agent(key))
-        await self._finish_erasure()  # Also where there is none: a turn that was not committed may have left files.
+        await self._finish_erasure()  # also without an agent: a turn that was not committed may have left files
         return deleted
 
     async def upkeep(self, now: int) -> None:
-        """End what is over at `now`, and keep the limits where the disk changed."""
+        """End what is over at `now`, and keep the limits."""
         await asyncio.wrap_future(self._keep_limits(now))
         if self._database.scrub_owed:
             await asyncio.wrap_future(self._database.scrub(patient=False))
@@ -262,7 +255,7 @@ class BlockStore:
     def _delete_agent(self, key: AgentKey) -> Dropped:
         count = self._database.erase(lambda _: True, _erase, key).result()
         dropped = Dropped()
-        with suppress(AgentmemError, sqlite3.Error):  # The erasure is tried again, and raises there.
+        with suppress(AgentmemError, sqlite3.Error):  # it is tried again, and raises there
             dropped = self._rows.follow(erase=True)
         return replace(dropped, agents=count)
 
@@ -305,7 +298,7 @@ class BlockStore:
         namespace, uid = publication.key.namespace, publication.version.uid
         try:
             within_limits = self._warm.enforce(uid, namespace)
-        except AgentmemError as error:  # it is published; the next upkeep makes room
+        except AgentmemError as error:  # the next upkeep makes room
             event(log, "no room made", logging.ERROR, error=error.message)
             return
         if names and not within_limits:
@@ -334,10 +327,9 @@ class BlockStore:
         placed: Mapping[FileName, FileRow],
         now: int,
     ) -> tuple[list[FileName], set[FileName]] | None:
-        """Make files visible and their agent's; return the files that nobody holds now, and those that are held anew.
-        None if the agent is gone.
-
-        The ledger is asked within this transaction of warm.db: a later erasure is followed by a later one.
+        """Make files visible; return the files that nobody holds now, and those that are held from now on. None if the
+        agent is gone: the ledger is asked within this transaction of warm.db, so a later erasure is followed by a later
+        one.
         """
         key, version = publication.key, publication.version
         standing = self._database.read_blocking(kv_changes.standing, key, version)
@@ -350,7 +342,6 @@ class BlockStore:
         return holding.publish(connection, key, version, names, standing, adds=adds)
 
     def _let_objects_go(self, publication: Publication) -> None:
-        """Let the agent's state refer to the objects of its present files only."""
         version, names = publication.version, publication.references
         if names is not None and self._database.read_blocking(object_references.differs, version.uid, names):
             self._database.write_blocking(object_references.publish, version, names)

@@ -1,7 +1,7 @@
-"""Rows of objects in the ledger: which files have a copy in the object store, which must go, and whose the place is.
+"""Rows of objects in the ledger: copies of files in the object store, deletions, and whose the place is.
 
-Functions of a connection, inside the caller's transaction. Triggers put an object without a use among the deletions. An
-object's row is written before its upload begins.
+Functions of a connection. Triggers put an object without a use among the deletions. A row is written before its upload
+begins.
 """
 
 import secrets
@@ -19,8 +19,6 @@ from cache_service.tiers.remote.contract import ObjectName
 
 
 class Object(NamedTuple):
-    """An object, and the file that it is a copy of."""
-
     file: FileRow
     generation: str = ""
 
@@ -30,7 +28,6 @@ class Object(NamedTuple):
 
 
 def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
-    """Return copies of the named files."""
     statement = (
         f"SELECT generation, {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present = 1"
     )
@@ -39,7 +36,7 @@ def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> l
 
 
 def exists(connection: Connection, name: ObjectName) -> bool:
-    """Return whether there is still a use for an object."""
+    """Return whether there is still a use for it."""
     return connection.execute(f"SELECT 1 FROM objects WHERE {_THIS} AND present = 1", name).fetchone() is not None
 
 
@@ -62,8 +59,7 @@ def begin_uploads(
 ) -> Begun:
     """Note that uploads of files begin, and which states use them. A file that has a copy needs none.
 
-    In a cluster `uploader` is this node, and `live` are the others that are there. Each upload has a key of its own,
-    which it keeps when it is repeated.
+    In a cluster `uploader` is this node, and `live` are others. A repeated upload keeps its key.
     """
     begun = Begun([], [])
     for file, ranges in files:
@@ -75,7 +71,7 @@ def begin_uploads(
         if not present and by != uploader and by in live:
             begun.others.append(name)
             continue
-        if not present and (digest, by) != (file.digest, uploader):  # no row, a gone node's, or of other bytes
+        if not present and (digest, by) != (file.digest, uploader):  # none, a gone node's, or of other bytes
             give_up(connection, [name], by)
             generation = secrets.token_hex(8)
             connection.execute(
@@ -113,7 +109,6 @@ def give_up(connection: Connection, names: Iterable[FileName], uploader: str) ->
 
 
 def present(connection: Connection) -> set[ObjectName]:
-    """Return all objects that are there."""
     return set(_named(connection.execute(f"SELECT {_NAME} FROM objects WHERE present = 1")))
 
 
@@ -135,7 +130,6 @@ def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
 
 
 def any_held_back(connection: Connection, uploader: str) -> bool:
-    """Return whether deletions wait for uploads of this node."""
     row = connection.execute("SELECT 1 FROM object_deletions WHERE uploader = ? LIMIT 1", (uploader,)).fetchone()
     return row is not None
 
@@ -146,7 +140,7 @@ def release(connection: Connection, uploader: str) -> None:
 
 
 def deletions(connection: Connection, limit: int, others: Set[str] = frozenset()) -> dict[int, ObjectName]:
-    """Return the next objects that have to go, by their rows' numbers; not those that `others` may be uploading."""
+    """Return the next objects that have to go, by their rows' numbers, but for what `others` may be uploading."""
     nodes = ["", *sorted(others)]
     rows = connection.execute(
         f"SELECT id, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
@@ -157,13 +151,13 @@ def deletions(connection: Connection, limit: int, others: Set[str] = frozenset()
 
 
 def end_deletions(connection: Connection, numbers: Iterable[int]) -> bool:
-    """Note that these are gone; return whether there is nothing more to delete."""
+    """Return whether there is nothing more to delete."""
     connection.executemany("DELETE FROM object_deletions WHERE id = ?", [(number,) for number in numbers])
     return connection.execute("SELECT 1 FROM object_deletions LIMIT 1").fetchone() is None
 
 
 def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
-    """Return the objects of an agent's state and of its snapshots, on all models if model_id is empty."""
+    """Return the objects of an agent and its snapshots, on all models if model_id is empty."""
     rows = connection.execute(
         "SELECT DISTINCT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a"
         " JOIN object_refs AS r ON r.uid = a.uid JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash"
@@ -175,7 +169,7 @@ def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
 
 
 def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]) -> None:
-    """Lets this agent's deletion wait for those of these objects that have to go, whoever's turn computed them."""
+    """Let this agent's deletion wait for those of these objects that have to go."""
     connection.executemany(
         f"UPDATE object_deletions SET namespace = ?, agent_id = ?, model_id = ? WHERE {_THIS}",
         [(*key, *name) for name in names],
@@ -183,7 +177,7 @@ def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]
 
 
 def waiting(connection: Connection, key: AgentKey) -> int:
-    """Return how many objects the agent's deletion waits for, on all models if model_id is empty."""
+    """Return how many objects the agent's deletion waits for."""
     (count,) = connection.execute(
         "SELECT count(*) FROM object_deletions WHERE namespace = ? AND agent_id = ?"
         " AND (model_id = ? OR model_id = '' OR ? = '')",
@@ -202,8 +196,8 @@ def backlog(connection: Connection) -> tuple[int, int]:
 
 
 def begin(connection: Connection, location: str, cluster_id: str = "", uploader: str = "") -> tuple[str, bool]:
-    """Return who this directory, or cluster, is at the place, and whether that may be empty: no object of it can be
-    elsewhere. Interrupted uploads are given up.
+    """Return who this directory, or cluster, is at the place, and whether that may be empty: no object can be
+    elsewhere.
     """
     connection.execute(
         "INSERT INTO remote_place (id, owner, location) VALUES (1, ?, '') ON CONFLICT DO NOTHING",
@@ -219,13 +213,13 @@ def confirm(connection: Connection, location: str) -> None:
 
 
 def left_at(connection: Connection) -> str:
-    """Return where there are objects; "" if there are none."""
+    """Return where there are objects, or ""."""
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     return str(row[0]) if row is not None and any_objects(connection) else ""
 
 
 def abandon(connection: Connection) -> tuple[str, int]:
-    """Give up all objects; return their place, and how many there were. Files on the disk are put again."""
+    """Return the place of all objects, and how many there were."""
     location = left_at(connection)
     (count,) = connection.execute("SELECT count(*) FROM objects WHERE present = 1").fetchone()
     for table in ("objects", "object_refs", "object_deletions"):
@@ -235,7 +229,6 @@ def abandon(connection: Connection) -> tuple[str, int]:
 
 
 def any_objects(connection: Connection) -> bool:
-    """Return whether there may be objects of this directory anywhere."""
     statement = "SELECT EXISTS (SELECT 1 FROM objects) OR EXISTS (SELECT 1 FROM object_deletions)"
     return bool(connection.execute(statement).fetchone()[0])
 

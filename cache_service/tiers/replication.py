@@ -1,12 +1,12 @@
-"""Makes the object store agree with the rows: uploads of files that states hold, deletions of objects without use.
+"""Makes the object store agree with the rows: uploads of files that are held, deletions of objects without use.
 
 One thread decides and writes rows; a few more upload. An upload has its row before it begins; where the row goes
 meanwhile, its deletion waits until the upload is over, or its node is gone. In a cluster each node uploads its own
-files, and the first by name that reaches the object store deletes for all; two that both believe to be first do no
-harm. Objects and rows are compared at each start and every hour: that finds the last PUT of a killed node.
+files, and the first by name that reaches the object store deletes for all; two do no harm. Objects and rows are
+compared at each start and every hour, which finds the last PUT of a killed node.
 
-The queue is in memory: a start compares who holds files here with who uses objects there. After a failure the thread
-waits, for up to a minute, or until a caller waits for a deletion. Otherwise each commit wakes it.
+The queue is in memory. After a failure the thread waits, for up to a minute, or until a caller waits for a deletion.
+Otherwise each commit wakes it.
 """
 
 import logging
@@ -51,7 +51,7 @@ LONGEST_PAUSE = 60.0
 _LONGEST_PAUSE_OF_A_NODE = 10.0
 _IDLE_SECONDS = 60.0
 _FIRST_CLAIM_SECONDS = 5.0
-"""A start waits so long for the object store: in a cluster its lease goes on."""
+"""In a cluster the lease of a start goes on."""
 _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500
@@ -85,8 +85,6 @@ class Nodes(Protocol):
 
 
 class Alone:
-    """A single machine."""
-
     name: Final = ""
     cluster_id: Final = ""
     sweeps: Final = True
@@ -104,7 +102,7 @@ class Alone:
 
 @dataclass(eq=False)
 class Replicator:
-    """The thread that uploads and deletes. `start` before anything is published, `close` before the BlockStore."""
+    """`start` before anything is published, `close` before the BlockStore."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -128,7 +126,7 @@ class Replicator:
         """Tails, which the next turn replaces, and what has failed."""
         self._busy: dict[FileName, None] = {}
         self._unsettled: set[ObjectName] = set()
-        """Uploads that began, and whose end the ledger does not know: their rows may be gone."""
+        """Uploads whose end the ledger does not know: their rows may be gone."""
         self._doing = Operation.CLAIM
         self._wake = threading.Event()
         self._hurry = threading.Event()
@@ -137,9 +135,9 @@ class Replicator:
         self._uploaders = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="upload")
 
     def start(self) -> None:
-        """Claim the place, and begin. A place that does not answer is claimed later.
+        """Claim the place, and begin. A place that does not answer is claimed later. Blocks.
 
-        Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
+        Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
         """
         self._owner, self._may_create = self._database.write_blocking(
             objects.begin, self._tier.location, self._nodes.cluster_id, self._nodes.name
@@ -161,7 +159,7 @@ class Replicator:
         self._thread.start()
 
     def add(self, names: Iterable[FileName]) -> None:
-        """Upload these, if they are here and held when their turn comes. Any thread."""
+        """Upload these, if they are held when their turn comes. Any thread."""
         with self._lock:
             self._new.update(dict.fromkeys(names))
         self._wake.set()
@@ -178,7 +176,6 @@ class Replicator:
         self._found = time.monotonic()
 
     def backlog(self) -> int:
-        """Any thread."""
         with self._lock:
             return len(self._new.keys() | self._later.keys() | self._busy.keys())
 
@@ -187,7 +184,7 @@ class Replicator:
         self._hurry.set()
 
     def close(self) -> None:
-        """Stop after the requests that are running. May be called twice."""
+        """May be called twice."""
         self._stopping.set()
         self._wake.set()
         self._hurry.set()
@@ -215,7 +212,7 @@ class Replicator:
                 self._wake.wait(_IDLE_SECONDS)
 
     def _round(self) -> bool:
-        """Do a part of what there is to do; return whether there may be more."""
+        """Return whether there may be more to do."""
         name, deleted = self._nodes.name, False
         if name and self._database.read_blocking(objects.any_held_back, name):  # also while no object can be reached
             self._database.write_blocking(objects.release, name)
@@ -261,7 +258,6 @@ class Replicator:
         self._nodes.reach_objects(True)
 
     def _compare(self) -> None:
-        """Compare objects with rows, if the place is still ours."""
         self._claim()
         self._doing = Operation.LIST
         present = self._database.read_blocking(objects.present)
@@ -305,7 +301,7 @@ class Replicator:
                 self._busy = {}
 
     def _upload_some(self, are_new: bool) -> bool:
-        """Upload what is busy, and leave there what has to be tried again; return whether there may be more to do."""
+        """Leave what is busy where it has to be tried again; return whether there may be more to do."""
         files = self._rows.read_blocking(holding.ranges, list(self._busy))
         over = self._busy.keys() - {file.name for file in files}  # gone meanwhile
         chosen = {file: ranges for file, ranges in files.items() if not (are_new and _is_tail(file))}
@@ -339,8 +335,8 @@ class Replicator:
         return bool(over) or are_new
 
     def _put(self, each: Object) -> bool | RemoteError | OSError | None:
-        """Upload one file; return True if it is there, False if nothing good is on the disk, an error for which it has
-        to be tried again, and None if the store stops.
+        """Return True if the object is there, False if nothing good is on the disk, an error for which it has to be
+        tried again, None if the store stops.
         """
         if self._stopping.is_set():
             return None

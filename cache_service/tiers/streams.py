@@ -1,7 +1,6 @@
 """Files of KV as streams of bytes, between the nodes of a cluster.
 
-Reading and writing have a thread each. The last thing done to a file is queued after what is being done to it, so a
-caller may go away at any moment.
+The last thing done to a file is queued after what is being done to it, so a caller may go away at any moment.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False)
 class BlockStreams:
-    """Files to other nodes and from them. Use from one event loop; close it before the BlockStore."""
+    """Use from one event loop; close it before the BlockStore."""
 
     _directory: DataDirectory
     _rows: WarmRows
@@ -36,8 +35,8 @@ class BlockStreams:
         self._writing = Threads(1, thread_name_prefix="stream writes")
 
     async def read(self, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
-        """Yield a published file in chunks of CHUNK_BYTES, also if it is deleted meanwhile. Close the generator. Raises
-        NotFound; DataLoss if the disk fails.
+        """Yield a file in chunks of CHUNK_BYTES, also if it is deleted meanwhile. Close the generator. Raises NotFound,
+        DataLoss.
         """
         if not await self._rows.read(references.find, namespace=namespace, names=[name]):
             raise NotFound("file", name.chain_hash.hex(), "it may have been evicted; compute it again")

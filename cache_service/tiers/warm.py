@@ -1,7 +1,4 @@
-"""The limits of the warm tier and the quotas at work: files are counted, and evicted where there are too many.
-
-Runs on the thread of `blocks`, so that nothing is published while it counts.
-"""
+"""The limits of the warm tier and the quotas at work, on the thread of files: nothing is published while it counts."""
 
 import logging
 import shutil
@@ -33,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class WarmTier:
-    """Counts, evicts and expires. `start` once; then on one thread at a time."""
+    """`start` once; then one thread at a time."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -47,16 +44,14 @@ class WarmTier:
         self._limits: FixedLimits | None = None
         self.hints = TurnHints()
         self.free: Callable[[], int] = lambda: shutil.disk_usage(self._directory.root).free
-        """Bytes of the disk that are free."""
 
     def start(self) -> None:
-        """Count what is there, and fix limits that depend on it."""
+        """Fix limits that depend on what is there."""
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
 
     @property
     def limits(self) -> FixedLimits:
-        """In bytes, since `start`."""
         assert self._limits is not None, "start has not been called"
         return self._limits
 
@@ -87,7 +82,7 @@ class WarmTier:
             self._enforce_quota(namespace, "")
 
     def enforce_quotas(self) -> None:
-        """Call `make_room` in every namespace that takes more than it may: quotas may have been lowered."""
+        """Quotas may have been lowered."""
         kv = self._rows.read_blocking(usage.all_kv_bytes)
         bounded = {namespace: size for namespace, size in kv.items() if self._quotas.of(namespace) is not None}
         ledger = self._database.read_blocking(usage.all_ledger_bytes) if bounded else {}  # of a cluster, all of it
@@ -112,7 +107,7 @@ class WarmTier:
         return ResourceExhausted(problem, retry_after=RETRY_SECONDS) if problem else None
 
     def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
-        """Drop one agent's KV, pinned or not; its objects, too, or not. Raises NotFound."""
+        """Drop one agent's KV, pinned or not. Raises NotFound."""
         uid = self._database.read_blocking(agents.existing, key).version.uid
         had_objects = objects and self._database.write_blocking(object_references.drop, uid)
         dropped = self._rows.write(eviction.drop_agent, uid, key.namespace)
@@ -178,7 +173,7 @@ class WarmTier:
         return Usage(kv, self._database.read_blocking(usage.ledger_bytes, namespace))
 
     def _held_bytes(self, protected: str | None = None, namespace: str | None = None) -> int:
-        """Return the bytes of the files that pinned agents (of the namespace, if one is given) and `protected` hold."""
+        """Return the bytes that pinned agents (of the namespace, if one is given) and `protected` hold."""
         return self._rows.read_blocking(
             holding.held_bytes, self._database.read_blocking(eviction.pinned, protected, namespace)
         )

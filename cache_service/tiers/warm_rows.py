@@ -1,7 +1,6 @@
 """warm.db as the store uses it: each transaction first follows the ledger's changes since the last one.
 
-So its view of who holds files is never older than the ledger was when it began. No transaction writes both databases;
-where they differ, the ledger is right.
+No transaction writes both databases; where they differ, the ledger is right.
 """
 
 import asyncio
@@ -29,24 +28,21 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False)
 class WarmRows:
-    """Rows of files. `write` and `follow` on the thread of files, `read` on the event loop, others on any thread."""
+    """`write` and `follow` on the thread of files, `read` on the event loop, others on any thread."""
 
     _directory: DataDirectory
     _ledger: Ledgers
     _database: Database
     _forgets: bool = True
-    """No other node follows the ledger, so changes may be deleted after they were followed here."""
+    """No other node follows the ledger."""
 
     async def read(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, with these arguments, in one consistent state."""
         return await self._database.read(work, *args, **kwargs)
 
     def read_blocking(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """As `read`, for a thread that isn't the event loop's."""
         return self._database.read_blocking(work, *args, **kwargs)
 
     def read_within(self, seconds: float | None, work: Work[sqlite3.Connection, _T]) -> _T:
-        """As `read_blocking`; raises TimeoutError where it had to wait so long."""
         return self._database.read_within(seconds, work)
 
     def write(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -64,8 +60,8 @@ class WarmRows:
     def follow(self, *, erase: bool = False) -> Dropped:
         """Follow the ledger; return what went, which is unlinked.
 
-        With `erase` the ledger forgets what it said (once all have followed), and a scrub is owed. Raises as
-        Database.write; then it is done with the next `write`.
+        With `erase` the ledger forgets what it said, and a scrub is owed. Raises as Database.write; then the next
+        `write` does it.
         """
         dropped = Dropped()
         self._database.scrub_owed |= erase
@@ -76,13 +72,13 @@ class WarmRows:
             dropped.add(followed)
             if time.monotonic() >= end:
                 break
-            time.sleep(_PAUSE)  # On PostgreSQL another transaction may have to end first.
+            time.sleep(_PAUSE)  # on PostgreSQL another transaction may have to end first
         if erase:
             self.forget_followed()
         return dropped
 
     def forget_followed(self) -> None:
-        """Let the ledger forget what was followed: its rows name agents that may be gone."""
+        """Its rows name agents that may be gone."""
         if not self._forgets:
             return
         followed = self._database.read_blocking(holding.followed)
@@ -92,8 +88,7 @@ class WarmRows:
     def reconcile(self) -> None:
         """Follow all of the ledger, which may be one of before, and forget what it does not have.
 
-        Where others follow it too, it may have forgotten erasures that were not followed here: files that nobody holds
-        go.
+        Where others follow it too, it may have forgotten erasures: files that nobody holds go.
         """
         states = self._ledger.read_blocking(kv_changes.states, self._database.read_blocking(holding.known))
         self._owe_scrub(states.changes)
@@ -102,16 +97,13 @@ class WarmRows:
             self.unlink(self._database.write_blocking(holding.drop_nobodys))
 
     def unlink(self, dropped: Dropped) -> None:
-        """Unlink files whose rows a transaction has dropped. On the thread of files."""
         self._directory.remove(dropped.files)
 
     @property
     def scrub_owed(self) -> bool:
-        """Names of what was erased may still be in the file or its WAL."""
         return self._database.scrub_owed
 
     async def scrub(self, *, patient: bool = True) -> None:
-        """See Database.scrub; nothing where it is not owed."""
         if self.scrub_owed:
             await asyncio.wrap_future(self._database.scrub(patient))
 
