@@ -18,7 +18,7 @@ from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
 from cache_service.files import references, warm_database
 from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.disk import disk_errors
-from cache_service.ledger.database import Database, database_errors
+from cache_service.ledger.database import database_errors
 from cache_service.ledger.ledgers import Failure, Ledgers
 from cache_service.ledger_home import LedgerHome
 from cache_service.metrics import DiskCollector, RemoteCollector, RemoteMetrics, StoreMetrics
@@ -92,7 +92,7 @@ class Store:
             ledger.open(last_use)
             self._database: Ledgers = ledger.database
             self._opened.callback(ledger.close)
-            rows = Database(self._directory.warm_database, warm_database.prepare)
+            self._rows = rows = WarmRows(self._directory, ledger.database, ledger.is_own)
             with database_errors():
                 warm_database.discard_unusable(self._directory.warm_database)
             rows.open()
@@ -111,7 +111,6 @@ class Store:
 
         ledger.watch(failed)
         rows.on_failure = self._database.on_failure
-        self._rows = WarmRows(self._directory, self._database, rows, ledger.is_own)
         self.warm = WarmTier(self._directory, self._database, self._rows, last_use, metrics, limits, quotas)
         self._blocks = BlockStore(self._directory, self._database, self._rows, self.clock, metrics, self.warm)
         self._opened.callback(self._blocks.close)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentmem.kv.blockfile import FileName
+from cache_service.files import warm_database
 from cache_service.files.directory import DataDirectory
-from cache_service.ledger import segments
-from cache_service.offline import database, files, ledgers, warm_index
+from cache_service.ledger import schema, segments
+from cache_service.offline import database, files, ledgers
 from cache_service.offline.database import alone, reading, writing
 from cache_service.offline.findings import CannotCheck, Finding
 from cache_service.tiers import quotas
@@ -51,7 +52,11 @@ def check(root: Path, repair: bool = False) -> Checked:
                 agents = ledger.execute("SELECT count(*) FROM agents").fetchone()[0]
                 ledgers.check(ledger, findings.append)
                 named = ledgers.agents(ledger)
-            if unreadable := _warm_problem(directory):
+            unreadable = unusable_warm(directory)
+            if not unreadable:
+                with reading(directory.warm_database) as warm:
+                    unreadable = _damage(warm)
+            if unreadable:
                 consequence = "files of KV cannot be checked"
                 where, advice = directory.warm_database.name, "start the store, which makes it anew"
                 findings.append(Finding("warm", where, f"it {unreadable}", consequence, advice))
@@ -90,8 +95,23 @@ def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileNam
             files.mend(directory, warm, wrong)
 
 
-def _warm_problem(directory: DataDirectory) -> str:
-    if problem := warm_index.unusable(directory):
-        return problem
-    with reading(directory.warm_database) as warm:
-        return warm_index.damage(warm)
+def unusable_warm(directory: DataDirectory) -> str:
+    """Return why warm.db cannot be read, by its first page, or ""."""
+    path = directory.warm_database
+    if not path.exists():
+        return "is missing"
+    page = schema.first_page(path)
+    if page is None:
+        return "is no SQLite database any more" if path.stat().st_size else "is empty"
+    if page.user_version != warm_database.VERSION:
+        return f"is of version {page.user_version}, where this program reads {warm_database.VERSION}"
+    return ""
+
+
+def _damage(warm: sqlite3.Connection) -> str:
+    """Return what SQLite finds, or "". Reads all of it."""
+    try:
+        problem = str(warm.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        problem = str(error)
+    return "" if problem == "ok" else f"is damaged ({' '.join(problem.split())})"

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, ParamSpec, TypeVar
 
@@ -217,15 +218,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def _erased_everywhere(self, key: AgentKey) -> None:
         """Wait until no node has files of the agent. Raises Unavailable."""
         self._home.wake_others()
-        try:
-            async with asyncio.timeout(FOLLOWING_SECONDS):
-                while await self._home.unfollowed(key):  # noqa: ASYNC110 - rows of a database that others write
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
+        if await _left(partial(self._home.unfollowed, key), FOLLOWING_SECONDS):
             raise Unavailable(
                 "the agent is erased here, but not all nodes have deleted its files yet; repeat this to wait for them",
                 retry_after=1.0,
-            ) from None
+            )
 
     async def _objects_deleted(self, key: AgentKey) -> None:
         """Wait until nothing of the agent is in the object store. Raises Unavailable."""
@@ -237,14 +234,19 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         else:
             seconds = FOLLOWING_SECONDS
             advice = "a node that has --remote deletes them, and none has yet; repeat this to wait"
-        end = time.monotonic() + seconds
-        while (left := await self._database.read(objects.waiting, key=key)) and time.monotonic() < end:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # rows that others write
-        if left:
+        if left := await _left(partial(self._database.read, objects.waiting, key), seconds):
             raise Unavailable(
                 f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
                 retry_after=RETRY_SECONDS,
             )
+
+
+async def _left(count: Callable[[], Awaitable[int]], seconds: float) -> int:
+    """Wait until others have left nothing, for so many seconds; return how much is left."""
+    end = time.monotonic() + seconds
+    while (left := await count()) and time.monotonic() < end:  # noqa: ASYNC110 - rows that others write
+        await asyncio.sleep(0.05)
+    return left
 
 
 def _name(name: str) -> str:

@@ -86,7 +86,7 @@ class BlockStore:
         rows = set(self._rows.read_blocking(references.all_names))
         self._directory.remove(found - rows)
         if missing := rows - found:
-            self._rows.write(references.forget, names=missing)
+            self._rows.change(references.forget, names=missing)
         self._warm.start()
         files, orphans = len(rows & found), len(found - rows)
         event(log, "data directory swept", staged=swept, files=files, orphans=orphans, missing=len(missing))
@@ -99,7 +99,7 @@ class BlockStore:
         rows = {row.name for row in self._rows.read_blocking(references.find, namespace=namespace, names=asked)}
         if vanished := {name for name in rows if not self._directory.has(name)}:
             event(log, "files have vanished", logging.WARNING, files=len(vanished))
-            self._rows.write(references.forget, names=vanished)
+            self._rows.change(references.forget, names=vanished)
         missing = [name for name in asked if name not in rows - vanished]
         if missing:
             self._warm.admit(namespace)
@@ -136,7 +136,7 @@ class BlockStore:
                     self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
             self._directory.sync(placed)
-            registered = self._rows.write(self._register, publication, placed, self._clock.time())
+            registered = self._rows.change(self._register, publication, placed, self._clock.time())
         except BaseException:
             self._directory.remove(placed)
             self._discard(publication)
@@ -157,7 +157,7 @@ class BlockStore:
     def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
         """Delete a damaged file, if it still has this digest; or only drop its row."""
         is_there = self._directory.has(name)
-        found = self._rows.write(references.drop_damaged, namespace, name, digest if is_there else None)
+        found = self._rows.change(references.drop_damaged, namespace, name, digest if is_there else None)
         if found is None or not is_there:
             return
         self._metrics.quarantined(reason)
@@ -178,7 +178,7 @@ class BlockStore:
         try:
             self._directory.place(staged, name)
             self._directory.sync([name])
-            adopted = self._rows.write(self._readmit, each, self._clock.time())
+            adopted = self._rows.change(self._readmit, each, self._clock.time())
         finally:
             if not adopted:
                 self._directory.remove([name])
@@ -243,10 +243,9 @@ class BlockStore:
     async def upkeep(self, now: int) -> None:
         """End what is over at `now`, and keep the limits."""
         await asyncio.wrap_future(self._keep_limits(now))
-        if self._database.scrub_owed:
-            await asyncio.wrap_future(self._database.scrub(patient=False))
-        if self._rows.scrub_owed:
-            await self._rows.scrub(patient=False)
+        for database in (self._database, self._rows):
+            if database.scrub_owed:
+                await asyncio.wrap_future(database.scrub(patient=False))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -262,7 +261,8 @@ class BlockStore:
     async def _finish_erasure(self) -> None:
         try:
             await asyncio.wrap_future(self._follow_erasure())
-            await self._rows.scrub()
+            if self._rows.scrub_owed:
+                await asyncio.wrap_future(self._rows.scrub())
             await asyncio.wrap_future(self._database.scrub())
         except BaseException:
             self._has_failed = True
@@ -303,7 +303,7 @@ class BlockStore:
             return
         if names and not within_limits:
             refusal = self._warm.refusal(namespace)
-            self._directory.remove(self._rows.write(holding.withdraw, namespace, uid, names))
+            self._directory.remove(self._rows.change(holding.withdraw, namespace, uid, names))
             if refusal is not None:
                 raise refusal
 

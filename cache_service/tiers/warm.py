@@ -110,7 +110,7 @@ class WarmTier:
         """Drop one agent's KV, pinned or not. Raises NotFound."""
         uid = self._database.read_blocking(agents.existing, key).version.uid
         had_objects = objects and self._database.write_blocking(object_references.drop, uid)
-        dropped = self._rows.write(eviction.drop_agent, uid, key.namespace)
+        dropped = self._rows.change(eviction.drop_agent, uid, key.namespace)
         self._finish(replace(dropped, agents=max(dropped.agents, int(had_objects))), Reason.REQUEST)
         return dropped
 
@@ -133,7 +133,7 @@ class WarmTier:
         expired = self._database.erase(lambda result: result.erased > 0, work).result()
         here = self._rows.read_blocking(holding.holding, expired.idle)
         if here or expired.had_objects:
-            dropped = self._rows.write(drop) if here else Dropped()
+            dropped = self._rows.change(drop) if here else Dropped()
             self._finish(replace(dropped, agents=len(here | expired.had_objects)), Reason.TTL)
         if expired.erased:
             erased = self._rows.follow(erase=True)
@@ -166,7 +166,7 @@ class WarmTier:
 
         uids = self._rows.read_blocking(holding.known)
         idle = self._database.write_blocking(order)
-        self._finish(self._rows.write(work), reason)
+        self._finish(self._rows.change(work), reason)
 
     def _usage(self, namespace: str) -> Usage:
         kv = self._rows.read_blocking(usage.kv_bytes, namespace)

@@ -1,22 +1,21 @@
-"""warm.db as the store uses it: each transaction first follows the ledger's changes since the last one.
+"""warm.db as the store uses it: each change first follows the ledger's since the last one.
 
 No transaction writes both databases; where they differ, the ledger is right.
 """
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 
-from cache_service.files import holding, references
+from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory
 from cache_service.files.holding import KVChange
 from cache_service.files.references import Dropped
 from cache_service.ledger import kv_changes
 from cache_service.ledger.database import Database
-from cache_service.ledger.ledgers import Ledgers, Query, Work
+from cache_service.ledger.ledgers import Ledgers, Query
 
 _PATIENCE: Final = 1.0
 _PAUSE: Final = 0.01
@@ -26,48 +25,38 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-@dataclass(eq=False)
-class WarmRows:
-    """`write` and `follow` on the thread of files, `read` on the event loop, others on any thread."""
+class WarmRows(Database):
+    """Rows of files. `change` and `follow` on the thread of files."""
 
-    _directory: DataDirectory
-    _ledger: Ledgers
-    _database: Database
-    _forgets: bool = True
-    """No other node follows the ledger."""
+    def __init__(self, directory: DataDirectory, ledger: Ledgers, forgets: bool = True) -> None:
+        """`forgets`: no other node follows the ledger."""
+        super().__init__(directory.warm_database, warm_database.prepare)
+        self._directory = directory
+        self._ledger = ledger
+        self._forgets = forgets
 
-    async def read(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await self._database.read(work, *args, **kwargs)
-
-    def read_blocking(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return self._database.read_blocking(work, *args, **kwargs)
-
-    def read_within(self, seconds: float | None, work: Work[sqlite3.Connection, _T]) -> _T:
-        return self._database.read_within(seconds, work)
-
-    def write(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Follow the ledger, and run `work`, as one durable transaction. Raises as Database.write."""
+    def change(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Follow the ledger, and run `work`, as one durable transaction. Raises as `write`."""
 
         def both(connection: sqlite3.Connection) -> tuple[Dropped, _T]:
             dropped, result = self._follow(connection), work(connection, *args, **kwargs)
             there = references.existing(connection, dropped.files)  # again, by what was done since
             return replace(dropped, files=[name for name in dropped.files if name not in there]), result
 
-        dropped, result = self._database.write_blocking(both)
+        dropped, result = self.write_blocking(both)
         self.unlink(dropped)
         return result
 
     def follow(self, *, erase: bool = False) -> Dropped:
         """Follow the ledger; return what went, which is unlinked.
 
-        With `erase` the ledger forgets what it said, and a scrub is owed. Raises as Database.write; then the next
-        `write` does it.
+        With `erase` the ledger forgets what it said, and a scrub is owed. Raises as `write`; the next `change` does it.
         """
         dropped = Dropped()
-        self._database.scrub_owed |= erase
+        self.scrub_owed |= erase
         end = time.monotonic() + (_PATIENCE if erase else 0)
-        while self._ledger.read_blocking(kv_changes.newest) > self._database.read_blocking(holding.followed):
-            followed = self._database.write_blocking(self._follow)
+        while self._ledger.read_blocking(kv_changes.newest) > self.read_blocking(holding.followed):
+            followed = self.write_blocking(self._follow)
             self.unlink(followed)
             dropped.add(followed)
             if time.monotonic() >= end:
@@ -78,10 +67,10 @@ class WarmRows:
         return dropped
 
     def forget_followed(self) -> None:
-        """Its rows name agents that may be gone."""
+        """Delete the ledger's rows, which name agents that may be gone."""
         if not self._forgets:
             return
-        followed = self._database.read_blocking(holding.followed)
+        followed = self.read_blocking(holding.followed)
         if self._ledger.read_blocking(kv_changes.any_up_to, followed):
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
@@ -90,22 +79,14 @@ class WarmRows:
 
         Where others follow it too, it may have forgotten erasures: files that nobody holds go.
         """
-        states = self._ledger.read_blocking(kv_changes.states, self._database.read_blocking(holding.known))
+        states = self._ledger.read_blocking(kv_changes.states, self.read_blocking(holding.known))
         self._owe_scrub(states.changes)
-        self.unlink(self._database.write_blocking(holding.reconcile, states))
+        self.unlink(self.write_blocking(holding.reconcile, states))
         if not self._forgets:
-            self.unlink(self._database.write_blocking(holding.drop_nobodys))
+            self.unlink(self.write_blocking(holding.drop_nobodys))
 
     def unlink(self, dropped: Dropped) -> None:
         self._directory.remove(dropped.files)
-
-    @property
-    def scrub_owed(self) -> bool:
-        return self._database.scrub_owed
-
-    async def scrub(self, *, patient: bool = True) -> None:
-        if self.scrub_owed:
-            await asyncio.wrap_future(self._database.scrub(patient))
 
     def _follow(self, connection: sqlite3.Connection) -> Dropped:
         states = self._ledger.read_blocking(kv_changes.after, holding.followed(connection))
@@ -114,4 +95,4 @@ class WarmRows:
 
     def _owe_scrub(self, changes: Iterable[KVChange]) -> None:
         """An erasure owes a scrub, however long ago it was: names and tokens go from the file."""
-        self._database.scrub_owed |= any(change.source_uid is None for change in changes)
+        self.scrub_owed |= any(change.source_uid is None for change in changes)

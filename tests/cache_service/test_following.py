@@ -121,7 +121,7 @@ async def test_a_newer_version_that_was_published_stays(store: Running, monkeypa
     def again(connection: sqlite3.Connection) -> None:
         holding.follow(connection, late)
 
-    store.store._rows.write(again)
+    store.store._rows.change(again)
     assert held(store.data) == before
 
 
@@ -148,7 +148,7 @@ async def test_an_agent_that_has_published_no_whole_state_is_marked_where_it_is_
     version = (await store.cache.CommitTurn(kv.turn([0]))).version
     mine, known = Version.from_proto(version), Standing(exists=True, is_known=True)
     names = {FileName(FileKind.BLOCK, kv.header([0]).chain_hash)}
-    store.store._rows.write(holding.publish, AgentKey.from_proto(kv.key()), mine, names, known, adds=True)
+    store.store._rows.change(holding.publish, AgentKey.from_proto(kv.key()), mine, names, known, adds=True)
     await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM))
     assert store.store._rows.read_blocking(holding.was_evicted, mine.uid)
 
@@ -159,5 +159,5 @@ async def test_whoever_follows_an_erased_snapshot_owes_a_scrub(store: Running) -
     rows = store.store._rows
     store.store._database.write_blocking(snapshots.delete, AgentKey.from_proto(kv.key()), "two")
     assert not rows.scrub_owed
-    rows.write(lambda _: None)
+    rows.change(lambda _: None)
     assert rows.scrub_owed

@@ -31,7 +31,7 @@ def scanned(connection: sqlite3.Connection, statement: str) -> list[str]:
 
 class Trace:
     def __init__(self, store: Running) -> None:
-        self.databases = {"store.db": store.store._database, "warm.db": store.store._rows._database}
+        self.databases = {"store.db": store.store._database, "warm.db": store.store._rows}
         self.statements: dict[str, list[str]] = {name: [] for name in self.databases}
 
     def __enter__(self) -> Trace:
@@ -125,7 +125,7 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
 
     with Trace(store) as trace:
         pinned, idle = store.store._database.read_blocking(ask)
-        store.store._rows.write(work)
+        store.store._rows.change(work)
     steps = {step for steps in trace.scans().values() for step in steps}
     assert steps <= {
         "SCAN files",

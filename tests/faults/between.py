@@ -14,7 +14,7 @@ from cache_service.tiers.warm_rows import WarmRows
 
 def _follow_or_die(self: WarmRows, *, erase: bool = False) -> Any:
     change = self._ledger.read_blocking(kv_changes.last)
-    if change > self._database.read_blocking(holding.followed):
+    if change > self.read_blocking(holding.followed):
         _die(self._ledger)
     return _follow(self, erase=erase)
 

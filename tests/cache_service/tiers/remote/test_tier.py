@@ -198,7 +198,7 @@ async def test_where_the_ledger_cannot_be_written_nothing_comes_and_nothing_is_f
 
 
 async def query_only(store: Running, on: bool) -> None:
-    for database in (store.store._database, store.store._rows._database):
+    for database in (store.store._database, store.store._rows):
         await asyncio.wrap_future(database._thread.submit(database._connection.execute, f"PRAGMA query_only = {on}"))
 
 
