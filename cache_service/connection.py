@@ -1,7 +1,6 @@
 """The database as ledger functions use it: SQLite's connection as it is, PostgreSQL's by an adapter.
 
-Statements are SQL of both engines with SQLite's placeholders, `?` or `:name`. No function asks which engine it is on:
-see `Differences`.
+Statements are SQL of both engines with SQLite's placeholders. No function asks which engine it is on.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,14 +11,14 @@ from typing import Any, Protocol, TypeVar
 class Cursor(Protocol):
     @property
     def description(self) -> Sequence[Any]:
-        """A tuple for each column, whose first element is its name."""
+        """A tuple for each column, its name first."""
 
     @property
     def rowcount(self) -> int:
-        """Rows that a statement without RETURNING has changed."""
+        """Rows changed without RETURNING."""
 
     def fetchone(self) -> Any:
-        """The next row, None after the last one."""
+        """None after the last one."""
 
     def fetchall(self) -> list[Any]:
         """All rows that are left."""
@@ -28,13 +27,13 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """A connection within a transaction, for one thread. `sqlite3.Connection` is one."""
+    """A connection within a transaction, for one thread."""
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ..., /) -> Cursor:
-        """Run one statement, after those before it; PostgreSQL's is sent when a result is read, or with the COMMIT."""
+        """Run a statement after those before it; PostgreSQL's is sent when a result is read, or with the COMMIT."""
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /) -> Cursor:
-        """Run one statement, which returns nothing, for each of these parameters."""
+        """Run a statement, which returns nothing, for each of these."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,8 @@ class Differences:
     """SQLite's values, where engines differ."""
 
     for_change: str = ""
-    """Ends a SELECT of rows that this transaction changes: SQLite has one writer anyway."""
+    """Ends a SELECT of rows to change: SQLite has one writer anyway."""
     change: str = "id"
-    """The column of kv_changes by which files follow."""
     answers_later: bool = False
     """A statement is sent when its result is read."""
     last_change: str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'kv_changes'"
@@ -89,7 +87,7 @@ def insert(connection: Connection, table: str, row: Mapping[str, Any], returning
 
 
 def when_committed(connection: Connection, call: Callable[[], None]) -> None:
-    """Call it when this transaction is committed, where it may be run again before that; else at once."""
+    """Call it when this transaction is committed, if it may be run again before that; else at once."""
     calls: list[Callable[[], None]] | None = getattr(connection, "when_committed", None)
     if calls is None:
         call()

@@ -32,7 +32,6 @@ _FILE_SYSTEMS = {
     ),
     r"overlay|aufs|fuse\.fuse-overlayfs": warning("a container's own layer goes with it", "mount a volume at --data"),
 }
-"""Patterns of names, in lower case."""
 
 _CHUNK, _PAGE = 8 << 20, 4096
 """A block file of an 8B Llama, and a small commit."""

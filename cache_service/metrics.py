@@ -91,7 +91,7 @@ def unless_it_fails(what: str) -> Iterator[None]:
 
 @dataclass(eq=False)
 class DiskCollector(Collector):
-    """Sizes and counts, read at each scrape, on the scraper's thread."""
+    """Read at each scrape, on the scraper's thread."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -189,7 +189,7 @@ class RemoteMetrics:
 
 @dataclass(eq=False)
 class RemoteCollector(Collector):
-    """Queues and sizes, read at each scrape, on the scraper's thread."""
+    """Read at each scrape, on the scraper's thread."""
 
     _database: Ledgers
     _uploads: Callable[[], int]

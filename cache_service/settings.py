@@ -1,4 +1,4 @@
-"""Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
+"""Settings of the cache store."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self

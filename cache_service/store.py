@@ -61,7 +61,7 @@ class Store:
 
         Raises files.DirectoryUnusable, schema.SchemaTooNew, schema.ForeignDatabase, DatabaseDamaged, OSError and
         sqlite3.Error where the directory cannot be used as it is, remote.RemoteRefused where the object store cannot,
-        AgentmemError where it cannot be used now. Then nothing is held.
+        AgentmemError where it cannot be used now.
         """
         self._opened = ExitStack()
         try:
@@ -159,7 +159,6 @@ class Store:
         return replicator, retriever
 
     async def stay_whole(self) -> None:
-        """See LedgerHome."""
         await self._ledger.stay_whole()
 
     async def problem(self) -> str:
@@ -172,7 +171,6 @@ class Store:
         await self._blocks.upkeep(now)
 
     async def keep_up(self) -> None:
-        """Do the upkeep again and again, until cancelled."""
         while True:
             try:
                 self.clock.advance()

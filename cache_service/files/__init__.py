@@ -1,1 +1,1 @@
-"""Files of KV on the disk (`directory`, `disk`), their rows in warm.db (`references`, `holding`), and `publication`."""
+"""Files of KV on the disk, and their rows in warm.db."""

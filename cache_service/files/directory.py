@@ -6,7 +6,7 @@
     windows/ab/<chain>.safetensors    published windows
     staging/                          files being written
     lock                              held by the one store of this directory
-    probe                             the present store's random name, for workers to see whether they share its disk
+    probe                             its random name, for workers to see whether they share its disk
 
 No name here comes from a caller's text.
 """
@@ -37,7 +37,7 @@ FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
 
 
 class DirectoryUnusable(Exception):
-    """The data directory is another store's, or not ours alone."""
+    """The directory is another store's, or not ours alone."""
 
 
 class DataDirectory:
@@ -52,7 +52,7 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
 
     def acquire(self) -> None:
-        """Take or make the directory. Raises DirectoryUnusable before anything is written."""
+        """Raises DirectoryUnusable before anything is written."""
         try:
             layout.refuse_foreign(self.root)
         except ForeignDirectory as error:
@@ -68,10 +68,10 @@ class DataDirectory:
             raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
 
     def prepare(self) -> None:
-        """Create what is missing, and close what is open to others, after `acquire`."""
+        """Create what is missing, and close what is open to others."""
         for folder in (self.root, self.staging, *(self.root / name for name in FOLDERS.values())):
             _make_private(folder)
-        shutil.rmtree(self.root / "quarantine", ignore_errors=True)  # of before 0.2, with files of deleted agents
+        shutil.rmtree(self.root / "quarantine", ignore_errors=True)  # of before 0.2
 
     def release(self) -> None:
         if self._lock is not None:
@@ -100,7 +100,7 @@ class DataDirectory:
         self.removal.needed(target)
 
     def sync(self, names: Iterable[FileName]) -> None:
-        """Make placed files durable: one fsync for each directory."""
+        """One fsync for each directory."""
         for folder in {self.folder(name) for name in names}:
             sync_directory(folder)
 
@@ -108,11 +108,11 @@ class DataDirectory:
         return self.path(name).is_file()
 
     def remove(self, names: Iterable[FileName]) -> int:
-        """Delete files whose rows are gone; return how many the disk has kept."""
+        """Return how many files the disk has kept."""
         return self.removal.remove(map(self.path, names))
 
     def sweep_staging(self) -> int:
-        """Delete all staged files; no worker may be writing."""
+        """No worker may be writing."""
         return _sweep(self.staging)
 
     def sweep_abandoned(self) -> int:
@@ -120,7 +120,6 @@ class DataDirectory:
         return _sweep(self.staging, time.time() - _ABANDONED_SECONDS)
 
     def published(self) -> Iterator[FileName]:
-        """Yield all files in blocks/ and windows/."""
         for kind, folder in FOLDERS.items():
             for shelf in (self.root / folder).glob("??/"):
                 for file in os.listdir(shelf):  # a path object for each takes longest
@@ -130,14 +129,13 @@ class DataDirectory:
 
 
 class Probe:
-    """This process's random name, and its file. Methods block."""
+    """This process's random name, and its file."""
 
     def __init__(self, directory: DataDirectory) -> None:
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.path = directory.root / "probe"
 
     def place(self) -> None:
-        """Write the file in place of the last process's."""
         self.path.unlink(missing_ok=True)
         with open_private(self.path) as file:
             file.write(self.instance)

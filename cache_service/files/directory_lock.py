@@ -11,7 +11,7 @@ FILE = "lock"
 
 class DirectoryLock:
     def __init__(self, root: Path, *, creates: bool = True) -> None:
-        """Raises BlockingIOError where another holds it. With `creates` a missing file is made."""
+        """Raises BlockingIOError where another holds it."""
         self._held: int | None = None
         try:
             self._held = _opened(root / FILE, creates)
@@ -30,7 +30,7 @@ class DirectoryLock:
 
 
 def _opened(path: Path, creates: bool) -> int:
-    """Open the file; on a read-only disk for reading, which is enough."""
+    """A read-only disk's is opened for reading, which is enough."""
     if creates:
         with suppress(PermissionError):
             try:

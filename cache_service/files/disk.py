@@ -31,7 +31,7 @@ def open_regular(path: Path) -> int:
 
 
 def sync(descriptor: int) -> None:
-    """Bring content to the disk; on macOS fsync stops at the drive's cache."""
+    """On macOS fsync stops at the drive's cache."""
     if sys.platform == "darwin":
         try:
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
@@ -74,10 +74,7 @@ def disk_errors() -> Iterator[None]:
 
 
 class Removal:
-    """Deletes files that are no longer needed, one thread at a time.
-
-    Their rows are gone, so a failure fails no call: it is tried again, and at the next start.
-    """
+    """Deletes files that are no longer needed. Their rows are gone, so a failure fails no call: it is tried again."""
 
     def __init__(self) -> None:
         self._left: set[Path] = set()
@@ -105,5 +102,4 @@ class Removal:
             self.remove(list(self._left))
 
     def needed(self, path: Path) -> None:
-        """Keep a file of this name: there is a new one."""
         self._left.discard(path)

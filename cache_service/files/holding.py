@@ -1,11 +1,10 @@
 """The agents that hold published files, by versions: rows of warm.db. Functions of a connection.
 
 A file belongs to a range of an agent's versions, open as long as the present state has it; a snapshot is a version. A
-file is deleted with its last range: its row in the transaction, the file after it. One that nobody has held yet stays,
-found by its name.
+file is deleted with its last range: its row in the transaction, the file after it. One that nobody has held yet stays.
 
-The ledger logs moves and erasures (`KVChange`) in the transaction that makes them. `follow` applies them later, in
-order, also after a crash or again: it ends with what the ledger's present states say.
+The ledger logs moves and erasures in the transaction that makes them. `follow` applies them later, in order, also after
+a crash or again: it ends with what the ledger's present states say.
 """
 
 import json
@@ -21,7 +20,6 @@ from cache_service.files import references
 from cache_service.files.references import Dropped, FileRow, named
 
 WHOLE: Final = 2**62
-"""In place of a number of tokens."""
 _IS_ITS: Final = "h.kind = f.kind AND h.chain_hash = f.chain_hash"
 
 
@@ -36,8 +34,7 @@ class Range(NamedTuple):
 class KVChange(NamedTuple):
     """An agent has, from `version` on, the files of a source's version that end within `tokens`.
 
-    Without a source something was erased: with an `agent_id` (on any model, if `model_id` is empty) the agent, whose
-    turns' files go.
+    Without a source something was erased: with an `agent_id` (on any model, if `model_id` is empty) the agent.
     """
 
     id: int
@@ -62,9 +59,7 @@ class Standing(NamedTuple):
 
 
 class States(NamedTuple):
-    """The ledger's word: versions of agents and of their snapshots, by uid; the last change that can be followed;
-    changes.
-    """
+    """The ledger's word: versions of agents and of snapshots, by uid; the last change that can be followed; changes."""
 
     versions: Mapping[str, int]
     snapshots: Mapping[str, Sequence[int]]
@@ -73,8 +68,6 @@ class States(NamedTuple):
 
 
 class Warmth(NamedTuple):
-    """An agent's files here."""
-
     bytes: int = 0
     files: int = 0
     blocks: int = 0
@@ -126,8 +119,8 @@ def publish(
     *,
     adds: bool = False,
 ) -> tuple[list[FileName], set[FileName]]:
-    """Let a version consist of `names`, or also of these if it `adds`; return the files that nobody holds now, their
-    rows gone, and those that it holds from now on.
+    """Let a version consist of `names`, or also of these if it `adds`; return the files that nobody holds now, and
+    those that it holds from now on.
 
     Does nothing if the agent never had that version. Where a newer one's files are there, only a snapshot gets them.
     """
@@ -158,7 +151,7 @@ def hold(connection: sqlite3.Connection, ranges: Iterable[Range], name: FileName
 
 
 def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
-    """Take files out of the present state; return those that nobody holds, their rows gone."""
+    """Take files out of the present state; return those that nobody holds."""
     withdrawn = list(names)
     connection.executemany(
         "DELETE FROM held WHERE uid = ? AND kind = ? AND chain_hash = ? AND last_version IS NULL",
@@ -183,7 +176,6 @@ def of_all(connection: sqlite3.Connection, uid: str) -> set[FileName]:
 
 
 def ranges(connection: sqlite3.Connection, names: Iterable[FileName]) -> dict[FileRow, list[Range]]:
-    """Return the named files that are here and held."""
     found: dict[FileRow, list[Range]] = {}
     for name in names:
         for row in connection.execute(
@@ -214,7 +206,7 @@ def warm_uids(connection: sqlite3.Connection) -> set[str]:
 
 
 def fingerprint(connection: sqlite3.Connection, uid: str) -> str:
-    """Return the fingerprint of an agent's files here, or ""; of a former state until a streamed one is whole."""
+    """Return "" without files here; of a former state until a streamed one is whole."""
     row = connection.execute(
         "SELECT f.fingerprint FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash)"
         " WHERE h.uid = ? AND h.last_version IS NULL LIMIT 1",
@@ -287,9 +279,7 @@ def known(connection: sqlite3.Connection) -> list[str]:
 
 
 def reconcile(connection: sqlite3.Connection, states: States) -> Dropped:
-    """Follow the ledger, and forget what it does not have, as where a backup of it was restored. `states` are those of
-    `known`.
-    """
+    """Follow the ledger, and forget what it does not have, as where a backup of it was restored."""
     going = set[FileName]()
     for uid, version in states.versions.items():
         lost = "DELETE FROM held WHERE uid = ? AND first_version > ? RETURNING kind, chain_hash"
@@ -332,7 +322,7 @@ def _publish(connection: sqlite3.Connection, uid: str, version: int) -> None:
 
 
 def _move(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
-    """Let an agent have these files from a version on, unless a newer one's are published."""
+    """Let an agent have these files, unless a newer version's are published."""
     if published(connection, uid) < version:
         _change(connection, uid, version, names)
         _publish(connection, uid, version)

@@ -1,4 +1,4 @@
-"""Files that come in, whole or in pieces, their verification, and files that go out."""
+"""Files that come in, their verification, and files that go out."""
 
 import errno
 import os
@@ -18,12 +18,9 @@ from cache_service.files.references import FileRow
 
 PIECE_BYTES = 1 << 20
 _NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-"""Errors of this process, the machine or the disk."""
 
 
 class Staged(NamedTuple):
-    """A staged file, as the worker describes it."""
-
     file: FileRow
     path: Path
 
@@ -40,8 +37,6 @@ class Publication:
 
 
 class Published(NamedTuple):
-    """Files that became visible, and those that were there already."""
-
     published: int
     dropped: int
 
@@ -53,10 +48,10 @@ def header_of(file: FileRow) -> BlockHeader:
 
 
 def verify(staged: Staged, key: AgentKey, fingerprint: str) -> FileRow:
-    """Check a staged file against its description and make it durable, mode 0600.
+    """Check a staged file against its description and make it durable. The content is not read: every load checks its
+    digest.
 
-    The content is not read: every load checks its digest. Raises BlockFileError; OSError where that says nothing of the
-    file.
+    Raises BlockFileError; OSError where that says nothing of the file.
     """
     file = staged.file
     try:
@@ -81,7 +76,7 @@ def verify(staged: Staged, key: AgentKey, fingerprint: str) -> FileRow:
 
 
 def pieces(name: FileName, path: Path) -> Generator[bytes, None, None]:
-    """Read a file piece by piece; once begun, it may be unlinked. Raises NotFound, DataLoss, OSError."""
+    """Read a file, which may be unlinked meanwhile. Raises NotFound, DataLoss, OSError."""
     try:
         with open(open_regular(path), "rb") as file:
             at = 0

@@ -1,7 +1,4 @@
-"""Rows of published files in warm.db. Functions of a connection.
-
-A file without a row doesn't exist for readers.
-"""
+"""Rows of published files in warm.db. Functions of a connection."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -17,9 +14,8 @@ from cache_service.damage import LedgerDamaged
 
 
 class FileRow(NamedTuple):
-    """A file of KV; once held, also whose turn computed it, with which fingerprint, after which block.
-
-    `token_ids` are a block's own; empty: unknown, or not asked for.
+    """A file of KV; once held, also whose turn computed it. `token_ids` are a block's own; empty: unknown, or not asked
+    for.
     """
 
     name: FileName
@@ -45,7 +41,7 @@ class FileRow(NamedTuple):
 
 @dataclass
 class Dropped:
-    """Files to unlink after a transaction; and agents that were deleted, or lost KV."""
+    """Files to unlink after a transaction; agents that were deleted, or lost KV."""
 
     files: list[FileName] = field(default_factory=list)
     agents: int = 0
@@ -60,7 +56,6 @@ class Dropped:
 COLUMNS = (
     "kind, chain_hash, first_token, token_count, size_bytes, digest, namespace, agent_id, model_id, fingerprint, parent"
 )
-"""Shared by rows of files and of objects."""
 _KINDS = {kind.value: kind for kind in FileKind}  # a third of a call's time
 
 
@@ -73,7 +68,7 @@ def named(kind: int, chain_hash: bytes) -> FileName:
 
 
 def described(row: Sequence[Any]) -> FileRow:
-    """Make a file of COLUMNS and perhaps token_ids. Raises LedgerDamaged."""
+    """Raises LedgerDamaged."""
     name, token_ids = named(*row[:2]), b"".join(row[11:])
     return FileRow._make((name, *row[2:6], token_ids, AgentKey(*row[6:9]), *row[9:11]))
 
@@ -86,9 +81,7 @@ def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileNam
 def closest(
     connection: sqlite3.Connection, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes
 ) -> FileRow | None:
-    """Return the block after `parent` that shares most of `token_ids`: in the order of tokens one of its two
-    neighbours.
-    """
+    """Return the block after `parent` that shares most of `token_ids`: in the order of tokens one of its neighbours."""
     statement = (
         f"SELECT {COLUMNS}, token_ids FROM files WHERE namespace = ? AND fingerprint = ? AND parent = ?"
         " AND token_ids != x'' AND token_ids"
@@ -115,7 +108,7 @@ def add(connection: sqlite3.Connection, file: FileRow, now: int) -> None:
 
 
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
-    """Return files of the agent's own turns, on all models if model_id is empty."""
+    """`key` without model_id: on all models."""
     rows = connection.execute(
         "SELECT kind, chain_hash FROM files WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '')",
         (*key, key.model_id),
@@ -126,7 +119,7 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
 def drop_damaged(
     connection: sqlite3.Connection, namespace: str, name: FileName, digest: bytes | None
 ) -> tuple[bytes, int] | None:
-    """Drop the row of a file that has this digest (None: any); return digest and size."""
+    """Return digest and size, if the file has this digest (None: any)."""
     found: tuple[bytes, int] | None = connection.execute(
         "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND digest = ifnull(?, digest)"
         " RETURNING digest, size_bytes",
@@ -136,7 +129,6 @@ def drop_damaged(
 
 
 def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[FileName]:
-    """Return those of `names` that have a row, in any namespace."""
     return {name for name in names if namespace_of(connection, name) is not None}
 
 

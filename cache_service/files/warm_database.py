@@ -1,7 +1,6 @@
-"""`warm.db`: rows of one directory's files, the index of a cache.
+"""`warm.db`: rows of one directory's files. Damaged or of another version it is made again of ledgers and files.
 
-Missing, damaged or of another version it is made again of ledgers and files (see offline.adoption). No transaction
-writes both databases: SQLite makes none atomic for two files, and the ledger may be a server's.
+No transaction writes both databases: SQLite makes none atomic for two files, and the ledger may be a server's.
 """
 
 import sqlite3
@@ -19,11 +18,11 @@ def prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not version:
         connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the file's first page has the version
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the first page has the version
 
 
 def discard_unusable(path: Path) -> bool:
-    """Delete a damaged or other version's database; return whether there was one."""
+    """Return whether there was one."""
     if not path.exists() or _is_usable(path):
         return False
     discard(path)

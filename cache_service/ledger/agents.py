@@ -1,4 +1,4 @@
-"""Agents: rows, listing and deletion. Functions of a connection."""
+"""Agents: rows, listing and deletion."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ DEFAULT_CONTEXT_POLICY = int(types_pb2.CONTEXT_POLICY_TRIM)
 
 
 class Conversation(NamedTuple):
-    """A conversation for FindAgent: label, number of messages, last hash of their chain."""
+    """For FindAgent: label, number of messages, last hash of their chain."""
 
     label: str
     messages: int
@@ -38,9 +38,7 @@ class State(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """One memory. Times are nanoseconds, since 1970 or the last use. `with_warmth` adds what the ledger does not
-    know.
-    """
+    """Times are nanoseconds, since 1970 or the last use. `with_warmth` adds what the ledger does not know."""
 
     key: AgentKey
     version: Version
@@ -61,7 +59,7 @@ class Agent(NamedTuple):
     context_policy: int
     template_time: str
     forked_from: str | None = None
-    """The agent it was forked from, while that exists."""
+    """While that exists."""
     forked_version: int | None = None
 
     def with_warmth(self, warmth: Warmth) -> "Agent":
@@ -107,7 +105,7 @@ def create(
     idle_times: IdleTimes = NEVER,
     source: Version | None = None,
 ) -> None:
-    """Make an agent; `source` is what it is a fork of."""
+    """`source` is what it is a fork of."""
     row = {
         "uid": version.uid,
         **key._asdict(),

@@ -1,4 +1,4 @@
-"""Forks, cuts and returns: new states made of old ones, for a few rows each. Functions of a connection."""
+"""Forks, cuts and returns: new states made of old ones, for a few rows each."""
 
 import logging
 from typing import NamedTuple
@@ -66,9 +66,10 @@ def trim(
     now: Moment,
     if_revision: bytes = b"",
 ) -> Agent:
-    """Cut the ledger, as a new version, unless nothing is dropped, or a repetition succeeded before.
+    """Raises NotFound, Aborted for another version than `if_version` (and `if_revision`, unless empty),
+    InvalidArgument.
 
-    Raises NotFound, Aborted for another version than `if_version` (and `if_revision`, unless empty), InvalidArgument.
+    Nothing changes if nothing is dropped, or a repetition succeeded before.
     """
     state = agents.existing(connection, key)
     if if_version not in (None, state.version.number):
@@ -98,7 +99,7 @@ def find_snapshot(
 ) -> tuple[Version, Ledger] | None:
     """Return the newest snapshot of this tokenizer whose text shares the longest beginning with `text`.
 
-    It must share more than the `common_tokens` that the agent's state, `base`, does. Damaged ones are skipped.
+    It must share more than the `common_tokens` that the agent's state, `base`, does.
     """
     state = agents.find(connection, key)
     if state is None or state.version != base:
@@ -147,7 +148,7 @@ def _move(
     if kept.head == state.head and not always:
         return agents.described(connection, key)
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
-    # The automatic snapshot may push out the one that is restored, whose segments the new head must keep.
+    # It may push out the snapshot that is restored, whose segments the new head must keep.
     pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
     version = versions.following(state.version)
     agents.advance(connection, version, kept.head, kept.conversation, now)
@@ -162,9 +163,8 @@ def _give(connection: Connection, key: AgentKey, version: Version, kept: _Kept) 
 
 
 def _state(connection: Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
-    """Return the state at a version: the present one, a snapshot's, or the end of a turn.
-
-    Raises NotFound, also for another revision than `revision`, unless that is b"".
+    """Return the present state, a snapshot's, or the end of a turn. Raises NotFound, also for another revision, unless
+    b"".
     """
     uid = state.version.uid
     if version == state.version.number:
@@ -213,7 +213,6 @@ def _cut_head(connection: Connection, head: Head, tokens: int) -> Head:
 
 
 def _is_repeated(connection: Connection, state: State, keep_tokens: int, if_version: int, if_revision: bytes) -> bool:
-    """Return whether this trim made the present state."""
     if state.version.number != if_version + 1:
         return False
     before = snapshots.of_version(connection, state.version.uid, if_version)

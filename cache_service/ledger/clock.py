@@ -17,7 +17,6 @@ from cache_service.ledger.database import Database
 
 _SECOND: Final = 10**9
 SETTLING: Final = 3600 * _SECOND
-"""Nanoseconds of an even clock until time off counts."""
 STEP: Final = 5 * _SECOND
 """The largest drift of a clock that is not set."""
 _KEPT: Final = 600 * _SECOND
@@ -42,8 +41,8 @@ class Moment(NamedTuple):
 
 
 class Time(NamedTuple):
-    """The store's time at a reading; `off` does not count yet, may be negative, and is None without any. `even_since`
-    is in the reading's `awake`.
+    """The store's time at a reading; `off` does not count yet, and may be negative. `even_since` is in the reading's
+    `awake`.
     """
 
     time: int
@@ -77,7 +76,7 @@ def read() -> Reading:
 
 
 class LedgerClock(Protocol):
-    """The time of idle agents. `advance` on one thread, all else on any."""
+    """`advance` on one thread, all else on any."""
 
     def time(self) -> int:
         """Return nanoseconds since about 1970, which never go back."""
@@ -86,12 +85,10 @@ class LedgerClock(Protocol):
         """Return this moment."""
 
     def advance(self) -> None:
-        """Read the machine's clock. Call it every few seconds."""
+        """Call it every few seconds."""
 
 
 class Clock:
-    """The store's time, kept in its database."""
-
     def __init__(self, database: Database, read: Callable[[], Reading] = read) -> None:
         """Continue from the last process. Blocks. Raises a write's errors."""
         self._read = read
@@ -147,7 +144,6 @@ class Clock:
 
 
 def _boot() -> str:
-    """Return a unique name of this boot, or ""."""
     if sys.platform == "darwin":
         name, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
         found = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", name, ctypes.byref(size), None, 0)

@@ -1,6 +1,6 @@
 """SQLite: one connection that writes, on a thread of its own, and several that read.
 
-A write returns after the WAL was fsynced. Reads see the last commit, and only a scrub keeps them waiting.
+A write returns after the WAL was fsynced. Only a scrub keeps reads waiting.
 """
 
 import logging
@@ -74,7 +74,7 @@ class Database(Transactions[sqlite3.Connection]):
         self._doubtful = False
 
     def open(self) -> None:
-        """Create or migrate the file (mode 0600), and scrub it if possible now.
+        """Create or migrate the file, and scrub it if possible now.
 
         Raises schema.SchemaTooNew, LedgerDamaged, sqlite3.Error, Unavailable, ResourceExhausted.
         """
@@ -112,7 +112,7 @@ class Database(Transactions[sqlite3.Connection]):
             return work(connection)
 
     def scrub(self, patient: bool = True) -> "Future[None]":
-        """Free pages and move the whole WAL into the database, so that erased bytes are in neither.
+        """Move the whole WAL into the database, so that erased bytes are in neither.
 
         Raises Unavailable if another program is reading, without `patient` at once; ResourceExhausted. Then it stays
         owed.
@@ -127,7 +127,6 @@ class Database(Transactions[sqlite3.Connection]):
             return False
 
     def close(self) -> None:
-        """Finish queued work, write `before_commit`'s, and close."""
         self._reading.shutdown()
         try:
             self.write_blocking(lambda _: None)
@@ -250,10 +249,8 @@ def _scrub(connection: sqlite3.Connection, seconds: float) -> None:
 def database_errors(
     on_failure: Callable[[Failure], None] = lambda _: None, name: str = layout.DATABASE
 ) -> Iterator[None]:
-    """Turn SQLite's errors into the contract's, after calling `on_failure`.
-
-    ResourceExhausted: the disk is full; Internal: it fails; LedgerDamaged; Unavailable: another program holds the
-    database.
+    """Turn SQLite's errors into the contract's: ResourceExhausted, Internal, LedgerDamaged, and Unavailable where
+    another program holds the database.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Finding an agent by the beginning of a conversation, or by a turn. Functions of a connection."""
+"""Finding an agent by the beginning of a conversation, or by a turn."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,9 +21,8 @@ class Found(NamedTuple):
 def find(
     connection: Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
 ) -> Found | None:
-    """Return the longest stored conversation that begins this hash chain; with `label`, unless "".
-
-    Of equal ones present states come first, then the agent that was used last.
+    """Return the longest stored beginning of this hash chain; of equal ones present states first, then the last used
+    agent.
     """
     for some in pieces(message_hashes[::-1]):
         if (found := _longest(connection, namespace, model_id, some, label)) is not None:
@@ -32,7 +31,6 @@ def find(
 
 
 def of_turn(connection: Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
-    """Return the agent of the last turn of this name."""
     row = connection.execute(
         "SELECT a.agent_id, a.uid, t.version, t.revision FROM turns AS t JOIN agents AS a USING (uid)"
         " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"

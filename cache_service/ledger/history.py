@@ -9,11 +9,7 @@ from cache_service.ledger.segments import FRAGMENT, Piece
 
 
 class Entry(NamedTuple):
-    """The rest of one commit; `id` grows along the ledger.
-
-    A cut prompt had `prompt_bytes`. `record` is the answer, None if unknown; `created` is in nanoseconds since 1970, or
-    0.
-    """
+    """`id` grows along the ledger. A cut prompt had `prompt_bytes`. `created` is in nanoseconds since 1970, or 0."""
 
     id: int
     version: int
@@ -38,7 +34,7 @@ def page(connection: Connection, key: AgentKey, after: int | None, limit: int) -
 
 
 def text_ends(connection: Connection, key: AgentKey) -> tuple[Version, list[int]]:
-    """Return the agent's version, and its tokens' ends in the text, in bytes. Raises NotFound and LedgerDamaged."""
+    """Return also the tokens' ends in the text, in bytes. Raises NotFound and LedgerDamaged."""
     state = agents.existing(connection, key)
     return state.version, segments.read(connection, state.head, damage.of_agent(key)).offsets.tolist()
 

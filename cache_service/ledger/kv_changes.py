@@ -1,7 +1,4 @@
-"""A log of agents whose files have to follow, in the ledger's database. Functions of a connection.
-
-In a cluster a row stays until all nodes have followed it.
-"""
+"""A log of agents whose files have to follow. In a cluster a row stays until all nodes have."""
 
 from collections.abc import Iterable, Sequence
 
@@ -38,7 +35,6 @@ def after(connection: Connection, change: int) -> States:
 
 
 def states(connection: Connection, uids: Iterable[str], change: int = 0) -> States:
-    """Return also the states of these agents."""
     followed = differences(connection).change
     rows = connection.execute(
         f"SELECT {followed}, {_COLUMNS} FROM kv_changes WHERE {followed} > ? AND {followed} <= ? ORDER BY id",
@@ -55,7 +51,7 @@ def states(connection: Connection, uids: Iterable[str], change: int = 0) -> Stat
 
 
 def forget(connection: Connection, change: int) -> int:
-    """Delete changes up to `change`, which were followed durably; return how many named an erased agent."""
+    """Delete changes, which were followed durably; return how many named an erased agent."""
     followed = differences(connection).change
     rows = connection.execute(f"DELETE FROM kv_changes WHERE {followed} <= ? RETURNING agent_id", (change,))
     return sum(agent_id is not None for (agent_id,) in rows)

@@ -30,7 +30,7 @@ class Failure(StrEnum):
 
 
 class Transactions(ABC, Generic[_C]):
-    """An open database. Coroutines are for one event loop, other calls for other threads.
+    """Coroutines are for one event loop, other calls for other threads.
 
     All raise Unavailable, ResourceExhausted, Internal, LedgerDamaged.
     """
@@ -40,9 +40,9 @@ class Transactions(ABC, Generic[_C]):
 
     def __init__(self) -> None:
         self.after_commit: list[Callable[[], None]] = []
-        """Called on a database thread."""
+        """On a database thread."""
         self.on_failure: Callable[[Failure], None] = lambda _: None
-        """Called on the failing thread, not for callers' faults."""
+        """On the failing thread, not for callers' faults."""
 
     @abstractmethod
     def _submit_read(self, work: Work[_C, _T]) -> "Future[_T]":
@@ -52,11 +52,11 @@ class Transactions(ABC, Generic[_C]):
     def _submit_write(
         self, work: Work[_C, _T], erases: Callable[[_T], bool] | None = None, *, repeats: bool = False
     ) -> "Future[_T]":
-        """Queue `work` for a writing thread; `erases` as in `erase`, `repeats` for `commit`."""
+        """Queue `work`; `erases` as in `erase`, `repeats` for `commit`."""
 
     @abstractmethod
     def read_within(self, seconds: float | None, work: Work[_C, _T]) -> _T:
-        """Read as `read_blocking`. Raises TimeoutError after waiting for so long."""
+        """Raises TimeoutError after waiting for so long."""
 
     @abstractmethod
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Transactions(ABC, Generic[_C]):
         )
 
     async def settle(self) -> None:
-        """Wait until what was read is as durable as a commit. Raises Unavailable if that is unknown."""
+        """Wait until what was read is as durable as a commit. Raises Unavailable."""
 
     def erase(
         self, erases: Callable[[_T], bool], work: Query[_C, _P, _T], *args: _P.args, **kwargs: _P.kwargs
@@ -94,7 +94,6 @@ class Transactions(ABC, Generic[_C]):
         return self._submit_write(lambda connection: work(connection, *args, **kwargs), erases)
 
     def scrub(self, patient: bool = True) -> "Future[None]":  # noqa: ARG002
-        """Overwrite what was erased, if this database does that."""
         done: Future[None] = Future()
         done.set_result(None)
         return done

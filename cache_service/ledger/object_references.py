@@ -1,7 +1,4 @@
-"""Objects that agents consist of, by ranges of versions. Functions of a connection.
-
-Triggers delete an object with its last row.
-"""
+"""Objects that agents consist of, by ranges of versions. Triggers delete an object with its last row."""
 
 from collections.abc import Iterable, Sequence, Set
 from itertools import starmap
@@ -14,7 +11,6 @@ from cache_service.files.references import named
 
 
 def of(connection: Connection, uid: str) -> set[FileName]:
-    """Return the files of an agent's present state."""
     rows = connection.execute("SELECT kind, chain_hash FROM object_refs WHERE uid = ? AND last_version IS NULL", (uid,))
     return set(starmap(named, rows))
 
@@ -91,7 +87,6 @@ def add(connection: Connection, ranges: Iterable[Range], name: FileName) -> bool
 
 
 def referred(connection: Connection, uids: Sequence[str]) -> set[tuple[Range, FileName]]:
-    """Return the objects that are there and that these agents refer to."""
     found = set[tuple[Range, FileName]]()
     for some in pieces(uids):
         rows = connection.execute(

@@ -1,7 +1,7 @@
 """The tables of `store.db`, and migration by `PRAGMA user_version`.
 
-A published script never changes; a change is a new script. The version is read from the first page, because SQLite
-would write beside the file to read its WAL.
+A published script never changes; a change is a new script. The version is read from the first page: to read its WAL,
+SQLite would write beside the file.
 """
 
 import sqlite3
@@ -60,7 +60,7 @@ def is_older(path: Path) -> bool:
 def prepare(connection: sqlite3.Connection) -> None:
     """Bring the database to this version, and check the index of agents.
 
-    Raises SchemaTooNew, ForeignDatabase, LedgerDamaged, OSError, sqlite3.Error.
+    Raises SchemaTooNew, ForeignDatabase, LedgerDamaged, sqlite3.Error.
     """
     migrate(connection)
     # An agent that a damaged index hides must not begin again. Microseconds an agent.
@@ -78,9 +78,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def run(connection: sqlite3.Connection, statements: str, number: int) -> None:
-    """Run a script as one transaction; the version is then in the file's first page, unless another program is
-    reading.
-    """
+    """Run a script as one transaction; the version is then in the first page, unless another program is reading."""
     connection.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

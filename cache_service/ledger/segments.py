@@ -1,8 +1,7 @@
-"""The ledger: a tree of immutable segments, walked from a head to its root. Functions of a connection.
+"""The ledger: a tree of immutable segments, walked from a head to its root.
 
-A head is a segment, and how many tokens of its chain count. A commit appends a segment after the first `keep_tokens` of
-a chain. Nothing that a head names is rewritten, so forks and snapshots cost a row. What no head names is erased, even
-the end of a segment.
+A head is a segment, and how many tokens of its chain count. Nothing that a head names is rewritten, so forks and
+snapshots cost a row. What no head names is erased, even the end of a segment.
 
 Positions in a chain, for a segment S with the child C (or the head itself, whose cut is its number of tokens):
 
@@ -85,7 +84,7 @@ _DIGESTED: Final = (
 
 
 def digest(segment: Mapping[str, Any]) -> bytes:
-    """Return the xxh3_128 of a segment's columns with their lengths, without its id, which an insert draws, and its
+    """Return the xxh3_128 of a segment's columns with their lengths, but for its id, which an insert draws, and its
     parent's digest, which a cut changes.
     """
     found = xxhash.xxh3_128()
@@ -131,10 +130,7 @@ def append(
 
 
 def cut(connection: Connection, head: Head, tokens: int) -> Head:
-    """Return the first tokens as a head: the newest segment that has any of them.
-
-    A turn without tokens that ended there stays. Raises LedgerDamaged.
-    """
+    """Return the first tokens as a head. A turn without tokens that ended there stays. Raises LedgerDamaged."""
     kept = [
         piece
         for piece in chain(connection, head, _A_LEDGER)
@@ -172,7 +168,7 @@ def read(connection: Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
 
 
 def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, bytes]]:
-    """Return, by segment, the number of messages at its end, and the last hash of their chain."""
+    """Return, by segment, the number of messages at its end, and their hash."""
     rows = connection.execute(
         f"{_CHAIN} SELECT t.segment, t.messages, t.message_hash FROM chain"
         " CROSS JOIN turns AS t WHERE t.segment = chain.id AND t.messages > 0",
@@ -187,7 +183,7 @@ def tokenizer_hash(connection: Connection, head: Head) -> str:
 
 
 def empty(connection: Connection, head: Head) -> Head:
-    """Return an empty head at the root of the chain: agents and snapshots need a segment."""
+    """Return an empty head at the root: agents and snapshots need a segment."""
     return walk(connection, head, _A_LEDGER)[0]._replace(kept=0, tail=0).end()
 
 
@@ -225,8 +221,8 @@ def drop_unused(connection: Connection, segments: Iterable[int]) -> None:
 
 
 def _needed(connection: Connection, segment: int) -> tuple[int | None, int | None]:
-    """Return how many tokens of a segment are in use (None: no use), and its parent. Those who leave the same segment
-    must ask one after the other.
+    """Return how many tokens of a segment are in use (None: no use), and its parent. Who leave the same segment ask one
+    after the other.
     """
     if differences(connection).for_change:
         lock = f"SELECT 1 FROM segments WHERE id = ?{differences(connection).for_change}"
@@ -280,9 +276,7 @@ def damaged(connection: Connection) -> Iterator[int]:
 
 
 def holds(place: Sequence[int], head: Head) -> bool:
-    """Return whether a head can lie in its segment, by parent_tokens, parent_bytes, tokens, text_bytes, turns and
-    generated_tokens.
-    """
+    """Return whether a head can lie in its segment, by Piece's columns from parent_tokens on."""
     parent_tokens, parent_bytes, tokens, text_bytes, turns, generated = place
     kept, kept_bytes = head.tokens - parent_tokens, head.text_bytes - parent_bytes
     if kept == tokens:
@@ -291,13 +285,13 @@ def holds(place: Sequence[int], head: Head) -> bool:
 
 
 def walk(connection: Connection, head: Head, what: str) -> list[Piece]:
-    """Return the segments of a chain without content, oldest first. Raises LedgerDamaged for `what`."""
+    """Return a chain without content, oldest first. Raises LedgerDamaged for `what`."""
     rows = connection.execute(f"{_CHAIN} SELECT {_PLACES}, '', '', '' {_JOINED}", head[:2])
     return _following(sorted((_piece(row) for row in rows), key=lambda piece: piece.id), what)
 
 
 def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
-    """Return the segments of a ledger, oldest first, every byte verified. Raises LedgerDamaged for `what`."""
+    """Return a ledger's segments, oldest first, every byte verified. Raises LedgerDamaged for `what`."""
     pieces = []
     for found, *row in connection.execute(
         f"{_CHAIN} SELECT s.digest, {_PLACES}, s.token_ids, s.text, s.offsets {_JOINED}", head[:2]

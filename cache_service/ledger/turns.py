@@ -135,7 +135,6 @@ def _ask_turn(connection: Connection, turn: Turn) -> Callable[[], Any]:
 
 
 def _found_turn(asked: Callable[[], Any], uid: str) -> Committed | None:
-    """Return the queried turn, if it is this agent's."""
     row = asked()
     return None if row is None or row[0] != uid else Committed(Version(*row[:3]), *row[3:])
 
@@ -240,7 +239,7 @@ def _append(
     content: Ledger,
     version: int = 0,
 ) -> Iterator[Head]:
-    """Append the turns of `content`, and yield their heads. They have one `version`, or 1, 2, … (0)."""
+    """Yield the heads of the turns of `content`, which have one `version`, or 1, 2, … (0)."""
     start = 0
     for number, turn in enumerate(content.turns, start=1):
         part, made_by = _between(content, start, turn.end_token), version or number

@@ -1,7 +1,4 @@
-"""Records of workflow runs, opaque to the store. Functions of a connection.
-
-A record is a head, a payload and events, which never change, so a put costs what it adds.
-"""
+"""Records of workflow runs, opaque to the store: a head, a payload and events, so a put costs what it adds."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -46,9 +43,7 @@ class Owner(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it. `owner` None: the run waits until
-    it is asked for.
-    """
+    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it. `owner` None: the run waits."""
 
     namespace: str
     workflow_id: str
@@ -60,10 +55,7 @@ class Put(NamedTuple):
 
 
 def put(connection: Connection, new: Put) -> int:
-    """Return the record's new version.
-
-    Raises Aborted for another version, InvalidArgument if it gets too large or a new one has no payload.
-    """
+    """Return the new version. Raises Aborted for another one, InvalidArgument."""
     namespace, workflow_id, version, summary, payload, events, owner = new
     record = find(connection, namespace, workflow_id)
     present = 0 if record is None else record.version
@@ -126,7 +118,7 @@ def page(connection: Connection, namespace: str, before: int, limit: int) -> lis
 
 
 def delete(connection: Connection, namespace: str, workflow_id: str, version: int) -> None:
-    """Delete a record, damaged or not. Raises NotFound, and Aborted for another version."""
+    """Raises NotFound, and Aborted for another version."""
     which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
     row = connection.execute(f"SELECT id, version FROM workflow_records {which}", (namespace, workflow_id)).fetchone()
     if row is None:

@@ -15,7 +15,7 @@ from cache_service.ledger.ledgers import Failure
 LEAST_FREE: Final = 4 << 20
 """A turn and its log may take more."""
 PROBED_FREE: Final = 64 << 20
-"""With less free it is tried: a user's quota is not seen otherwise."""
+"""A user's quota is not seen otherwise."""
 PROBE_SECONDS: Final = 5.0
 
 

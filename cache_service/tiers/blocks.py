@@ -1,7 +1,6 @@
-"""Files and their rows, moved together.
+"""Files and their rows, moved together on one thread, whether or not the caller goes away.
 
-Files are touched on one thread, whether or not the caller goes away. A file gets its row last and loses it first: a
-crash in between leaves a file without a row, which `reconcile` deletes.
+A file gets its row last and loses it first: a crash in between leaves a file without a row, which `reconcile` deletes.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ _P = ParamSpec("_P")
 def _on_thread_of_files(
     method: Callable[Concatenate["BlockStore", _P], _T],
 ) -> "Callable[Concatenate[BlockStore, _P], Future[_T]]":
-    """Queue a call for the thread of files; its result or error is the Future's."""
+    """Queue a call for the thread of files."""
 
     @wraps(method)
     def submit(self: "BlockStore", /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
@@ -71,11 +70,10 @@ class BlockStore:
 
     def __post_init__(self) -> None:
         self.is_behind = False
-        """Files could not follow the ledger."""
         self._has_failed = False
         """The last erasure could not be finished."""
         self.on_held: Callable[[Iterable[FileName]], None] = lambda _: None
-        """Called with files that are held from now on. Thread of files."""
+        """Called with files that are held from now on."""
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
@@ -110,8 +108,8 @@ class BlockStore:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
 
         Files of an agent that was deleted meanwhile are dropped. Raises InvalidArgument for a path outside staging/,
-        before anything is done; DataLoss that names the (deleted) files that failed verification, after the others were
-        published; ResourceExhausted if the disk, the warm tier or the quota is full, all files deleted.
+        before anything is done; DataLoss that names the files that failed, after the others were published;
+        ResourceExhausted.
         """
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
@@ -167,9 +165,7 @@ class BlockStore:
 
     @_on_thread_of_files
     def adopt(self, each: Object, staged: Path) -> FileRow | None:
-        """Publish a file that came back; None if no state has a use for it any more. Raises BlockFileError,
-        ResourceExhausted.
-        """
+        """Publish a file that came back; None without a use for it. Raises BlockFileError, ResourceExhausted."""
         namespace, name = each.file.key.namespace, each.file.name
         if present := self._found(namespace, name):
             return present
@@ -192,17 +188,15 @@ class BlockStore:
 
     @_on_thread_of_files
     def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
-        """Drop an agent's KV, with `objects` also there; return the bytes freed of the disk. Raises NotFound."""
+        """Return the bytes freed of the disk. Raises NotFound."""
         return self._warm.evict_agent(key, objects=objects).freed_bytes
 
     @_on_thread_of_files
     def make_room(self, namespace: str) -> None:
-        """Evict KV beyond a quota; the upkeep does it if this fails."""
         self._warm.make_room(namespace)
 
     @_on_thread_of_files
     def follow(self) -> None:
-        """Follow the ledger; where this fails, the next call or the upkeep does it."""
         self._follow()
 
     @_on_thread_of_files
@@ -241,7 +235,6 @@ class BlockStore:
         return deleted
 
     async def upkeep(self, now: int) -> None:
-        """End what is over at `now`, and keep the limits."""
         await asyncio.wrap_future(self._keep_limits(now))
         for database in (self._database, self._rows):
             if database.scrub_owed:
@@ -327,9 +320,9 @@ class BlockStore:
         placed: Mapping[FileName, FileRow],
         now: int,
     ) -> tuple[list[FileName], set[FileName]] | None:
-        """Make files visible; return the files that nobody holds now, and those that are held from now on. None if the
-        agent is gone: the ledger is asked within this transaction of warm.db, so a later erasure is followed by a later
-        one.
+        """Return the files that nobody holds now, and those that are held from now on; None if the agent is gone.
+
+        The ledger is asked within this transaction of warm.db: a later erasure is followed by a later one.
         """
         key, version = publication.key, publication.version
         standing = self._database.read_blocking(kv_changes.standing, key, version)

@@ -1,7 +1,7 @@
 """Dropping KV to make room: who goes first, by last use and by time to live.
 
-Functions of a connection: to warm.db, or to store.db where they say "of the ledger". Rows go here, files after the
-transaction. Times are nanoseconds. Last uses are written with the next transaction, so that reads cost no fsync.
+Functions of a connection: to warm.db, or to store.db where they say "of the ledger". Times are nanoseconds. Last uses
+are written with the next transaction, so that reads cost no fsync.
 """
 
 import sqlite3
@@ -42,10 +42,7 @@ def evict(
     hints: TurnHints,
     namespace: str | None = None,
 ) -> Dropped:
-    """Drop at least `goal` bytes, or all that may go: files that nobody holds, then agents by hint and last use.
-
-    Who is not `idle` stays. With a `namespace`, nothing of any other goes.
-    """
+    """Drop `goal` bytes, or all that may go: files that nobody holds, then `idle` agents by hint and last use."""
     dropped = Dropped()
     agents = (drop_agent(connection, idle[key], key.namespace) for key in hints.order(idle))
     going = chain(_unowned(connection, namespace), agents)
@@ -55,7 +52,7 @@ def evict(
 
 
 def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str) -> Dropped:
-    """Take away an agent's and its snapshots' files that no other has; mark it, so that a worker can say why."""
+    """Drop files that no other agent has; mark it, so that a worker can say why."""
     names, files, size = holding.drop_all(connection, uid, namespace)
     if names:
         marked = "INSERT INTO published (uid, version, evicted) VALUES (?, 0, 1)"  # it may have published nothing yet
@@ -64,14 +61,14 @@ def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str) -> Drop
 
 
 def pinned(connection: Connection, protected: str | None = None, namespace: str | None = None) -> set[str]:
-    """Return pinned agents, and `protected`. Of the ledger."""
+    """Read the ledger."""
     within, values = _within(namespace)
     rows = connection.execute(f"SELECT uid FROM agents WHERE {within} AND pinned != 0", values)
     return {str(uid) for (uid,) in rows} | ({protected} if protected else set())
 
 
 def last_used(connection: Connection, hints: TurnHints, namespace: str | None = None) -> str | None:
-    """Return the agent that was used last; None if it will not speak again. Of the ledger."""
+    """Return None if it will not speak again. Of the ledger."""
     within, values = _within(namespace)
     row = connection.execute(
         f"SELECT namespace, agent_id, model_id, uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
@@ -96,7 +93,7 @@ def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:
 
 
 def any_limited(connection: Connection) -> bool:
-    """Of the ledger."""
+    """Read the ledger."""
     row = connection.execute("SELECT 1 FROM agents WHERE ttl IS NOT NULL OR delete_after IS NOT NULL LIMIT 1")
     return row.fetchone() is not None
 
@@ -110,9 +107,7 @@ class Expired(NamedTuple):
 
 
 def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
-    """Erase agents whose time is over, and let objects go of those whose TTL is over. Of the ledger. `uids` have files
-    here.
-    """
+    """Erase agents, and let objects go of those whose TTL is over. Of the ledger. `uids` have files here."""
     erased = 0
     over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ? ORDER BY uid"
     # Looked at again where another node holds the lock: its turn keeps the agent.
@@ -131,7 +126,7 @@ def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
 
 
 class LastUse:
-    """Notes of use. `note` on any thread."""
+    """`note` on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,7 +134,7 @@ class LastUse:
         self._files: dict[FileName, int] = {}
 
     def note(self, uid: str, names: Iterable[FileName], now: int) -> None:
-        """Note a use by an agent, or "", at `now`, nanoseconds since 1970."""
+        """`uid` "": no agent."""
         with self._lock:
             if uid:
                 self._agents[uid] = now

@@ -19,10 +19,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class DiskLimits:
-    """Bounds of all files of KV, and of what they leave of the disk.
-
-    `warm_bytes` None: half of what is free at start plus what is there already. Above the share `high` of it agents are
-    evicted until the tier is below the share `low`.
+    """`warm_bytes` None: half of what is free at start plus what is there already. Above the share `high` of it agents
+    are evicted until the tier is below the share `low`.
     """
 
     warm_bytes: int | None = None
@@ -37,7 +35,7 @@ class DiskLimits:
 
 @dataclass(frozen=True)
 class FixedLimits:
-    """In bytes: the most, high and low watermarks, and what stays free."""
+    """In bytes."""
 
     warm_bytes: int
     high_bytes: int

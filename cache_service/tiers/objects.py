@@ -1,7 +1,6 @@
-"""Rows of objects in the ledger: copies of files in the object store, deletions, and whose the place is.
+"""Rows of objects in the ledger: copies of files, deletions, and whose the place is.
 
-Functions of a connection. Triggers put an object without a use among the deletions. A row is written before its upload
-begins.
+Triggers put an object without a use among the deletions. A row is written before its upload begins.
 """
 
 import secrets
@@ -36,7 +35,6 @@ def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> l
 
 
 def exists(connection: Connection, name: ObjectName) -> bool:
-    """Return whether there is still a use for it."""
     return connection.execute(f"SELECT 1 FROM objects WHERE {_THIS} AND present = 1", name).fetchone() is not None
 
 
@@ -101,7 +99,7 @@ def end_uploads(
 
 
 def give_up(connection: Connection, names: Iterable[FileName], uploader: str) -> None:
-    """Upload these no longer, and delete them where they may be."""
+    """Delete them where they may be."""
     connection.executemany(
         "DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND present = 0 AND uploader = ?",
         [(*name, uploader) for name in names],
@@ -135,12 +133,12 @@ def any_held_back(connection: Connection, uploader: str) -> bool:
 
 
 def release(connection: Connection, uploader: str) -> None:
-    """Let whoever deletes delete what this node was uploading: it uploads nothing now."""
+    """Let whoever deletes delete what this node was uploading."""
     connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ?", (uploader,))
 
 
 def deletions(connection: Connection, limit: int, others: Set[str] = frozenset()) -> dict[int, ObjectName]:
-    """Return the next objects that have to go, by their rows' numbers, but for what `others` may be uploading."""
+    """Return the next ones, by their rows' numbers, but for what `others` may be uploading."""
     nodes = ["", *sorted(others)]
     rows = connection.execute(
         f"SELECT id, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
@@ -157,7 +155,7 @@ def end_deletions(connection: Connection, numbers: Iterable[int]) -> bool:
 
 
 def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
-    """Return the objects of an agent and its snapshots, on all models if model_id is empty."""
+    """`key` without model_id: on all models."""
     rows = connection.execute(
         "SELECT DISTINCT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a"
         " JOIN object_refs AS r ON r.uid = a.uid JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash"
@@ -177,7 +175,6 @@ def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]
 
 
 def waiting(connection: Connection, key: AgentKey) -> int:
-    """Return how many objects the agent's deletion waits for."""
     (count,) = connection.execute(
         "SELECT count(*) FROM object_deletions WHERE namespace = ? AND agent_id = ?"
         " AND (model_id = ? OR model_id = '' OR ? = '')",

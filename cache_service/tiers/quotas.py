@@ -1,7 +1,7 @@
 """Quotas of namespaces, and writes of ledgers that are held to them.
 
-Triggers of store.db count bytes of ledgers; those of KV are sums of warm.db. A segment counts 8 bytes a token and its
-text, however many branches stand on it; a turn its record, a workflow run its summary, payload and events.
+A segment counts 8 bytes a token and its text, however many branches stand on it; a turn its record, a workflow run its
+summary, payload and events.
 """
 
 import sqlite3
@@ -24,8 +24,6 @@ RETRY_SECONDS: Final = 30.0
 
 
 class Usage(NamedTuple):
-    """Bytes of files; of ledgers, with records of workflow runs."""
-
     kv: int
     ledger: int
 
@@ -56,7 +54,6 @@ def all_kv_bytes(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def ledger_sums(connection: Connection) -> dict[str, int]:
-    """Return `all_ledger_bytes`, counted again."""
     rows = connection.execute(
         "SELECT namespace, sum(bytes) FROM ("
         "SELECT namespace, 8 * tokens + text_bytes AS bytes FROM segments"
@@ -68,7 +65,7 @@ def ledger_sums(connection: Connection) -> dict[str, int]:
 
 
 def recount_ledgers(connection: sqlite3.Connection) -> None:
-    """Count again; nothing is written where the counts are right."""
+    """Nothing is written where the counts are right."""
     counted = ledger_sums(connection)
     if counted != all_ledger_bytes(connection):
         connection.execute("DELETE FROM namespaces")
@@ -77,7 +74,7 @@ def recount_ledgers(connection: sqlite3.Connection) -> None:
 
 @dataclass(frozen=True)
 class Quotas:
-    """Bytes that each namespace may take, its own quota or everybody's; None is no quota."""
+    """Bytes that each namespace may take, its own quota or everybody's."""
 
     everybody: int | None = None
     own: Mapping[str, int] = field(default_factory=dict)
@@ -95,7 +92,7 @@ class Quotas:
         return quota is None or ledger + held <= quota
 
     def refusal(self, namespace: str, used: Usage, held: int, *, of_ledger: bool) -> ResourceExhausted:
-        """Return why a ledger may not grow, or new KV is not kept. `used` is what would be there, `held` pinned KV."""
+        """`used` is what would be there, `held` pinned KV."""
         quota, flag = self.of(namespace), "--namespaces" if namespace in self.own else "--namespace-bytes"
         advice = "unpin or delete agents, delete workflow runs, or raise the quota (the turn is kept, its KV is not)"
         if of_ledger:
@@ -113,10 +110,7 @@ NO_QUOTAS = Quotas()
 
 @dataclass(eq=False)
 class LedgerWriter:
-    """Transactions that may add bytes to ledgers; KV makes room after the commit. Event loop.
-
-    `make_room` is called with a namespace that takes more than it may, and returns at once.
-    """
+    """Transactions that may add bytes to ledgers; KV makes room after the commit. Event loop."""
 
     _database: Ledgers
     _rows: WarmRows
@@ -128,8 +122,8 @@ class LedgerWriter:
         return await self._run(self._database.commit, namespace, lambda connection: work(connection, *args, **kwargs))
 
     async def write(self, namespace: str, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, which changes this namespace's ledgers only. Raises ResourceExhausted, and nothing has changed,
-        if there is no room for its bytes even without evictable KV.
+        """Run `work`, which changes this namespace's ledgers only. Raises ResourceExhausted if there is no room for its
+        bytes even without evictable KV.
         """
         return await self._run(self._database.write, namespace, lambda connection: work(connection, *args, **kwargs))
 

@@ -2,11 +2,10 @@
 
 One thread decides and writes rows; a few more upload. An upload has its row before it begins; where the row goes
 meanwhile, its deletion waits until the upload is over, or its node is gone. In a cluster each node uploads its own
-files, and the first by name that reaches the object store deletes for all; two do no harm. Objects and rows are
-compared at each start and every hour, which finds the last PUT of a killed node.
+files, and the first by name deletes for all; two do no harm. Objects and rows are compared at each start and every
+hour, which finds the last PUT of a killed node.
 
 The queue is in memory. After a failure the thread waits, for up to a minute, or until a caller waits for a deletion.
-Otherwise each commit wakes it.
 """
 
 import logging
@@ -60,15 +59,13 @@ _COMPARE_SECONDS = 3600.0
 
 
 class Nodes(Protocol):
-    """The cluster, as the replicator needs it."""
-
     @property
     def name(self) -> str:
-        """This node's name; "" on a single machine."""
+        """ "" on a single machine."""
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; "" on a single machine."""
+        """ "" on a single machine."""
 
     @property
     def sweeps(self) -> bool:
@@ -78,7 +75,7 @@ class Nodes(Protocol):
         """Say whether this node can."""
 
     def others(self) -> Set[str]:
-        """The names of the other nodes that are there."""
+        """The other nodes that are there."""
 
     def after_beat(self, call: Callable[[], None]) -> None:
         """Call it, on a thread, whenever other nodes may have done something."""
@@ -111,7 +108,7 @@ class Replicator:
     _tier: "S3Tier"
     _metrics: RemoteMetrics
     seconds: float
-    """For how long a caller should wait for deletions."""
+    """How long a caller should wait for deletions."""
     _nodes: Nodes
 
     def __post_init__(self) -> None:
@@ -135,10 +132,7 @@ class Replicator:
         self._uploaders = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="upload")
 
     def start(self) -> None:
-        """Claim the place, and begin. A place that does not answer is claimed later. Blocks.
-
-        Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
-        """
+        """Claim the place, now or later, and begin. Blocks. Raises RemoteRefused; then there is nothing to close."""
         self._owner, self._may_create = self._database.write_blocking(
             objects.begin, self._tier.location, self._nodes.cluster_id, self._nodes.name
         )
@@ -180,11 +174,10 @@ class Replicator:
             return len(self._new.keys() | self._later.keys() | self._busy.keys())
 
     def hurry(self) -> None:
-        """End the wait after a failure: a caller waits for a deletion."""
+        """End the wait after a failure."""
         self._hurry.set()
 
     def close(self) -> None:
-        """May be called twice."""
         self._stopping.set()
         self._wake.set()
         self._hurry.set()
@@ -335,8 +328,8 @@ class Replicator:
         return bool(over) or are_new
 
     def _put(self, each: Object) -> bool | RemoteError | OSError | None:
-        """Return True if the object is there, False if nothing good is on the disk, an error for which it has to be
-        tried again, None if the store stops.
+        """Return True if the object is there, False if nothing good is on the disk, an error to try again, None if the
+        store stops.
         """
         if self._stopping.is_set():
             return None

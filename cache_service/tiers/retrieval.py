@@ -47,7 +47,6 @@ class Retriever:
     _metrics: RemoteMetrics
     _ready: Callable[[], bool]
     _seconds: float
-    """The most that a fetch waits."""
 
     def __post_init__(self) -> None:
         self._threads = Threads(_THREADS, thread_name_prefix="fetch")

@@ -1,4 +1,4 @@
-"""The limits of the warm tier and the quotas at work, on the thread of files: nothing is published while it counts."""
+"""The limits of the warm tier and the quotas at work, on the thread of files."""
 
 import logging
 import shutil
@@ -56,16 +56,15 @@ class WarmTier:
         return self._limits
 
     def used(self) -> int:
-        """Bytes of all files of KV: published and in staging."""
         return self._rows.read_blocking(references.total) + size_of(self._directory.staging)
 
     def enforce(self, protected: str | None = None, namespace: str | None = None) -> bool:
         """Evict until the tier is below its low watermark, if it is above the high one; return whether it is in its
         limits.
 
-        With a `namespace`, this first makes room in its quota, at the expense of no other. `protected` stays, None for
-        the agent that was used last, unless it will not speak again. Nothing is evicted where protected and pinned
-        agents have too much by themselves.
+        With a `namespace`, this first makes room in its quota. `protected` stays, None for the agent that was used
+        last, unless it will not speak again. Nothing is evicted where protected and pinned agents have too much by
+        themselves.
         """
         if namespace is not None and not self._enforce_quota(namespace, protected):
             return False
@@ -97,7 +96,7 @@ class WarmTier:
             raise refusal
 
     def refusal(self, namespace: str) -> ResourceExhausted | None:
-        """Return the error for new files of the namespace; None if there is room."""
+        """Return the error for new files; None if there is room."""
         used = self._usage(namespace)
         if self._quotas.excess(namespace, used):
             held = self._held_bytes(None, namespace)
@@ -173,7 +172,6 @@ class WarmTier:
         return Usage(kv, self._database.read_blocking(usage.ledger_bytes, namespace))
 
     def _held_bytes(self, protected: str | None = None, namespace: str | None = None) -> int:
-        """Return the bytes that pinned agents (of the namespace, if one is given) and `protected` hold."""
         return self._rows.read_blocking(
             holding.held_bytes, self._database.read_blocking(eviction.pinned, protected, namespace)
         )

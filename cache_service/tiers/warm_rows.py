@@ -1,7 +1,4 @@
-"""warm.db as the store uses it: each change first follows the ledger's since the last one.
-
-No transaction writes both databases; where they differ, the ledger is right.
-"""
+"""warm.db as the store uses it: each change first follows the ledger's. Where the two differ, the ledger is right."""
 
 import sqlite3
 import time
@@ -19,14 +16,14 @@ from cache_service.ledger.ledgers import Ledgers, Query
 
 _PATIENCE: Final = 1.0
 _PAUSE: Final = 0.01
-"""Seconds to wait until a change that was just made is followed: an erasure returns how much it has freed."""
+"""Seconds to wait for a change that was just made: an erasure returns how much it has freed."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class WarmRows(Database):
-    """Rows of files. `change` and `follow` on the thread of files."""
+    """`change` and `follow` on the thread of files."""
 
     def __init__(self, directory: DataDirectory, ledger: Ledgers, forgets: bool = True) -> None:
         """`forgets`: no other node follows the ledger."""
@@ -48,9 +45,9 @@ class WarmRows(Database):
         return result
 
     def follow(self, *, erase: bool = False) -> Dropped:
-        """Follow the ledger; return what went, which is unlinked.
+        """Return what went, which is unlinked. Raises as `write`; the next `change` does it.
 
-        With `erase` the ledger forgets what it said, and a scrub is owed. Raises as `write`; the next `change` does it.
+        With `erase` the ledger forgets what it said, and a scrub is owed.
         """
         dropped = Dropped()
         self.scrub_owed |= erase
@@ -75,7 +72,7 @@ class WarmRows(Database):
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
     def reconcile(self) -> None:
-        """Follow all of the ledger, which may be one of before, and forget what it does not have.
+        """Follow all of the ledger, which may be one of before.
 
         Where others follow it too, it may have forgotten erasures: files that nobody holds go.
         """
@@ -94,5 +91,5 @@ class WarmRows(Database):
         return holding.follow(connection, states)
 
     def _owe_scrub(self, changes: Iterable[KVChange]) -> None:
-        """An erasure owes a scrub, however long ago it was: names and tokens go from the file."""
+        """However long ago an erasure was, names and tokens go from the file."""
         self.scrub_owed |= any(change.source_uid is None for change in changes)

@@ -1,8 +1,8 @@
 """Names, errors and settings of the remote tier.
 
 RemoteError
-├── ObjectMissing        the file is a miss, and stays one
-├── ObjectDamaged        likewise
+├── ObjectMissing
+├── ObjectDamaged
 ├── RemoteUnavailable    the same call may succeed later
 └── RemoteRefused        an operator has to mend the settings or the bucket
     └── NotOwner
@@ -17,9 +17,8 @@ from agentmem.kv.object_location import Location
 
 
 class ObjectName(NamedTuple):
-    """The file that it is a copy of, the xxh3_128 of its bytes, and its upload's random generation (hex).
-
-    No two uploads have the same name, so a deletion deletes nothing that came after it.
+    """The file, the xxh3_128 of its bytes, and its upload's random generation (hex): a deletion deletes no later
+    upload.
     """
 
     kind: FileKind
@@ -41,7 +40,7 @@ class ObjectMissing(RemoteError):
 
 
 class ObjectDamaged(RemoteError):
-    """The object has another size, or other bytes."""
+    """It has another size, or other bytes."""
 
 
 class RemoteUnavailable(RemoteError):
@@ -49,7 +48,7 @@ class RemoteUnavailable(RemoteError):
 
 
 class RemoteRefused(RemoteError):
-    """It answered no: credentials, permissions, the bucket."""
+    """Credentials, permissions, the bucket."""
 
 
 class NotOwner(RemoteRefused):
@@ -61,7 +60,7 @@ _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+/?")
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """`endpoint` "" is AWS's own, `region` "" as AWS's environment says. `timeout` is in seconds, of one request."""
+    """`endpoint` and `region` "" are as AWS's environment says. `timeout` is in seconds, of one request."""
 
     location: Location | None = None
     endpoint: str = ""

@@ -1,16 +1,14 @@
 """The remote tier in S3, or in what speaks like it: MinIO, Ceph, R2, Garage.
 
-It needs conditional writes (PUT with If-None-Match), and a bucket without versioning, which would keep what was
-deleted. Below the prefix are:
+It needs conditional writes (PUT with If-None-Match), and a bucket without versioning. Below the prefix are:
 
     manifest.json                                               whose the prefix is
     blocks/ab/<chain hash>-<digest>-<generation>.safetensors    by the first byte of the chain hash
     windows/ab/<chain hash>-<digest>-<generation>.safetensors
 
-A namespace is part of the chain hash, so two namespaces never share an object, and keys don't say whose they are.
-
-What no row knows is deleted, so a prefix has one owner, the random id of the data directory or cluster, and another
-store refuses to start. A copied data directory has the same id: do not give both the same prefix.
+A namespace is part of the chain hash, so keys don't say whose they are. What no row knows is deleted, so a prefix has
+one owner, the random id of the data directory or cluster. A copied data directory has the same id: do not give both the
+same prefix.
 """
 
 import errno
@@ -71,7 +69,7 @@ _LIST_PAGE = 1000
 
 _UNREADABLE = (errno.EIO, errno.EINVAL, errno.ELOOP)  # of a disk that fails, and of no regular file
 
-# Answers of S3 without an exception of their own, which no repetition changes.
+# Answers without an exception of their own, which no repetition changes.
 _REFUSALS = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "InvalidBucketName")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
@@ -95,7 +93,7 @@ def manifest(owner: str) -> bytes:
 
 
 def owner_of(data: bytes) -> str:
-    """Raises NotOwner if no version of ours that we know wrote it."""
+    """Raises NotOwner."""
     try:
         content = json.loads(data)
         version, owner = content["format"], content["owner"]
@@ -110,8 +108,7 @@ _IDENTITIES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINE
 
 
 def _from_files() -> "Boto3CredentialProvider | None":
-    """Return the reader of AWS's profiles and logins, if boto3 is installed and finds an identity. Raises
-    RemoteRefused.
+    """Return the reader of AWS's profiles and logins, if boto3 finds an identity. Raises RemoteRefused.
 
     Without it obstore reads the environment, and asks for the identities of EC2, ECS and EKS.
     """
@@ -132,10 +129,9 @@ def _from_files() -> "Boto3CredentialProvider | None":
 
 
 class S3Tier:
-    """Objects below one prefix of one bucket. All methods block; any thread.
+    """Objects below one prefix. All methods block; any thread; may be repeated.
 
-    An object is immutable, and every method may be repeated. All raise RemoteRefused and RemoteUnavailable, after
-    seconds of retries.
+    All raise RemoteRefused and RemoteUnavailable, after seconds of retries.
     """
 
     def __init__(self, location: Location, endpoint: str, region: str, timeout: float) -> None:
@@ -167,10 +163,7 @@ class S3Tier:
             raise RemoteRefused(f"{self.location}: {_first_line(error)}") from error
 
     def claim(self, owner: str, *, may_create: bool) -> None:
-        """Take the place, if it is empty and `may_create`. Raises NotOwner if it is not the owner's then.
-
-        Of two that claim an empty place at once one succeeds.
-        """
+        """Take the place, if it is empty and `may_create`; of two at once one succeeds. Raises NotOwner."""
         found = self._owner()
         if found is None and may_create:
             try:
@@ -193,9 +186,7 @@ class S3Tier:
             )
 
     def _owner(self) -> str | None:
-        """Return whose the place is, None without a manifest. Read before a write: a server may ignore that a PUT is to
-        create.
-        """
+        """Return None without a manifest. Read before a write: a server may ignore that a PUT is to create."""
         try:
             with self._errors("manifest"):
                 return owner_of(bytes(obstore.get(self._store, MANIFEST).bytes()))
@@ -207,8 +198,8 @@ class S3Tier:
     def put(self, name: ObjectName, path: Path) -> None:
         """Upload a file, if the object isn't there. When this returns it is there, whole.
 
-        Raises ObjectDamaged if the file has not this digest or the disk cannot read it, ObjectMissing if there is none,
-        OSError if it cannot be opened now. After RemoteUnavailable the object may be there.
+        Raises ObjectDamaged if the file has not this digest or the disk cannot read it, ObjectMissing, OSError if it
+        cannot be opened now. After RemoteUnavailable the object may be there.
         """
         try:
             with open(open_regular(path), "rb") as file:
@@ -228,9 +219,8 @@ class S3Tier:
             return
 
     def get(self, name: ObjectName, size_bytes: int, target: Path) -> None:
-        """Bring an object to `target` in staging/, not fsynced. Where this raises, `target` is gone.
-
-        Raises ObjectMissing, ObjectDamaged; ResourceExhausted and Internal of the local disk.
+        """Bring an object to `target` in staging/, not fsynced. Raises ObjectMissing, ObjectDamaged, ResourceExhausted,
+        Internal.
         """
         spool = Spool(target, size_bytes, name.digest)
         try:
@@ -249,7 +239,7 @@ class S3Tier:
             obstore.delete(self._store, [object_key(name) for name in names])
 
     def names(self) -> Iterator[ObjectName]:
-        """Yield all objects, in no order, a page at a time; those put or deleted meanwhile may be among them or not."""
+        """Yield all objects, in no order, a page at a time."""
         for folder in FOLDERS.values():
             pages = obstore.list(self._store, f"{folder}/", chunk_size=_LIST_PAGE)
             while True:
@@ -267,7 +257,6 @@ class S3Tier:
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
-        """Raise ours for obstore's errors, but for AlreadyExists."""
         try:
             yield
         except (AlreadyExistsError, RemoteError):
@@ -288,5 +277,5 @@ class S3Tier:
 
 
 def _first_line(error: Exception) -> str:
-    """The rest of obstore's message is the server's answer, or a dump."""
+    """The rest is the server's answer, or a dump."""
     return str(error).split("\n", 1)[0].split(": <?xml", 1)[0].split(" Authorization", 1)[0][:300]

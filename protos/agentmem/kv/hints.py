@@ -2,11 +2,10 @@
 
 Least recently used is the wrong guess if agents take turns: the one that spoke longest ago speaks next.
 
-- A hint is for the agent's next turn that generates; Prefill does not end it.
-- A turn ends the hint that it found on arrival, not one set since, because runners look ahead while an agent speaks. A
-  failed turn ends none.
-- Steps do not count down: only the caller knows what a step is. It sends all agents' hints each time.
-- Hints reorder agents within their own namespace only, so that no namespace evicts another's agents.
+- A hint is for the agent's next turn that generates. That turn ends the hint that it found on arrival, not one set
+  since: runners look ahead. A failed turn ends none.
+- Steps do not count down: the caller sends all agents' hints each time.
+- Hints reorder agents within their own namespace only.
 """
 
 import time
@@ -34,7 +33,7 @@ class Hint:
 
 
 class TurnHints:
-    """One for each process. Any thread. `now` is a clock in seconds."""
+    """One for each process. Any thread. `now` is in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -43,7 +42,6 @@ class TurnHints:
         """By namespace, the first to expire first."""
 
     def set(self, hints: Mapping[AgentKey, int | None]) -> None:
-        """Replace hints: steps until an agent's next turn, None for never again."""
         now = self._now()
         with self._lock:
             for key, steps in hints.items():
@@ -89,7 +87,7 @@ class TurnHints:
         return [key for key in before if key.namespace != to.namespace or ranks[key] != as_soon]
 
     def _ranks(self, keys: Iterable[AgentKey]) -> dict[AgentKey, tuple[int, int]]:
-        """Rank all at one moment, so that no hint expires between them."""
+        """Rank all at one moment: no hint expires between them."""
         now = self._now()
         with self._lock:
             return {key: _rank(self._hints.get(key.namespace, {}).get(key), now) for key in keys}
