@@ -38,7 +38,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_NAME_BYTES = 128
 MAX_PAGE_BYTES = 1 << 20
-"""Of text, after which a page of turns ends."""
+"""Bytes of text, after which a page of turns ends."""
 FOLLOWING_SECONDS = 30.0
 """How long a deletion waits for other nodes; one that has ended counts as there for 10 s."""
 RETRY_SECONDS = 30.0

@@ -107,9 +107,8 @@ class BlockStore:
     def publish(self, publication: Publication) -> Published:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
 
-        Files of an agent that was deleted meanwhile are dropped. Raises InvalidArgument for a path outside staging/,
-        before anything is done; DataLoss that names the files that failed, after the others were published;
-        ResourceExhausted.
+        Raises InvalidArgument for a path outside staging/, before anything is done; DataLoss that names the files that
+        failed, after the others were published; ResourceExhausted.
         """
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
@@ -287,7 +286,6 @@ class BlockStore:
             event(log, "files follow the ledger later", logging.WARNING, error=str(error))
 
     def _enforce_limits(self, publication: Publication, names: Sequence[FileName]) -> None:
-        """Make room for published files, or withdraw them and raise why there is none."""
         namespace, uid = publication.key.namespace, publication.version.uid
         try:
             within_limits = self._warm.enforce(uid, namespace)

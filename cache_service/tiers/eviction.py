@@ -1,7 +1,6 @@
 """Dropping KV to make room: who goes first, by last use and by time to live.
 
-Functions of a connection: to warm.db, or to store.db where they say "of the ledger". Times are nanoseconds. Last uses
-are written with the next transaction, so that reads cost no fsync.
+Functions of a connection: to warm.db, or to store.db where they say "of the ledger". Times are nanoseconds.
 """
 
 import sqlite3
@@ -42,7 +41,7 @@ def evict(
     hints: TurnHints,
     namespace: str | None = None,
 ) -> Dropped:
-    """Drop `goal` bytes, or all that may go: files that nobody holds, then `idle` agents by hint and last use."""
+    """Drop `goal` bytes, or all that may go: what nobody holds, then `idle` agents by hint and last use."""
     dropped = Dropped()
     agents = (drop_agent(connection, idle[key], key.namespace) for key in hints.order(idle))
     going = chain(_unowned(connection, namespace), agents)
@@ -52,7 +51,7 @@ def evict(
 
 
 def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str) -> Dropped:
-    """Drop files that no other agent has; mark it, so that a worker can say why."""
+    """Drop what no other agent has; mark it, so that a worker can say why."""
     names, files, size = holding.drop_all(connection, uid, namespace)
     if names:
         marked = "INSERT INTO published (uid, version, evicted) VALUES (?, 0, 1)"  # it may have published nothing yet
@@ -99,7 +98,7 @@ def any_limited(connection: Connection) -> bool:
 
 
 class Expired(NamedTuple):
-    """How many agents were erased; agents whose TTL is over, namespaces by uid; and who let go of objects."""
+    """How many agents were erased; those whose TTL is over, with namespaces; and who let go of objects."""
 
     erased: int
     idle: dict[str, str]
@@ -107,7 +106,7 @@ class Expired(NamedTuple):
 
 
 def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
-    """Erase agents, and let objects go of those whose TTL is over. Of the ledger. `uids` have files here."""
+    """Erase agents, and let go of objects. Of the ledger. `uids` have files here."""
     erased = 0
     over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ? ORDER BY uid"
     # Looked at again where another node holds the lock: its turn keeps the agent.
@@ -144,7 +143,6 @@ class LastUse:
         return bool(self._agents)
 
     def flush_agents(self, connection: Connection) -> None:
-        """Write the notes in the order of uids, and forget them when they are there."""
         with self._lock:
             agents = dict(self._agents)
         connection.executemany(

@@ -43,7 +43,6 @@ class FixedLimits:
     free_bytes_floor: int
 
     def excess(self, used: int, free: int) -> tuple[int, Reason]:
-        """Return how many bytes should go, and why."""
         over = used - self.low_bytes if used > self.high_bytes else 0
         below = max(0, self.free_bytes_floor - free)
         return (below, Reason.FLOOR) if below > over else (over, Reason.CAPACITY)

@@ -1,6 +1,6 @@
 """Rows of objects in the ledger: copies of files, deletions, and whose the place is.
 
-Triggers put an object without a use among the deletions. A row is written before its upload begins.
+Triggers put an object without a use among the deletions.
 """
 
 import secrets
@@ -43,7 +43,7 @@ _THIS = "kind = ? AND chain_hash = ? AND digest = ? AND generation = ?"
 
 
 class Begun(NamedTuple):
-    """The files whose upload begins, and those that another node is uploading."""
+    """Files whose upload begins, and those that another node is uploading."""
 
     uploads: list[Object]
     others: list[FileName]
@@ -55,9 +55,10 @@ def begin_uploads(
     uploader: str = "",
     live: Set[str] = frozenset(),
 ) -> Begun:
-    """Note that uploads of files begin, and which states use them. A file that has a copy needs none.
+    """Note that uploads begin, and which states use them. A file that has a copy needs none; a repeated upload keeps
+    its key.
 
-    In a cluster `uploader` is this node, and `live` are others. A repeated upload keeps its key.
+    In a cluster `uploader` is this node, and `live` are others.
     """
     begun = Begun([], [])
     for file, ranges in files:
@@ -90,7 +91,7 @@ def end_uploads(
 ) -> None:
     """Note that the `done` are there, used by these states, too; those that were `tried` may be.
 
-    Another node may have dropped rows and deletions meanwhile, taking this one for gone.
+    Another node may have taken this one for gone, and dropped their rows.
     """
     for name, ranges in done.items():
         if connection.execute(f"UPDATE objects SET present = 1 WHERE {_THIS}", name).rowcount:
@@ -111,7 +112,6 @@ def present(connection: Connection) -> set[ObjectName]:
 
 
 def forget(connection: Connection, names: Iterable[ObjectName]) -> None:
-    """Note that these are missing, or not what they should be."""
     connection.executemany(f"DELETE FROM objects WHERE {_THIS}", names)
 
 
@@ -133,7 +133,6 @@ def any_held_back(connection: Connection, uploader: str) -> bool:
 
 
 def release(connection: Connection, uploader: str) -> None:
-    """Let whoever deletes delete what this node was uploading."""
     connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ?", (uploader,))
 
 
@@ -193,9 +192,7 @@ def backlog(connection: Connection) -> tuple[int, int]:
 
 
 def begin(connection: Connection, location: str, cluster_id: str = "", uploader: str = "") -> tuple[str, bool]:
-    """Return who this directory, or cluster, is at the place, and whether that may be empty: no object can be
-    elsewhere.
-    """
+    """Return who we are at the place, and whether that may be empty: no object can be elsewhere."""
     connection.execute(
         "INSERT INTO remote_place (id, owner, location) VALUES (1, ?, '') ON CONFLICT DO NOTHING",
         (cluster_id or uuid.uuid4().hex,),
@@ -216,7 +213,6 @@ def left_at(connection: Connection) -> str:
 
 
 def abandon(connection: Connection) -> tuple[str, int]:
-    """Return the place of all objects, and how many there were."""
     location = left_at(connection)
     (count,) = connection.execute("SELECT count(*) FROM objects WHERE present = 1").fetchone()
     for table in ("objects", "object_refs", "object_deletions"):

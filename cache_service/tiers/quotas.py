@@ -1,7 +1,6 @@
 """Quotas of namespaces, and writes of ledgers that are held to them.
 
-A segment counts 8 bytes a token and its text, however many branches stand on it; a turn its record, a workflow run its
-summary, payload and events.
+A segment counts 8 bytes a token and its text, however many branches stand on it.
 """
 
 import sqlite3
@@ -87,7 +86,6 @@ class Quotas:
         return 0 if quota is None else max(0, used.total - quota)
 
     def has_room(self, namespace: str, ledger: int, held: int) -> bool:
-        """Return whether there is room for these bytes of ledgers, beside KV that cannot be evicted."""
         quota = self.of(namespace)
         return quota is None or ledger + held <= quota
 
@@ -122,8 +120,8 @@ class LedgerWriter:
         return await self._run(self._database.commit, namespace, lambda connection: work(connection, *args, **kwargs))
 
     async def write(self, namespace: str, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, which changes this namespace's ledgers only. Raises ResourceExhausted if there is no room for its
-        bytes even without evictable KV.
+        """Run `work`, which changes this namespace's ledgers only. Raises ResourceExhausted without room beside pinned
+        KV.
         """
         return await self._run(self._database.write, namespace, lambda connection: work(connection, *args, **kwargs))
 

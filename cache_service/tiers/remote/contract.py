@@ -4,7 +4,7 @@ RemoteError
 ├── ObjectMissing
 ├── ObjectDamaged
 ├── RemoteUnavailable    the same call may succeed later
-└── RemoteRefused        an operator has to mend the settings or the bucket
+└── RemoteRefused        an operator has to mend something
     └── NotOwner
 """
 
@@ -17,9 +17,7 @@ from agentmem.kv.object_location import Location
 
 
 class ObjectName(NamedTuple):
-    """The file, the xxh3_128 of its bytes, and its upload's random generation (hex): a deletion deletes no later
-    upload.
-    """
+    """A file, the xxh3_128 of its bytes, and its upload's random generation: a deletion deletes no later upload."""
 
     kind: FileKind
     chain_hash: bytes
@@ -36,11 +34,11 @@ class RemoteError(Exception):
 
 
 class ObjectMissing(RemoteError):
-    """There is no such object."""
+    """There is none."""
 
 
 class ObjectDamaged(RemoteError):
-    """It has another size, or other bytes."""
+    """It has other bytes."""
 
 
 class RemoteUnavailable(RemoteError):
@@ -60,7 +58,7 @@ _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+/?")
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """`endpoint` and `region` "" are as AWS's environment says. `timeout` is in seconds, of one request."""
+    """ "": as AWS's environment says. `timeout` is in seconds, of one request."""
 
     location: Location | None = None
     endpoint: str = ""

@@ -7,8 +7,7 @@ It needs conditional writes (PUT with If-None-Match), and a bucket without versi
     windows/ab/<chain hash>-<digest>-<generation>.safetensors
 
 A namespace is part of the chain hash, so keys don't say whose they are. What no row knows is deleted, so a prefix has
-one owner, the random id of the data directory or cluster. A copied data directory has the same id: do not give both the
-same prefix.
+one owner: the data directory or cluster.
 """
 
 import errno
@@ -67,9 +66,9 @@ _CONNECT_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 20
 _LIST_PAGE = 1000
 
-_UNREADABLE = (errno.EIO, errno.EINVAL, errno.ELOOP)  # of a disk that fails, and of no regular file
+_UNREADABLE = (errno.EIO, errno.EINVAL, errno.ELOOP)  # of no regular file, too
 
-# Answers without an exception of their own, which no repetition changes.
+# Answers without an exception, which no repetition changes.
 _REFUSALS = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "InvalidBucketName")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
@@ -108,9 +107,8 @@ _IDENTITIES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINE
 
 
 def _from_files() -> "Boto3CredentialProvider | None":
-    """Return the reader of AWS's profiles and logins, if boto3 finds an identity. Raises RemoteRefused.
-
-    Without it obstore reads the environment, and asks for the identities of EC2, ECS and EKS.
+    """Return the reader of AWS's profiles and logins, if boto3 finds an identity; obstore reads the environment, and
+    asks EC2, ECS and EKS. Raises RemoteRefused.
     """
     try:
         from botocore.exceptions import BotoCoreError
@@ -129,7 +127,7 @@ def _from_files() -> "Boto3CredentialProvider | None":
 
 
 class S3Tier:
-    """Objects below one prefix. All methods block; any thread; may be repeated.
+    """Objects below one prefix. All methods block, on any thread, and may be repeated.
 
     All raise RemoteRefused and RemoteUnavailable, after seconds of retries.
     """
@@ -196,10 +194,8 @@ class S3Tier:
             raise NotOwner(f"{self.location}: {error}") from error
 
     def put(self, name: ObjectName, path: Path) -> None:
-        """Upload a file, if the object isn't there. When this returns it is there, whole.
-
-        Raises ObjectDamaged if the file has not this digest or the disk cannot read it, ObjectMissing, OSError if it
-        cannot be opened now. After RemoteUnavailable the object may be there.
+        """Upload a file, if the object isn't there. Raises ObjectDamaged, ObjectMissing, OSError if the file cannot be
+        opened now. After RemoteUnavailable the object may be there.
         """
         try:
             with open(open_regular(path), "rb") as file:
@@ -219,7 +215,7 @@ class S3Tier:
             return
 
     def get(self, name: ObjectName, size_bytes: int, target: Path) -> None:
-        """Bring an object to `target` in staging/, not fsynced. Raises ObjectMissing, ObjectDamaged, ResourceExhausted,
+        """Bring an object to `target`, not fsynced. Raises ObjectMissing, ObjectDamaged, ResourceExhausted,
         Internal.
         """
         spool = Spool(target, size_bytes, name.digest)
@@ -234,7 +230,7 @@ class S3Tier:
             raise
 
     def delete(self, names: Sequence[ObjectName]) -> None:
-        """Missing objects count as deleted. Where this raises, some may be gone."""
+        """Where this raises, some may be gone."""
         with self._errors("deletion"):
             obstore.delete(self._store, [object_key(name) for name in names])
 

@@ -72,4 +72,3 @@ def _written(given: object) -> str:
 
 
 KVBitsText = Annotated[str, BeforeValidator(_written)]
-"""`KVBits` as text, or "auto"."""

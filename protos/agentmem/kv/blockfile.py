@@ -45,8 +45,8 @@ class BlockFileError(Exception):
 class BlockHeader:
     """A file's safetensors metadata; hashes are hex in the file.
 
-    A window may have the name and shapes of the block that ends where it does, hence `window`. Its tokens are the last
-    before first_token + token_count.
+    A window may have the name and shapes of the block that ends where it does. Its tokens are the last before
+    first_token + token_count.
     """
 
     fingerprint: str
@@ -109,8 +109,6 @@ class FileName(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """With its byte range in the file."""
-
     dtype: str
     shape: tuple[int, ...]
     start: int
@@ -136,7 +134,7 @@ def _packed(token_ids: "Sequence[int] | Uint32") -> bytes:
 
 
 def chain_hashes(fingerprint: str, namespace: str, token_ids: "Sequence[int] | Uint32") -> Iterator[bytes]:
-    """Yield the names of a sequence's blocks; the last may be a tail."""
+    """The last may be a tail."""
     parent = NO_PARENT
     for first in range(0, len(token_ids), BLOCK_TOKENS):
         parent = chain_hash(fingerprint, namespace, parent, token_ids[first : first + BLOCK_TOKENS])
@@ -144,7 +142,7 @@ def chain_hashes(fingerprint: str, namespace: str, token_ids: "Sequence[int] | U
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """Return the xxh3_128, 16 bytes, which finds faults, not forgers."""
+    """xxh3_128 finds faults, not forgers."""
     return xxhash.xxh3_128_digest(data)
 
 
@@ -196,7 +194,6 @@ def _prefix(name: str) -> str:
 
 
 def verify(found: BlockHeader, wanted: BlockHeader) -> None:
-    """Raise BlockFileError unless the header is the wanted one."""
     for name, value in wanted.__dict__.items():
         if getattr(found, name) != value:
             raise BlockFileError("header", f"{name} differs")

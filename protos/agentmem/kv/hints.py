@@ -1,7 +1,5 @@
 """Turn hints: in how many steps agents speak next. The worker evicts from the pool by them, the store from the disk.
 
-Least recently used is the wrong guess if agents take turns: the one that spoke longest ago speaks next.
-
 - A hint is for the agent's next turn that generates. That turn ends the hint that it found on arrival, not one set
   since: runners look ahead. A failed turn ends none.
 - Steps do not count down: the caller sends all agents' hints each time.
@@ -26,7 +24,7 @@ _NEVER, _UNKNOWN, _SOON = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Hint:
-    """Steps until an agent's next turn (None: never again), until `ends` by TurnHints' clock. Compared by identity."""
+    """Steps until an agent's next turn (None: never again), until `ends`. Compared by identity."""
 
     steps: int | None
     ends: float
@@ -68,7 +66,7 @@ class TurnHints:
         return self._ranks([key])[key][0] == _NEVER
 
     def order(self, keys: Iterable[AgentKey]) -> list[AgentKey]:
-        """Return agents in the order of eviction, from the order of last use, oldest first.
+        """Return agents in the order of eviction, from the order of last use.
 
         Within a namespace: those that never speak again, those without a hint, then by distance and last use.
         """
@@ -76,9 +74,7 @@ class TurnHints:
         return _ordered(by_use, self._ranks(by_use))
 
     def evictable_before(self, keys: Iterable[AgentKey], to: AgentKey) -> list[AgentKey]:
-        """Return those of `keys`, in `order`, to evict before `to` if that were used now: none of its namespace that
-        speak as soon.
-        """
+        """Return those to evict before `to` if that were used now: none of its namespace that speak as soon."""
         by_use = [*(key for key in keys if key != to), to]
         ranks = self._ranks(by_use)
         ordered = _ordered(by_use, ranks)
@@ -111,7 +107,7 @@ def _drop_oldest(held: dict[AgentKey, Hint], now: float) -> None:
 
 
 def _rank(hint: Hint | None, now: float) -> tuple[int, int]:
-    """Return a sort key; the first is evicted first."""
+    """The first is evicted first."""
     if hint is None or hint.ends <= now:
         return _UNKNOWN, 0
     return (_NEVER, 0) if hint.steps is None else (_SOON, -hint.steps)

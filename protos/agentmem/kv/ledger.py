@@ -15,8 +15,8 @@ TokenIds: TypeAlias = Sequence[int] | Uint32
 
 
 class Version(NamedTuple):
-    """A ledger's state; ("", 0, b"") is an agent that does not exist. A restored backup can reuse a number, but not a
-    revision of 16 random bytes.
+    """("", 0, b"") is an agent that does not exist. A restored backup can reuse a number, but not a revision of 16
+    random bytes.
     """
 
     uid: str = ""
@@ -35,7 +35,6 @@ NO_VERSION = Version()
 
 
 def other_revision(number: int) -> str:
-    """Return the message of ABORTED."""
     return (
         f"the agent is at version {number}, which is not the one that is meant: it has gone on, or a backup was"
         " restored; read it again"
@@ -46,7 +45,7 @@ class TurnPlace(NamedTuple):
     """A turn that is wholly in a ledger.
 
     `messages` and `message_hash` are of the conversation's hash chain at its end, answer included; 0 if not known as a
-    chat. `version` is the one that the turn made; 0 if not known.
+    chat. `version` 0 is not known.
     """
 
     end_token: int
@@ -72,12 +71,10 @@ def _no_tokens() -> Uint32:
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """An agent's memory: token ids [tokens], their text as bytes, each token's end in it [tokens], and turns, oldest
-    first.
+    """Token ids [tokens], their text as bytes, each token's end in it [tokens], and turns, oldest first.
 
     Sequences of integers become arrays. `opening_bytes` is the length of what precedes the first user's words and stays
-    when older turns are dropped; it may exceed the text; 0: not known. `template_time` is the chat template's present,
-    in ISO 8601; "": not known.
+    when older turns are dropped; it may exceed the text; 0: not known. `template_time` is in ISO 8601; "": not known.
     """
 
     token_ids: Uint32 = field(default_factory=_no_tokens)
@@ -139,7 +136,7 @@ class Ledger:
         return int(self.offsets[tokens - 1]) if tokens else 0
 
     def tokens_within(self, size: int) -> int:
-        """Return the number of tokens wholly within the text's first `size` bytes."""
+        """Return the number of tokens wholly within the first `size` bytes."""
         return int(np.searchsorted(self.offsets, size, side="right"))
 
     def kept(self, tokens: int) -> "Ledger":
@@ -165,10 +162,8 @@ class Ledger:
         carried_turns: Sequence[TurnPlace] = (),
         message_hashes: Sequence[bytes] = (),
     ) -> "Ledger":
-        """Return the ledger with more tokens, whose texts are `pieces`.
-
-        They are a turn that ends with `generated_tokens`, or no turn if that is None. `carried_turns` are earlier turns
-        among them, placed in the new ledger. `message_hashes` are the conversation's, if known.
+        """They are a turn that ends with `generated_tokens`, or no turn if that is None. `carried_turns` are earlier
+        turns among them, placed in the new ledger. `message_hashes` are the conversation's, if known.
         """
         end = len(self) + len(token_ids)
         known = (len(message_hashes), message_hashes[-1]) if message_hashes else (0, b"")

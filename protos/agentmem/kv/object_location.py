@@ -10,7 +10,7 @@ _S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?P<prefix>(
 
 
 class Location(NamedTuple):
-    """A bucket, and a prefix, perhaps "", without slashes at its ends."""
+    """A prefix is without slashes at its ends."""
 
     bucket: str
     prefix: str
