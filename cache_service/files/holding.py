@@ -145,8 +145,10 @@ def publish(
 
 def hold(connection: sqlite3.Connection, ranges: Iterable[Range], name: FileName) -> None:
     connection.executemany(
-        "INSERT OR IGNORE INTO held (uid, first_version, last_version, kind, chain_hash) VALUES (?, ?, ?, ?, ?)",
-        [(*each, *name) for each in ranges],
+        "INSERT OR IGNORE INTO held (uid, first_version, last_version, kind, chain_hash)"
+        " SELECT :uid, :first, :last, :kind, :chain_hash WHERE :last IS NOT NULL OR NOT EXISTS (SELECT 1 FROM held"
+        " WHERE uid = :uid AND kind = :kind AND chain_hash = :chain_hash AND last_version IS NULL)",
+        [{**each._asdict(), **name._asdict()} for each in ranges],
     )
 
 

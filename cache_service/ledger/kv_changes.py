@@ -35,10 +35,10 @@ def after(connection: Connection, change: int) -> States:
 
 
 def states(connection: Connection, uids: Iterable[str], change: int = 0) -> States:
-    followed = differences(connection).change
+    followed, to = differences(connection).change, last(connection)
     rows = connection.execute(
         f"SELECT {followed}, {_COLUMNS} FROM kv_changes WHERE {followed} > ? AND {followed} <= ? ORDER BY id",
-        (change, last(connection)),
+        (change, to),
     )
     changes = [KVChange(*row) for row in rows]
     versions, snapshots = dict[str, int](), dict[str, list[int]]()
@@ -47,7 +47,7 @@ def states(connection: Connection, uids: Iterable[str], change: int = 0) -> Stat
         versions.update(connection.execute(f"SELECT uid, version FROM agents WHERE {these}", some).fetchall())
         for uid, version in connection.execute(f"SELECT uid, version FROM snapshots WHERE {these}", some):
             snapshots.setdefault(uid, []).append(version)
-    return States(versions, snapshots, last(connection), changes)
+    return States(versions, snapshots, to, changes)
 
 
 def forget(connection: Connection, change: int) -> int:

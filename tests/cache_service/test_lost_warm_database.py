@@ -41,6 +41,7 @@ LOST: dict[str, Callable[[Path], object]] = {
     "no database": lambda data: (data / "warm.db").write_bytes(os.urandom(10_000)),
     "cut off": lambda data: os.truncate(data / "warm.db", 6000),
     "a page of zeros": lambda data: zero_table(data, "files"),
+    "an index of zeros": lambda data: zero_table(data, "held_by_file"),
     "of a newer version": lambda data: set_version(data / "warm.db", warm_database.VERSION + 1),
     "of a killed store whose log is lost": lambda data: (data / "warm.db").write_bytes(
         (data / "warm.db").read_bytes()[:4096]

@@ -7,7 +7,7 @@ from agentmem.errors import NotFound, from_rpc
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, field_of
+from tests.cache_service.conftest import Running, code
 from tests.cache_service.rpc.test_servicer_agents import TEXT, TOKENS, secret_turn, traces
 
 
@@ -94,60 +94,6 @@ async def test_a_fork_is_born_with_its_own_times(store: Running) -> None:
     assert code(error) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_fork_of_an_older_version_or_of_a_part(store: Running) -> None:
-    for token in range(1, 4):
-        await commit(store, [token, 10 * token])
-    await fork(store, "old", at_version=2)
-    await fork(store, "part", keep_tokens=3)
-    await fork(store, "both", at_version=2, keep_tokens=1)
-    await fork(store, "none", keep_tokens=0)
-    await commit(store, [7], keep=1)
-    await fork(store, "branch", at_version=3)
-    assert await tokens(store, "old") == [1, 10, 2, 20]
-    assert await tokens(store, "part") == [1, 10, 2]
-    assert await tokens(store, "both") == [1]
-    assert await tokens(store, "none") == []
-    assert await tokens(store, "branch") == [1, 10, 2, 20, 3, 30]
-    await commit(store, [9], "none")
-    assert await tokens(store, "none") == [9]
-    for at_version in (0, 5, 2**64 - 1):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await fork(store, "never", at_version=at_version)
-        assert code(error) is grpc.StatusCode.NOT_FOUND
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await fork(store, "never", keep_tokens=3)
-    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == "keep_tokens"
-
-
-async def test_a_fork_needs_a_source_and_a_free_name(store: Running) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await fork(store, "eve")
-    assert code(error) is grpc.StatusCode.NOT_FOUND
-    await commit(store, [1])
-    await fork(store, "eve")
-    for taken in ("eve", "ada"):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await fork(store, taken)
-        assert code(error) is grpc.StatusCode.ALREADY_EXISTS
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await fork(store, "")
-    assert field_of(error) == "new_agent_id"
-
-
-async def test_a_name_is_one_versions(store: Running) -> None:
-    await commit(store, [1])
-    first = await snapshot(store, "here")
-    assert await snapshot(store, "here") == first, "a retry"
-    await commit(store, [2])
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await snapshot(store, "here")
-    assert code(error) is grpc.StatusCode.ALREADY_EXISTS
-    for bad in ("", "auto-1", "auto-", "n" * 129, "é" * 65):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await snapshot(store, bad)
-        assert field_of(error) == "name"
-
-
 async def test_unknown_snapshots_and_agents_are_not_found(store: Running) -> None:
     for call in (names(store), snapshot(store, "x"), restore(store, "x"), forget(store, "x"), trim(store, 0)):
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -187,11 +133,3 @@ async def test_branches_stay_in_their_namespace(store: Running) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await store.agents.ForkAgent(request)
     assert code(error) is grpc.StatusCode.NOT_FOUND
-
-
-async def test_what_is_left_of_a_turn_can_be_cut_again(store: Running) -> None:
-    await store.cache.CommitTurn(kv.turn([1, 2, 3]))
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=2))
-    await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="auto-1"))
-    trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
-    assert (trimmed.agent.tokens, trimmed.agent.turns) == (1, 0)

@@ -32,23 +32,33 @@ async def small(data: Path) -> AsyncIterator[Running]:
 
 
 async def speak(
-    store: Running, agent: str, blocks: Sequence[int], base: types_pb2.AgentVersion | None = None, **fields: object
+    store: Running,
+    agent: str,
+    blocks: Sequence[int],
+    base: types_pb2.AgentVersion | None = None,
+    namespace: str = "default",
+    **fields: object,
 ) -> types_pb2.AgentVersion:
-    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent), **fields))).version
-    await hold(store, agent, blocks, version)
+    """A turn whose state consists of these blocks; those that don't exist are published."""
+    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent, namespace), **fields))).version
+    await hold(store, agent, blocks, version, namespace)
     return version
 
 
-async def hold(store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion) -> None:
-    headers = {kv.header([n, 0]).chain_hash: kv.header([n, 0]) for n in blocks}
-    staged = await stage(store, *map(name, headers.values()))
+async def hold(
+    store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion, namespace: str = "default"
+) -> None:
+    headers = {header.chain_hash: header for header in (kv.header([n, 0], namespace) for n in blocks)}
+    names = list(map(name, headers.values()))
+    staged = await stage(store, *names, namespace=namespace)
     files = [kv.write(file, headers[file.chain_hash]) for file in staged]
-    await publish(store, files, version, list(map(name, headers.values())), kv.key(agent))
+    await publish(store, files, version, names, kv.key(agent, namespace))
 
 
-async def there(store: Running, *blocks: int) -> list[int]:
-    hashes = {file.chain_hash for file in await found(store, *(name(kv.header([n, 0])) for n in blocks))}
-    return [n for n in blocks if kv.header([n, 0]).chain_hash in hashes]
+async def there(store: Running, *blocks: int, namespace: str = "default") -> list[int]:
+    names = [name(kv.header([n, 0], namespace)) for n in blocks]
+    hashes = {file.chain_hash for file in await found(store, *names, namespace=namespace)}
+    return [n for n, each in zip(blocks, names, strict=True) if each.chain_hash in hashes]
 
 
 async def evicted(store: Running, agent: str, *blocks: int) -> bool:
