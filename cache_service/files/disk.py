@@ -74,7 +74,7 @@ def disk_errors() -> Iterator[None]:
 
 
 class Removal:
-    """Deletes files that are no longer needed. Their rows are gone, so a failure fails no call: it is tried again."""
+    """Deletes files whose rows are gone, so a failure fails no call: it is tried again."""
 
     def __init__(self) -> None:
         self._left: set[Path] = set()

@@ -24,7 +24,7 @@ _IS_ITS: Final = "h.kind = f.kind AND h.chain_hash = f.chain_hash"
 
 
 class Range(NamedTuple):
-    """Versions of an agent that have a file; `last` None: also the present one."""
+    """`last` None: also the present version."""
 
     uid: str
     first: int
@@ -59,7 +59,7 @@ class Standing(NamedTuple):
 
 
 class States(NamedTuple):
-    """The ledger's word: versions of agents and of snapshots, by uid; the last change that can be followed; changes."""
+    """The ledger's word: versions of agents and of snapshots, by uid; the last change that can be followed."""
 
     versions: Mapping[str, int]
     snapshots: Mapping[str, Sequence[int]]
@@ -251,7 +251,7 @@ def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:
 
 
 def drop_all(connection: sqlite3.Connection, uid: str, namespace: str) -> tuple[set[FileName], list[FileName], int]:
-    """Return what the agent and its snapshots held, the files to unlink, and their bytes."""
+    """Return what they held, the files to unlink, and their bytes."""
     names = of_all(connection, uid)
     connection.execute("DELETE FROM held WHERE uid = ?", (uid,))
     return names, *drop_unheld(connection, namespace, names)

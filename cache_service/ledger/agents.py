@@ -178,7 +178,6 @@ def delete(connection: Connection, key: AgentKey) -> int:
 
 
 def count(connection: Connection) -> tuple[int, set[str]]:
-    """Return the number of agents, and those with KV in the object store."""
     (agents,) = connection.execute("SELECT count(*) FROM agents").fetchone()
     return int(agents), object_references.remote_uids(connection)
 

@@ -1,4 +1,4 @@
-"""Forks, cuts and returns: new states made of old ones, for a few rows each."""
+"""Forks, cuts and returns: new states made of old ones."""
 
 import logging
 from typing import NamedTuple

@@ -26,7 +26,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Reading(NamedTuple):
-    """The machine's clocks: its boot, or "", nanoseconds since then, and since 1970."""
+    """Nanoseconds since this boot, which may be "", and since 1970."""
 
     boot: str
     awake: int

@@ -189,7 +189,7 @@ class Database(Transactions[sqlite3.Connection]):
 
     @contextmanager
     def _no_readers(self, seconds: float) -> Iterator[None]:
-        """Keep reads away, which would keep a part of the WAL. Raises Unavailable."""
+        """Keep reads away, which would keep a part of the WAL."""
         taken: list[sqlite3.Connection] = []
         try:
             for _ in range(READERS):

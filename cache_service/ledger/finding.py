@@ -1,4 +1,4 @@
-"""Finding an agent by the beginning of a conversation, or by a turn."""
+"""Finding an agent by a conversation, or by a turn."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,8 +11,6 @@ from cache_service.ledger.agents import Agent
 
 
 class Found(NamedTuple):
-    """An agent, how many messages it has, and the state that has them."""
-
     agent: Agent
     messages: int
     version: Version

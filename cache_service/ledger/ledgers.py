@@ -1,4 +1,4 @@
-"""The database of the store's ledgers: SQLite's on one machine, PostgreSQL's on several."""
+"""A database of ledgers: SQLite's on one machine, PostgreSQL's on several."""
 
 # mypy: disable-error-code="misc"
 # A connection within Concatenate counts as a parameter, which a covariant type cannot be.

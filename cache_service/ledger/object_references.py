@@ -63,7 +63,6 @@ def settle(connection: Connection, uid: str) -> None:
 
 
 def differs(connection: Connection, uid: str, names: Set[FileName]) -> bool:
-    """Return whether the present state refers to other objects than those in `names`."""
     present = of(connection, uid)
     if not present <= names:
         return True

@@ -168,7 +168,6 @@ def read(connection: Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
 
 
 def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, bytes]]:
-    """Return, by segment, the number of messages at its end, and their hash."""
     rows = connection.execute(
         f"{_CHAIN} SELECT t.segment, t.messages, t.message_hash FROM chain"
         " CROSS JOIN turns AS t WHERE t.segment = chain.id AND t.messages > 0",

@@ -44,7 +44,7 @@ def create(connection: Connection, key: AgentKey, name: str, now: Moment) -> Sna
 
 
 def add_automatic(connection: Connection, state: State, now: Moment) -> list[int]:
-    """Keep a state whose tokens are about to be dropped; return surplus automatic snapshots."""
+    """Return surplus automatic snapshots."""
     _add(connection, state, automatic_snapshot(state.version.number), automatic=True, now=now)
     surplus = connection.execute(
         "SELECT id FROM snapshots WHERE uid = ? AND automatic != 0 ORDER BY id DESC LIMIT ? OFFSET ?",

@@ -1,4 +1,4 @@
-"""New versions: a number that grows by one, and a revision that no other state ever has."""
+"""New versions: a number that grows, and a revision that no other state ever has."""
 
 import secrets
 import uuid

@@ -1,7 +1,4 @@
-"""All checks of a data directory, and mending, which erases only segments without a head.
-
-Owners of files are not checked: a start derives them again.
-"""
+"""All checks of a data directory, and mending."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -84,7 +81,7 @@ def check(root: Path, repair: bool = False) -> Checked:
 
 
 def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileName]) -> None:
-    """Mend modes first, to read files. Hold the directory's lock. After OSError, sqlite3.Error run it again."""
+    """Mend modes first, to read files. Hold the directory's lock."""
     files.mend_modes(directory)
     with writing(directory.database) as ledger:
         segments.drop_unused(ledger, [number for number, _ in ledgers.unerased(ledger)])

@@ -23,7 +23,7 @@ _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent s
 def check_published(
     directory: DataDirectory, warm: sqlite3.Connection, agents: Mapping[str, str], report: Report
 ) -> list[FileName]:
-    """Report and return files that differ from their rows. Reads every byte. `agents` are in words, by uid."""
+    """Return files that differ from their rows. Reads every byte. `agents` are in words, by uid."""
     wrong = []
     for each in warm.execute(f"SELECT {references.COLUMNS} FROM files"):
         row = references.described(each)
@@ -92,7 +92,7 @@ def mend_modes(directory: DataDirectory) -> None:
 
 
 def mend(directory: DataDirectory, warm: sqlite3.Connection, wrong: Iterable[FileName]) -> None:
-    """Delete files that are `wrong`, remove unknown ones, and drop rows without files. Rows first."""
+    """Delete files that are `wrong`, unknown ones, and rows without files. Rows first."""
     warm.execute("BEGIN IMMEDIATE")
     references.forget(warm, wrong)
     references.forget(warm, [name for name in references.all_names(warm) if not directory.path(name).exists()])

@@ -1,4 +1,4 @@
-"""Checks of ledgers: segments are intact, heads match their chains, nothing unused is left. For either engine."""
+"""Checks of ledgers, for either engine."""
 
 from collections import defaultdict
 from typing import Final, NamedTuple

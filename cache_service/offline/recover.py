@@ -102,7 +102,6 @@ def _rebuild(damaged: sqlite3.Connection, ledger: sqlite3.Connection) -> Recover
 
 
 def _link_files(source: DataDirectory, target: DataDirectory) -> None:
-    """Link KV files, or copy those that cannot be linked, or would share a mode."""
     for folder in FOLDERS.values():
         for old in (source.root / folder).rglob("*"):
             if old.is_symlink() or not old.is_file():

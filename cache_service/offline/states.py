@@ -1,4 +1,4 @@
-"""The newest intact state of each agent, if segments are lost. Works on a new database with copied rows."""
+"""The newest intact state of each agent, if segments are lost."""
 
 import sqlite3
 from collections import defaultdict
@@ -16,8 +16,6 @@ from cache_service.offline.transfer import Link
 
 @dataclass(frozen=True)
 class RecoveredAgent:
-    """Tokens and turns of the recovered state, and of the one it had."""
-
     key: AgentKey
     state: str
     """ "whole", "in part" or "gone"."""
@@ -86,7 +84,6 @@ def _keep_newest_of(connection: sqlite3.Connection, agent: Holder, links: Mappin
 
 
 def _head_at(connection: sqlite3.Connection, namespace: str, number: int, tokens: int) -> Head | None:
-    """Return the head up to a token of this segment, if the chain is intact."""
     try:
         pieces = segments.walk(connection, Head(number, tokens, 0, 0), "")
     except LedgerDamaged:
@@ -95,7 +92,7 @@ def _head_at(connection: sqlite3.Connection, namespace: str, number: int, tokens
 
 
 def _beginnings(agent: Holder, links: Mapping[int, Link]) -> Iterator[tuple[int, int]]:
-    """Yield the segments of the agent's chain, newest first, with the positions up to which they count."""
+    """Yield segments, newest first, with the positions up to which they count."""
     number, tokens, *_ = agent.head
     while number is not None:
         yield number, tokens

@@ -26,8 +26,8 @@ class Link(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """Losses: agents of which only names are left, segments that were not copied, tables that could not be read to
-    their end.
+    """Agents of which only names are left, segments that were not copied, tables that could not be read to their
+    end.
     """
 
     links: dict[int, Link]
@@ -84,7 +84,6 @@ def _numbers(connection: sqlite3.Connection, table: str) -> tuple[set[int], bool
 
 
 def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool:
-    """Add row ids up to the first unreadable row; return whether there was none."""
     try:
         for (number,) in connection.execute(f"SELECT rowid FROM {rows}"):
             found.add(number)
@@ -120,7 +119,6 @@ def _links(source: sqlite3.Connection) -> dict[int, Link]:
 
 
 def _lost_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> list[AgentKey]:
-    """Return agents in the index of names, read from both ends, whose rows were not copied."""
     there = {AgentKey(*row) for row in target.execute("SELECT namespace, agent_id, model_id FROM agents")}
     found = set[AgentKey]()
     for order in ("ASC", "DESC"):
