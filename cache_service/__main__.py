@@ -7,9 +7,7 @@ from agentmem.extras import needing_servers
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT; exit statuses are those of agentmem.process.service. A first argument that is a
-    command of `offline.commands`, such as `check`, runs that instead.
-    """
+    """Run until SIGTERM or SIGINT, or run a command of `offline.commands`."""
     with needing_servers():
         from agentmem.process.service import run_service
         from cache_service.files.directory import DirectoryUnusable

@@ -1,7 +1,6 @@
 """The database as ledger functions use it: SQLite's connection as it is, PostgreSQL's by an adapter.
 
-Statements are SQL that both engines accept, with SQLite's placeholders: `?` with a sequence, `:name` with a mapping.
-What engines say differently is an attribute of `Differences`, so that no function asks which engine it is on.
+Statements are SQL of both engines with SQLite's placeholders. No function asks which engine it is on.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,18 +9,16 @@ from typing import Any, Protocol, TypeVar
 
 
 class Cursor(Protocol):
-    """The result of a statement."""
-
     @property
     def description(self) -> Sequence[Any]:
-        """A tuple for each column, whose first element is its name."""
+        """A tuple for each column, its name first."""
 
     @property
     def rowcount(self) -> int:
-        """Rows that a statement without RETURNING has changed."""
+        """Rows changed without RETURNING."""
 
     def fetchone(self) -> Any:
-        """The next row, None after the last one."""
+        """None after the last one."""
 
     def fetchall(self) -> list[Any]:
         """All rows that are left."""
@@ -30,27 +27,26 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """A connection within a transaction, to be used by one thread. `sqlite3.Connection` is one."""
+    """A connection within a transaction, for one thread."""
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ..., /) -> Cursor:
-        """Run one statement, after those before it; PostgreSQL's is sent when a result is read, or with the COMMIT."""
+        """Run a statement after those before it; PostgreSQL's is sent when a result is read, or with the COMMIT."""
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /) -> Cursor:
-        """Run one statement, which returns nothing, for each of these parameters."""
+        """Run a statement, which returns nothing, for each of these."""
 
 
 @dataclass(frozen=True)
 class Differences:
-    """SQLite's, where engines differ."""
+    """SQLite's values, where engines differ."""
 
     for_change: str = ""
-    """Ends a SELECT of rows that this transaction goes on to change: SQLite has one writer anyway."""
+    """Ends a SELECT of rows to change: SQLite has one writer anyway."""
     change: str = "id"
-    """The column of kv_changes by which files follow them: see `ledger.kv_changes`."""
     answers_later: bool = False
-    """A statement is sent when its result is read, and not when it is executed."""
+    """A statement is sent when its result is read."""
     last_change: str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'kv_changes'"
-    """The highest value up to which all changes can be read; none will come later."""
+    """The highest change up to which no other will come."""
 
 
 SQLITE = Differences()
@@ -61,12 +57,10 @@ _AT_ONCE = 500
 
 
 def pieces(values: Sequence[_V]) -> Iterator[Sequence[_V]]:
-    """Split `values` into pieces that one statement may ask for by `among`."""
     return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
 
 
 def among(column: str, values: Sequence[object]) -> str:
-    """Return the condition that a column has one of these values, which are parameters."""
     return f"{column} IN ({', '.join('?' * len(values))})"
 
 
@@ -76,9 +70,7 @@ def differences(connection: Connection) -> Differences:
 
 
 def ask(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], Any]:
-    """Ask for a row, or None, read later by a call of the result: several questions wait once. SQLite's are read at
-    once.
-    """
+    """Ask for a row, or None, read later by a call of the result: several questions wait once."""
     cursor = connection.execute(sql, parameters)
     if differences(connection).answers_later:
         return cursor.fetchone
@@ -87,7 +79,6 @@ def ask(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Cal
 
 
 def insert(connection: Connection, table: str, row: Mapping[str, Any], returning: str = "") -> Any:
-    """Insert a row; return its column `returning`, if there is one."""
     statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
     if not returning:
         connection.execute(statement, (*row.values(),))
@@ -96,7 +87,7 @@ def insert(connection: Connection, table: str, row: Mapping[str, Any], returning
 
 
 def when_committed(connection: Connection, call: Callable[[], None]) -> None:
-    """Call it when this transaction is committed, where one may be run again before that; else at once."""
+    """Call it when this transaction is committed, if it may be run again before that; else at once."""
     calls: list[Callable[[], None]] | None = getattr(connection, "when_committed", None)
     if calls is None:
         call()

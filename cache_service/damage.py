@@ -1,5 +1,3 @@
-"""The error for rows of a ledger that are not what was written."""
-
 from agentmem.errors import DataLoss
 from agentmem.validation import AgentKey
 
@@ -13,5 +11,4 @@ class LedgerDamaged(DataLoss):
 
 
 def of_agent(key: AgentKey) -> str:
-    """Name an agent's ledger in messages."""
     return f"the ledger of agent {key.agent_id!r} (model {key.model_id!r})"

@@ -1,4 +1,4 @@
-"""The store's checks for `agentmem doctor`: the data directory's disk, on which a store may run meanwhile."""
+"""The store's checks for `agentmem doctor`: the data directory's disk, beside a running store."""
 
 import os
 import re
@@ -32,10 +32,9 @@ _FILE_SYSTEMS = {
     ),
     r"overlay|aufs|fuse\.fuse-overlayfs": warning("a container's own layer goes with it", "mount a volume at --data"),
 }
-"""Meanings of kinds of file systems, by patterns of their names in lower case."""
 
 _CHUNK, _PAGE = 8 << 20, 4096
-"""A block file of an 8B Llama, written and synced at once; and a small commit."""
+"""A block file of an 8B Llama, and a small commit."""
 
 _CHUNKS, _COMMITS, _MOST_SECONDS = 8, 16, 2.0
 _SLOW_COMMIT_SECONDS, _SLOW_WRITE = 0.05, 50e6
@@ -52,14 +51,13 @@ def checks(settings: StoreSettings) -> Checks:
 
 
 def file_system(place: Path) -> Findings:
-    """Check the file system's kind by the table of mounts: another one may hang if asked.
-
-    The place itself says whether it can be written to: on macOS homes seem to be on "/", which is read-only.
+    """Check the kind by the table of mounts: another one may hang if asked. On macOS homes seem to be on a read-only
+    "/".
     """
     mounts = [each for each in psutil.disk_partitions(all=True) if place.resolve().is_relative_to(each.mountpoint)]
     if not mounts:
         return [ok("of a kind that is not known here")]
-    mount = max(reversed(mounts), key=lambda each: len(each.mountpoint))  # of equals the last one is on top
+    mount = max(reversed(mounts), key=lambda each: len(each.mountpoint))  # the last of equals is on top
     where = f"{mount.fstype} at {mount.mountpoint}"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return [problem(f"{where}, which is mounted read-only", "mount it for writing, or choose another --data")]
@@ -75,7 +73,6 @@ def disk_space(root: Path, place: Path, limits: DiskLimits) -> Findings:
 
 
 def judge_space(free: int, used: int, limits: DiskLimits) -> Finding:
-    """Return what `free` bytes mean where files of KV take `used`."""
     fixed = limits.fixed(used, free)
     floor, most = fixed.free_bytes_floor, fixed.warm_bytes
     facts = {"free_bytes": free, "used_bytes": used, "limit_bytes": fixed.high_bytes, "floor_bytes": floor}
@@ -90,7 +87,7 @@ def judge_space(free: int, used: int, limits: DiskLimits) -> Finding:
 
 
 def disk_speed(place: Path, floor: int) -> Findings:
-    """Measure the disk, of which `floor` bytes stay free, with a file of at most 64 MiB without a name."""
+    """Measure with a file of at most 64 MiB without a name."""
     free = psutil.disk_usage(str(place)).free
     spare = min(_CHUNKS, (free - floor) // _CHUNK)  # below the floor a running store would drop KV for it
     if spare < 1:
@@ -107,8 +104,8 @@ def disk_speed(place: Path, floor: int) -> Findings:
 
 
 def measure(place: Path, chunks: int) -> tuple[float, float]:
-    """Return bytes/s written and synced, and the median seconds of a small synced write. Raise OSError."""
-    chunk = os.urandom(_CHUNK)  # random, since some file systems compress
+    """Return bytes/s written and synced, and the median seconds of a small synced write."""
+    chunk = os.urandom(_CHUNK)  # some file systems compress
     with tempfile.TemporaryFile(dir=place, buffering=0) as file:
 
         def write(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Where a store's ledgers are: in its own directory, or where a cluster shares them."""
+"""Where a store's ledgers are."""
 
 # ruff: noqa: B027 - one machine has nothing to do in many of the methods
 
@@ -26,22 +26,21 @@ class Peers(Protocol):
     """Files of KV on other nodes. Event loop; `close` before the streams."""
 
     async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
-        """Return those of `names` that the node has where the agent spoke last, remembered for `fetch`."""
+        """Return those that the node has where the agent spoke last, remembered for `fetch`."""
 
     async def fetch(self, namespace: str, names: Sequence[FileName]) -> None:
-        """Bring those of `names` that another node was found to have; what fails, stays away."""
+        """Bring those; what fails, stays away."""
 
     async def close(self) -> None:
         """Close the connections."""
 
 
 class LedgerHome(ABC):
-    """The ledgers. `refuse`, `check`, `open`, `join`, `watch` and `serve` in this order; then `leave` and `close`."""
+    """Called in the order of methods."""
 
     database: Ledgers
     clock: LedgerClock
     is_own: bool = True
-    """This store alone has these ledgers."""
 
     @property
     def nodes(self) -> Nodes:
@@ -49,16 +48,14 @@ class LedgerHome(ABC):
 
     @abstractmethod
     def refuse(self) -> None:
-        """Raise DirectoryUnusable, schema.SchemaTooNew for a directory that cannot be of these. Changes nothing."""
+        """Raise DirectoryUnusable, schema.SchemaTooNew for a directory that cannot be of these."""
 
     def check(self) -> None:
         """Raise DatabaseDamaged, schema.ForeignDatabase. The directory is ours by now."""
 
     @abstractmethod
     def open(self, last_use: LastUse) -> None:
-        """Open the database; then there are `database` and `clock`. Raises DirectoryUnusable, schema.SchemaTooNew,
-        Unavailable, and as Database.open.
-        """
+        """Then there are `database` and `clock`. Raises DirectoryUnusable, schema.SchemaTooNew, Unavailable."""
 
     @abstractmethod
     def adopt(self, rows: Database) -> None:
@@ -70,17 +67,15 @@ class LedgerHome(ABC):
 
     @abstractmethod
     def watch(self, failed: Callable[[Failure], None]) -> None:
-        """Call `failed` where the database fails, too."""
+        """Call `failed` where the database fails."""
 
     def serve(self, rows: WarmRows, blocks: BlockStore, registry: CollectorRegistry) -> None:
-        """Begin to follow what other nodes do."""
+        """Begin to follow other nodes."""
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> Peers | None:  # noqa: ARG002
-        """None where no other node can be reached."""
         return None
 
     def services(self) -> list[tuple[str, Register, Any]]:
-        """Return services besides those of every store, as GrpcServer takes them."""
         return []
 
     async def unfollowed(self, key: AgentKey) -> int:  # noqa: ARG002
@@ -88,11 +83,11 @@ class LedgerHome(ABC):
         return 0
 
     def wake_others(self) -> None:
-        """Have other nodes follow at once."""
+        """Have them follow at once."""
 
     @abstractmethod
     async def problem(self) -> str:
-        """Return why no turn could be kept now; empty if one could."""
+        """Return why no turn could be kept now, or ""."""
 
     @abstractmethod
     async def stay_whole(self) -> None:
@@ -102,8 +97,8 @@ class LedgerHome(ABC):
         """Called every ten seconds."""
 
     def leave(self) -> None:
-        """Follow others no more. Call it while files can still follow."""
+        """Follow others no more, while files can still follow."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write down what is still to be written, and close."""
+        """Write down what is left, and close."""

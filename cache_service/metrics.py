@@ -1,8 +1,8 @@
-"""Metrics of the store, and of its remote tier where there is one. No agent ids and no namespaces in labels."""
+"""Metrics of the store and its remote tier. No agent ids and no namespaces in labels."""
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ from agentmem.process.logs import event
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
-from cache_service.ledger import agents
+from cache_service.ledger import agents as ledger_agents
 from cache_service.ledger.ledgers import Failure, Ledgers
 from cache_service.tiers import objects
 from cache_service.tiers.limits import FixedLimits, Reason
@@ -27,7 +27,7 @@ from cache_service.tiers.warm_rows import WarmRows
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 1.0
-"""How long a page of metrics waits for the database."""
+"""How long a page waits for the database."""
 REASONS = ("digest", "header", "truncated", "io_error")
 
 
@@ -37,6 +37,13 @@ def _counter(registry: CollectorRegistry, name: str, text: str, label: str, valu
     for value in values:
         counter.labels(value)
     return counter
+
+
+def _gauge(name: str, text: str, values: Mapping[str, float], label: str = "") -> Metric:
+    gauge = GaugeMetricFamily(name, text, labels=[label] if label else [])
+    for value, number in values.items():
+        gauge.add_metric([value] if label else [], number)
+    return gauge
 
 
 class StoreMetrics:
@@ -67,11 +74,9 @@ class StoreMetrics:
             self._evictions.labels("warm", why)
 
     def evicted(self, reason: Reason, agents: int) -> None:
-        """Count agents whose KV was dropped from the disk."""
         self._evictions.labels("warm", reason).inc(agents)
 
     def quarantined(self, reason: str) -> None:
-        """Count a file; unknown reasons share one label."""
         self._quarantined.labels(reason if reason in REASONS else "other").inc()
 
 
@@ -86,7 +91,7 @@ def unless_it_fails(what: str) -> Iterator[None]:
 
 @dataclass(eq=False)
 class DiskCollector(Collector):
-    """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
+    """Read at each scrape, on the scraper's thread."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -95,45 +100,43 @@ class DiskCollector(Collector):
     _free: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
-        disk = GaugeMetricFamily(
-            "agentmem_cache_disk_bytes",
-            "Bytes in the data directory: blocks, windows and staging count for the limit, the ledger does not.",
-            labels=["kind"],
-        )
-        limit = GaugeMetricFamily(
-            "agentmem_cache_disk_limit_bytes",
-            "Bytes that all files of KV together may take.",
-            value=self._limits.warm_bytes,
-        )
-        free = GaugeMetricFamily(
-            "agentmem_cache_disk_free_bytes", "Bytes that are free on the data directory's disk.", labels=[]
-        )
-        floor = GaugeMetricFamily(
-            "agentmem_cache_disk_free_floor_bytes",
-            "Bytes that must stay free on it: below that agents are evicted and no new files taken.",
-            value=self._limits.free_bytes_floor,
-        )
-        tiers = GaugeMetricFamily(
-            "agentmem_cache_agents",
-            "Agents, by the tier that holds their KV: warm (disk), remote (object store), or none.",
-            labels=["tier"],
-        )
+        disk, free, agents = dict[str, float](), dict[str, float](), dict[str, float]()
         with unless_it_fails("store.db and warm.db"):
             sizes, warm = self._rows.read_within(PATIENCE_SECONDS, _counts)
-            disk.add_metric(["blocks"], sizes.get(FileKind.BLOCK, 0))
-            disk.add_metric(["windows"], sizes.get(FileKind.WINDOW, 0))
-            count, remote = self._database.read_within(PATIENCE_SECONDS, agents.count)
+            disk |= {"blocks": sizes[FileKind.BLOCK], "windows": sizes[FileKind.WINDOW]}
+            count, remote = self._database.read_within(PATIENCE_SECONDS, ledger_agents.count)
             remote -= warm
-            none = max(0, count - len(warm) - len(remote))  # an agent may have gone between the two reads
-            for tier, number in (("warm", len(warm)), ("remote", len(remote)), ("none", none)):
-                tiers.add_metric([tier], number)
+            none = max(0, count - len(warm) - len(remote))  # one may have gone between the two reads
+            agents = {"warm": len(warm), "remote": len(remote), "none": none}
         with unless_it_fails("the data directory"):
-            free.add_metric([], self._free())
+            free[""] = self._free()
             databases = self._directory.database, self._directory.warm_database
-            ledger = [each.with_name(f"{each.name}{suffix}") for each in databases for suffix in ("", "-wal")]
-            disk.add_metric(["staging"], size_of(self._directory.staging))
-            disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
-        yield from (disk, limit, free, floor, tiers)
+            files = [each.with_name(f"{each.name}{suffix}") for each in databases for suffix in ("", "-wal")]
+            disk["staging"] = size_of(self._directory.staging)
+            disk["ledger"] = sum(path.stat().st_size for path in files if path.exists())
+        yield _gauge(
+            "agentmem_cache_disk_bytes",
+            "Bytes in the data directory: blocks, windows and staging count for the limit, the ledger does not.",
+            disk,
+            "kind",
+        )
+        yield _gauge(
+            "agentmem_cache_disk_limit_bytes",
+            "Bytes that all files of KV together may take.",
+            {"": self._limits.warm_bytes},
+        )
+        yield _gauge("agentmem_cache_disk_free_bytes", "Bytes that are free on the data directory's disk.", free)
+        yield _gauge(
+            "agentmem_cache_disk_free_floor_bytes",
+            "Bytes that must stay free on it: below that agents are evicted and no new files taken.",
+            {"": self._limits.free_bytes_floor},
+        )
+        yield _gauge(
+            "agentmem_cache_agents",
+            "Agents, by the tier that holds their KV: warm (disk), remote (object store), or none.",
+            agents,
+            "tier",
+        )
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[dict[FileKind, int], set[str]]:
@@ -149,7 +152,7 @@ class Operation(StrEnum):
 
 
 class Fetched(StrEnum):
-    """How a fetch ended: the file is warm now, or why not."""
+    """The file is warm now, or why not."""
 
     WARM = "warm"
     MISSING = "missing"
@@ -186,21 +189,19 @@ class RemoteMetrics:
 
 @dataclass(eq=False)
 class RemoteCollector(Collector):
-    """Queues and sizes, read from the database at each scrape, on the scraper's thread."""
+    """Read at each scrape, on the scraper's thread."""
 
     _database: Ledgers
     _uploads: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
-        backlog = GaugeMetricFamily(
+        waiting, size = {"uploads": float(self._uploads())}, dict[str, float]()
+        with unless_it_fails("store.db"):
+            waiting["deletions"], size[""] = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
+        yield _gauge(
             "agentmem_remote_backlog",
             "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
-            labels=["operation"],
+            waiting,
+            "operation",
         )
-        size = GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[])
-        backlog.add_metric(["uploads"], self._uploads())
-        with unless_it_fails("store.db"):
-            deletions, in_store = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
-            backlog.add_metric(["deletions"], deletions)
-            size.add_metric([], in_store)
-        yield from (backlog, size)
+        yield _gauge("agentmem_remote_bytes", "Bytes in the object store.", size)

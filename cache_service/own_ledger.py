@@ -1,5 +1,3 @@
-"""The ledgers of one machine: store.db in the data directory."""
-
 import logging
 from collections.abc import Callable
 
@@ -21,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnLedger(LedgerHome):
-    """store.db. Who was used is written with the next transaction."""
+    """store.db. Last uses are written with the next transaction."""
 
     database: Database
     clock: Clock
@@ -38,7 +36,6 @@ class OwnLedger(LedgerHome):
             refuse_damaged(self._directory)
 
     def open(self, last_use: LastUse) -> None:
-        """Open it, and count again what its ledgers take."""
         self.database.open()
         self.database.before_commit.append(last_use.flush_agents)
         self.database.write_blocking(quotas.recount_ledgers)
@@ -66,7 +63,7 @@ class OwnLedger(LedgerHome):
         return await self.writability.problem()
 
     async def stay_whole(self) -> None:
-        """Raise DirectoryUnusable where store.db was removed or replaced: what is written now is lost."""
+        """SQLite keeps writing to a removed file."""
         if not self.database.is_in_place():
             raise DirectoryUnusable(
                 f"{self._directory.database} was removed or replaced while it was served; put the right one in its"

@@ -1,5 +1,3 @@
-"""The cache store's process, from its settings to its orderly end."""
-
 import asyncio
 import logging
 import sqlite3
@@ -29,11 +27,11 @@ log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0
 _CLUSTER: Final = "cache_service.cluster"
-"""The ring around this store, imported where settings name a cluster."""
+"""The ring around this store."""
 
 
 async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
-    """Serve one data directory until `stopping` is set; then let running calls end, and close it."""
+    """Serve one data directory until `stopping` is set; then let running calls end."""
     manager = ServiceManager.of_this_process()
     manager.status("checking and opening the data directory")
     registry = CollectorRegistry()
@@ -69,7 +67,7 @@ async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
 
 
 async def _watch_disk(store: Store, server: GrpcServer) -> None:
-    """Set the health service again and again, by whether ledgers can be written. Raises as Store.stay_whole."""
+    """Set the health service by whether ledgers can be written. Raises as Store.stay_whole."""
     said = ""
     while True:
         await store.stay_whole()
@@ -100,7 +98,7 @@ def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
 
 
 def _shared(settings: StoreSettings, directory: DataDirectory) -> LedgerHome:
-    """Return the ledgers of the cluster that settings name. Raises SettingsError."""
+    """Raises SettingsError."""
     if (spec := find_spec(_CLUSTER)) is None or spec.origin is None:
         raise SettingsError("cluster: this installation has no clusters")
     home: LedgerHome = import_module(f"{_CLUSTER}.attach").attach(settings, directory)

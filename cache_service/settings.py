@@ -1,4 +1,4 @@
-"""Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
+"""Settings of the cache store."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -107,7 +107,6 @@ class StoreSettings(ServiceSettings):
 
     @property
     def data_directory(self) -> Path:
-        """Absolute."""
         return layout.data_directory(self.data)
 
     @property

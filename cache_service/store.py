@@ -1,4 +1,4 @@
-"""The store as a whole, its remote tier included: opened in one order, closed in the other."""
+"""The store as a whole, opened in one order, closed in the other."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
 from cache_service.files import references, warm_database
 from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.disk import disk_errors
-from cache_service.ledger.database import Database, database_errors
+from cache_service.ledger.database import database_errors
 from cache_service.ledger.ledgers import Failure, Ledgers
 from cache_service.ledger_home import LedgerHome
 from cache_service.metrics import DiskCollector, RemoteCollector, RemoteMetrics, StoreMetrics
@@ -57,11 +57,11 @@ class Store:
         remote: RemoteSettings = NO_REMOTE_TIER,
         home: Callable[[DataDirectory], LedgerHome] = OwnLedger,
     ) -> None:
-        """Take the directory, open the database, sweep what a crash has left, and claim the object store. Blocks.
+        """Open all of it, sweep what a crash has left, and claim the object store. Blocks.
 
         Raises files.DirectoryUnusable, schema.SchemaTooNew, schema.ForeignDatabase, DatabaseDamaged, OSError and
         sqlite3.Error where the directory cannot be used as it is, remote.RemoteRefused where the object store cannot,
-        AgentmemError where it cannot be used now. Then nothing is held.
+        AgentmemError where it cannot be used now.
         """
         self._opened = ExitStack()
         try:
@@ -92,7 +92,7 @@ class Store:
             ledger.open(last_use)
             self._database: Ledgers = ledger.database
             self._opened.callback(ledger.close)
-            rows = Database(self._directory.warm_database, warm_database.prepare)
+            self._rows = rows = WarmRows(self._directory, ledger.database, ledger.is_own)
             with database_errors():
                 warm_database.discard_unusable(self._directory.warm_database)
             rows.open()
@@ -104,14 +104,13 @@ class Store:
         self._last_use, probe, metrics = last_use, Probe(self._directory), StoreMetrics(registry)
         rows.before_commit.append(last_use.flush_files)
         self.process_metrics = ProcessMetrics(registry, "store")
-        """They are for this process's GrpcServer."""
+        """For this process's GrpcServer."""
 
         def failed(failure: Failure) -> None:
             metrics.failures.labels(failure).inc()
 
         ledger.watch(failed)
         rows.on_failure = self._database.on_failure
-        self._rows = WarmRows(self._directory, self._database, rows, ledger.is_own)
         self.warm = WarmTier(self._directory, self._database, self._rows, last_use, metrics, limits, quotas)
         self._blocks = BlockStore(self._directory, self._database, self._rows, self.clock, metrics, self.warm)
         self._opened.callback(self._blocks.close)
@@ -139,12 +138,12 @@ class Store:
     def _open_remote(
         self, settings: RemoteSettings, registry: CollectorRegistry, nodes: Nodes
     ) -> tuple[Replicator, Retriever] | tuple[None, None]:
-        """Claim the place that `settings` name, and begin; None if they name none. Raises RemoteRefused."""
+        """Claim the place that `settings` name; None if they name none. Raises RemoteRefused."""
         if settings.location is None:
             if not nodes.name and (left := self._database.read_blocking(objects.left_at)):
                 event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
             return None, None
-        from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
+        from cache_service.tiers.remote.s3 import S3Tier  # others do not load the client
 
         directory, rows, blocks, seconds = self._directory, self._rows, self._blocks, settings.timeout
         tier = S3Tier(settings.location, settings.endpoint, settings.region, seconds)
@@ -160,35 +159,32 @@ class Store:
         return replicator, retriever
 
     async def stay_whole(self) -> None:
-        """See LedgerHome."""
         await self._ledger.stay_whole()
 
     async def problem(self) -> str:
-        """Return why no turn could be kept now, in words for the operator; empty if one could."""
+        """Return why no turn could be kept now, or ""."""
         return await self._ledger.problem()
 
     async def upkeep(self, now: int) -> None:
-        """End what is over at `now`, a time of the store's clock, and keep the warm tier within its limits."""
+        """End what is over at `now`, of the store's clock, and keep the warm tier within its limits."""
         await self._ledger.upkeep(self._last_use)
         await self._blocks.upkeep(now)
 
     async def keep_up(self) -> None:
-        """Do the upkeep again and again, until cancelled. A failure is logged, and the next round tries again."""
         while True:
             try:
                 self.clock.advance()
                 await self.upkeep(self.clock.time())
             except (AgentmemError, OSError, sqlite3.Error) as error:
                 event(log, "upkeep failed", logging.WARNING, error=str(error))
-            except Exception:  # without upkeep the disk would fill, and nobody know
+            except Exception:  # without upkeep the disk would fill
                 log.exception("upkeep failed")
             await asyncio.sleep(UPKEEP_SECONDS)
 
     async def disconnect(self) -> None:
-        """Close the connections to other nodes. No service may be called any more."""
         if self.peers is not None:
             await self.peers.close()
 
     def close(self) -> None:
-        """Finish what is running, write it down and release the directory. No service may be called any more."""
+        """Finish what is running, and release the directory."""
         self._opened.close()

@@ -1,12 +1,12 @@
-"""The data directory: where files are, who may read them, and when they are durable.
+"""The data directory.
 
     store.db                          ledgers, and rows of what agents are
     warm.db                           rows of the files here, and whose they are
     blocks/ab/<chain>.safetensors     published blocks, by the first byte of their chain hash
     windows/ab/<chain>.safetensors    published windows
     staging/                          files being written
-    lock                              held by the one store of this directory: directory_lock.py
-    probe                             the present store's random name, for workers to see whether they share its disk
+    lock                              held by the one store of this directory
+    probe                             its random name, for workers to see whether they share its disk
 
 No name here comes from a caller's text.
 """
@@ -30,18 +30,18 @@ from cache_service.files.disk import Removal, open_private, sync_directory
 SUFFIX = ".safetensors"
 INSTANCE_BYTES = 32
 _ABANDONED_SECONDS = 86400.0
-"""Files are published seconds after they were written; those of an import maybe hours later."""
+"""Files of an import may be published hours after they were written."""
 
 
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
 
 
 class DirectoryUnusable(Exception):
-    """The data directory is another store's, or not ours alone; the message says what to do."""
+    """The directory is another store's, or not ours alone."""
 
 
 class DataDirectory:
-    """Paths of one data directory. Directories have mode 0700 and files 0600, whatever the umask is."""
+    """Paths of one data directory, with modes 0700 and 0600."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -52,9 +52,7 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
 
     def acquire(self) -> None:
-        """Take the directory for this process, and make it if it is missing. Raises DirectoryUnusable before anything
-        is written where it holds something else.
-        """
+        """Raises DirectoryUnusable before anything is written."""
         try:
             layout.refuse_foreign(self.root)
         except ForeignDirectory as error:
@@ -70,13 +68,12 @@ class DataDirectory:
             raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
 
     def prepare(self) -> None:
-        """Create what is missing, and close what is open to others. Call it after `acquire`."""
+        """Create what is missing, and close what is open to others."""
         for folder in (self.root, self.staging, *(self.root / name for name in FOLDERS.values())):
             _make_private(folder)
-        shutil.rmtree(self.root / "quarantine", ignore_errors=True)  # of before 0.2, with files of deleted agents
+        shutil.rmtree(self.root / "quarantine", ignore_errors=True)  # of before 0.2
 
     def release(self) -> None:
-        """May be called twice."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -88,15 +85,14 @@ class DataDirectory:
         return self.root / FOLDERS[name.kind] / name.chain_hash[:1].hex()
 
     def new_staging_path(self, name: FileName) -> Path:
-        """Return a path in staging/ that was never given out before."""
         return self.staging / f"{name.chain_hash.hex()}-{secrets.token_hex(8)}{SUFFIX}"
 
     def is_staged(self, path: Path) -> bool:
-        """Return whether `path` is, when links are followed, a name directly in staging/."""
+        """Return whether `path`, with links followed, is a name directly in staging/."""
         return path.is_absolute() and path.parent.resolve() == self.staging.resolve() and path.name not in ("", "..")
 
     def place(self, staged: Path, name: FileName) -> None:
-        """Move a staged file to its place; `sync` makes that durable. Raises OSError; then it is not there."""
+        """Move a staged file to its place, durable after `sync`. Raises OSError; then it is not there."""
         if not (folder := self.folder(name)).is_dir():
             _make_private(folder)
         target = self.path(name)
@@ -104,7 +100,7 @@ class DataDirectory:
         self.removal.needed(target)
 
     def sync(self, names: Iterable[FileName]) -> None:
-        """Make the names of placed files durable: one fsync for each directory. Raises OSError."""
+        """One fsync for each directory."""
         for folder in {self.folder(name) for name in names}:
             sync_directory(folder)
 
@@ -112,51 +108,48 @@ class DataDirectory:
         return self.path(name).is_file()
 
     def remove(self, names: Iterable[FileName]) -> int:
-        """Delete published files whose rows are gone; return how many the disk has kept for now."""
+        """Return how many files the disk has kept."""
         return self.removal.remove(map(self.path, names))
 
     def sweep_staging(self) -> int:
-        """Delete all files in staging/; return how many. No worker may be writing."""
+        """No worker may be writing."""
         return _sweep(self.staging)
 
     def sweep_abandoned(self) -> int:
-        """Delete files in staging/ that nobody has written to for a day; return how many."""
+        """Delete staged files that nobody has written to for a day."""
         return _sweep(self.staging, time.time() - _ABANDONED_SECONDS)
 
     def published(self) -> Iterator[FileName]:
-        """Yield the names of all files in blocks/ and windows/, with a row or without."""
         for kind, folder in FOLDERS.items():
             for shelf in (self.root / folder).glob("??/"):
-                for file in os.listdir(shelf):  # a path object for each would take most of the time
+                for file in os.listdir(shelf):  # a path object for each takes longest
                     with suppress(ValueError):
                         if file.endswith(SUFFIX):
                             yield FileName(kind, bytes.fromhex(file.removesuffix(SUFFIX)))
 
 
 class Probe:
-    """This process's random name, and the file in the data directory that holds it. All methods block."""
+    """This process's random name, and its file."""
 
     def __init__(self, directory: DataDirectory) -> None:
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.path = directory.root / "probe"
 
     def place(self) -> None:
-        """Write the file, in place of the last process's. The directory must be this process's."""
         self.path.unlink(missing_ok=True)
         with open_private(self.path) as file:
             file.write(self.instance)
 
 
 def is_disposable(path: Path) -> bool:
-    """Return whether this is a regular file of KV, where only we put files."""
+    """Return whether this is a regular file where only we put files."""
     return path.name.endswith(SUFFIX) and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _sweep(folder: Path, before: float = math.inf) -> int:
-    """Delete our files in a folder that were last written `before` then; return how many."""
     swept = 0
     for path in folder.iterdir():
-        with suppress(FileNotFoundError):  # it was published, or its worker has removed it
+        with suppress(FileNotFoundError):  # published or removed meanwhile
             if is_disposable(path) and path.lstat().st_mtime < before:
                 path.unlink()
                 swept += 1

@@ -1,4 +1,4 @@
-"""A data directory's lock: one store has it, or one command that wants no store on it."""
+"""A data directory's lock: one store has it, or one command."""
 
 import errno
 import fcntl
@@ -10,12 +10,8 @@ FILE = "lock"
 
 
 class DirectoryLock:
-    """The locked file `lock`, from `__init__` to `close`."""
-
     def __init__(self, root: Path, *, creates: bool = True) -> None:
-        """Raises BlockingIOError where another holds it, and OSError where it cannot be opened. With `creates` a
-        missing file is made.
-        """
+        """Raises BlockingIOError where another holds it."""
         self._held: int | None = None
         try:
             self._held = _opened(root / FILE, creates)
@@ -28,14 +24,13 @@ class DirectoryLock:
             raise
 
     def close(self) -> None:
-        """May be called twice."""
         if self._held is not None:
             os.close(self._held)
             self._held = None
 
 
 def _opened(path: Path, creates: bool) -> int:
-    """Open the file; on a read-only disk for reading, which is enough for a lock."""
+    """A read-only disk's is opened for reading, which is enough."""
     if creates:
         with suppress(PermissionError):
             try:

@@ -1,4 +1,4 @@
-"""The disk: files that are private and durable, what its errors mean, and deletions on one that may fail."""
+"""The disk: private and durable files, errors, and deletions that may fail."""
 
 import errno
 import fcntl
@@ -18,12 +18,11 @@ log = logging.getLogger(__name__)
 
 
 def open_private(path: Path) -> IO[bytes]:
-    """Create a file with mode 0600. Raises OSError."""
     return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def open_regular(path: Path) -> int:
-    """Return a descriptor of a regular file, never of what a link points to. Raises OSError."""
+    """Open a regular file, never what a link points to."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -32,12 +31,12 @@ def open_regular(path: Path) -> int:
 
 
 def sync(descriptor: int) -> None:
-    """Bring a file's content to the disk itself; on macOS fsync alone stops at the drive's cache."""
+    """On macOS fsync stops at the drive's cache."""
     if sys.platform == "darwin":
         try:
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         except OSError:
-            os.fsync(descriptor)  # file systems without it, such as network shares
+            os.fsync(descriptor)  # network shares
     else:
         os.fsync(descriptor)
 
@@ -51,7 +50,6 @@ def sync_directory(path: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of the files directly in a directory."""
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -62,7 +60,7 @@ def size_of(folder: Path) -> int:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Raise ResourceExhausted where the disk or the user's quota is full, and Internal where the disk fails."""
+    """Raise ResourceExhausted where disk or quota is full, Internal where the disk fails."""
     try:
         yield
     except OSError as error:
@@ -76,17 +74,13 @@ def disk_errors() -> Iterator[None]:
 
 
 class Removal:
-    """Deletes files that are no longer needed, and remembers what it could not delete. One thread at a time.
-
-    Rows are gone by then, so a file that stays is no reason to fail a call: it is tried again, and the next start
-    deletes it.
-    """
+    """Deletes files whose rows are gone, so a failure fails no call: it is tried again."""
 
     def __init__(self) -> None:
         self._left: set[Path] = set()
 
     def remove(self, paths: Iterable[Path]) -> int:
-        """Delete files, if they are there; return how many the disk has kept."""
+        """Return how many files the disk has kept."""
         kept = 0
         for path in paths:
             try:
@@ -101,7 +95,6 @@ class Removal:
 
     @property
     def left(self) -> int:
-        """Return how many files the disk has kept so far."""
         return len(self._left)
 
     def again(self) -> None:
@@ -109,5 +102,4 @@ class Removal:
             self.remove(list(self._left))
 
     def needed(self, path: Path) -> None:
-        """Keep a file of this name: there is a new one."""
         self._left.discard(path)

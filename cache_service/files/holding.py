@@ -1,11 +1,10 @@
-"""Which states hold the published files: rows of warm.db, which follow the ledger. Functions of a connection to it.
+"""The agents that hold published files, by versions: rows of warm.db. Functions of a connection.
 
-A state is an agent's own (snapshot 0) or a snapshot's, by its id. A file is deleted with the last state on this disk
-that holds it: its row in the transaction, the file after it. A file that no state has held yet stays, and is found by
-its name.
+A file belongs to a range of an agent's versions, open as long as the present state has it; a snapshot is a version. A
+file is deleted with its last range: its row in the transaction, the file after it. One that nobody has held yet stays.
 
-The ledger records changes of states (`KVChange`) in the transaction that makes them; `follow` applies them here, later
-and in order, also after a crash. Files that were published for a newer version than a change's stay.
+The ledger logs moves and erasures in the transaction that makes them. `follow` applies them later, in order, also after
+a crash or again: it ends with what the ledger's present states say.
 """
 
 import json
@@ -20,34 +19,37 @@ from agentmem.validation import AgentKey
 from cache_service.files import references
 from cache_service.files.references import Dropped, FileRow, named
 
-OWN: Final = 0
-"""In place of a snapshot's id: an agent's own state."""
 WHOLE: Final = 2**62
-"""In place of a number of tokens: all of a state."""
+_IS_ITS: Final = "h.kind = f.kind AND h.chain_hash = f.chain_hash"
+
+
+class Range(NamedTuple):
+    """`last` None: also the present version."""
+
+    uid: str
+    first: int
+    last: int | None = None
 
 
 class KVChange(NamedTuple):
-    """From now on a state holds those files of `source_uid` that end within `tokens`, or none.
+    """An agent has, from `version` on, the files of a source's version that end within `tokens`.
 
-    `snapshot` None: the agent's own state and all its snapshots'. With an `agent_id` (on any model, if `model_id` is
-    empty) the files that this agent's turns computed are deleted.
+    Without a source something was erased: with an `agent_id` (on any model, if `model_id` is empty) the agent.
     """
 
     id: int
     uid: str
-    snapshot: int | None
-    source_uid: str | None
-    source_snapshot: int
-    tokens: int
     version: int
-    """The agent's own state then; the change is skipped where a newer one is published."""
+    source_uid: str | None
+    source_version: int
+    tokens: int
     namespace: str
     agent_id: str | None
     model_id: str | None
 
 
 class Standing(NamedTuple):
-    """The ledger's word on a version whose files are published: see `kv_changes.standing`."""
+    """The ledger's word on a version whose files are published."""
 
     exists: bool
     """There is such an agent, or none is named."""
@@ -57,19 +59,15 @@ class Standing(NamedTuple):
 
 
 class States(NamedTuple):
-    """The ledger's word on the agents that files are of: versions by uid, all their snapshots, the last change that can
-    be followed, and those that it has not forgotten.
-    """
+    """The ledger's word: versions of agents and of snapshots, by uid; the last change that can be followed."""
 
     versions: Mapping[str, int]
-    snapshots: Set[int]
+    snapshots: Mapping[str, Sequence[int]]
     last: int
     changes: Sequence[KVChange]
 
 
 class Warmth(NamedTuple):
-    """An agent's state on the disk: bytes and files in all, and blocks with their tokens."""
-
     bytes: int = 0
     files: int = 0
     blocks: int = 0
@@ -77,7 +75,7 @@ class Warmth(NamedTuple):
 
 
 def belong(connection: sqlite3.Connection, ledger_id: str) -> str:
-    """Let warm.db be of these ledgers, and forget holders of others; return the directory's name."""
+    """Let warm.db be of these ledgers, and forget others' rows; return the directory's name."""
     name, ledgers = connection.execute("SELECT name, ledgers FROM directory").fetchone()
     if ledgers != ledger_id:
         if ledgers:
@@ -89,107 +87,131 @@ def belong(connection: sqlite3.Connection, ledger_id: str) -> str:
 
 
 def followed(connection: sqlite3.Connection) -> int:
-    """Return the id of the last change that was followed."""
     return int(connection.execute("SELECT change FROM followed WHERE id = 1").fetchone()[0])
 
 
-def follow(connection: sqlite3.Connection, changes: Sequence[KVChange]) -> Dropped:
-    """Apply the ledger's changes since `followed`; return the files to unlink."""
+def follow(connection: sqlite3.Connection, states: States) -> Dropped:
+    """Return the files to unlink."""
+    for change in states.changes:
+        if change.source_uid is not None:
+            names = of(connection, change.source_uid, change.source_version, change.tokens)
+            _move(connection, change.uid, change.version, names)
     dropped = Dropped()
-    for change in changes:
-        dropped.add(_made(connection, change))
-    if changes:
-        last = max(change.id for change in changes)
+    for change in states.changes:
+        going = _settle(connection, change.uid, states)
+        if change.agent_id is not None:
+            key = AgentKey(change.namespace, change.agent_id, change.model_id or "")
+            going |= set(references.computed_by(connection, key))
+        files, size = drop_unheld(connection, change.namespace, going)
+        dropped.add(Dropped(files, freed_bytes=size))
+    if states.changes:
+        last = max(change.id for change in states.changes)
         connection.execute("UPDATE followed SET change = ? WHERE id = 1", (last,))
     return dropped
 
 
-def replace(
-    connection: sqlite3.Connection, key: AgentKey, version: Version, names: Set[FileName], standing: Standing
-) -> list[FileName]:
-    """Let the agent's state consist of `names`, and snapshots of that version, too; return the files that only it held
-    and no longer does, their rows gone.
+def publish(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    version: Version,
+    names: Set[FileName],
+    standing: Standing,
+    *,
+    adds: bool = False,
+) -> tuple[list[FileName], set[FileName]]:
+    """Let a version consist of `names`, or also of these if it `adds`; return the files that nobody holds now, and
+    those that it holds from now on.
 
-    Does nothing if it never had that version, or a newer version's files are there.
+    Does nothing if the agent never had that version. Where a newer one's files are there, only a snapshot gets them.
     """
-    for snapshot in standing.snapshots:
-        _hold(connection, version.uid, snapshot, names)
-    if not standing.is_known or published(connection, version.uid) > version.number:
-        return []
-    _publish(connection, version.uid, version.number)
-    connection.execute("UPDATE published SET evicted = 0 WHERE uid = ?", (version.uid,))
-    before = _change(connection, version.uid, OWN, names)
-    return drop_unheld(connection, key.namespace, before - names)[0]
+    uid, number, _ = version
+    if not standing.is_known:
+        return [], set()
+    if published(connection, uid) > number:
+        late = {*names} - of(connection, uid, number) if number in standing.snapshots else set()
+        for name in late:
+            hold(connection, [Range(uid, number, number)], name)
+        return [], late
+    before = of(connection, uid)
+    if adds:
+        _change(connection, uid, number, names | before)
+        return [], {*names} - before
+    _change(connection, uid, number, names)
+    _publish(connection, uid, number)
+    connection.execute("UPDATE published SET evicted = 0 WHERE uid = ?", (uid,))
+    gone = drop_unheld(connection, key.namespace, _closed(connection, uid, standing.snapshots))[0]
+    return gone, {*names} - before
 
 
-def extend(connection: sqlite3.Connection, version: Version, names: Iterable[FileName], standing: Standing) -> None:
-    """Add `names` to the agent's state, until `replace` says of what it consists. Does nothing where that would."""
-    if version.uid and standing.is_known and published(connection, version.uid) <= version.number:
-        _hold(connection, version.uid, OWN, names)
-
-
-def hold(connection: sqlite3.Connection, holders: Iterable[tuple[str, int]], name: FileName) -> None:
-    """Add a file to states, by uid and snapshot."""
-    for uid, snapshot in holders:
-        _hold(connection, uid, snapshot, [name])
+def hold(connection: sqlite3.Connection, ranges: Iterable[Range], name: FileName) -> None:
+    connection.executemany(
+        "INSERT OR IGNORE INTO held (uid, first_version, last_version, kind, chain_hash)"
+        " SELECT :uid, :first, :last, :kind, :chain_hash WHERE :last IS NOT NULL OR NOT EXISTS (SELECT 1 FROM held"
+        " WHERE uid = :uid AND kind = :kind AND chain_hash = :chain_hash AND last_version IS NULL)",
+        [{**each._asdict(), **name._asdict()} for each in ranges],
+    )
 
 
 def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
-    """Take files out of an agent's own state; return those that no other state has, their rows gone."""
+    """Take files out of the present state; return those that nobody holds."""
     withdrawn = list(names)
-    _let_go(connection, uid, OWN, withdrawn)
+    connection.executemany(
+        "DELETE FROM held WHERE uid = ? AND kind = ? AND chain_hash = ? AND last_version IS NULL",
+        [(uid, *name) for name in withdrawn],
+    )
     return drop_unheld(connection, namespace, withdrawn)[0]
 
 
-def of(connection: sqlite3.Connection, uid: str, snapshot: int = OWN) -> set[FileName]:
-    """Return the files of a state that are here."""
-    rows = connection.execute("SELECT kind, chain_hash FROM held WHERE uid = ? AND snapshot = ?", (uid, snapshot))
-    return set(starmap(named, rows))
+def of(connection: sqlite3.Connection, uid: str, version: int | None = None, tokens: int = WHOLE) -> set[FileName]:
+    """Return the files of a version, None: of the present state; with `tokens` those here that end within them."""
+    within, ends = "", ""
+    if version is not None:
+        within = f"first_version <= {version:d} AND last_version >= {version:d} OR first_version <= {version:d} AND "
+    if tokens < WHOLE:
+        ends = f" AND EXISTS (SELECT 1 FROM files AS f WHERE {_IS_ITS} AND f.first_token + f.token_count <= {tokens:d})"
+    statement = f"SELECT kind, chain_hash FROM held AS h WHERE uid = ? AND ({within}last_version IS NULL){ends}"
+    return set(starmap(named, connection.execute(statement, (uid,))))
 
 
 def of_all(connection: sqlite3.Connection, uid: str) -> set[FileName]:
-    """Return the files here of an agent's own state and its snapshots'."""
     return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM held WHERE uid = ?", (uid,))))
 
 
-def holders(connection: sqlite3.Connection, names: Iterable[FileName]) -> dict[FileRow, list[tuple[str, int]]]:
-    """Return those of the named files that are here and held, with their holders by uid and snapshot."""
-    found: dict[FileRow, list[tuple[str, int]]] = {}
+def ranges(connection: sqlite3.Connection, names: Iterable[FileName]) -> dict[FileRow, list[Range]]:
+    found: dict[FileRow, list[Range]] = {}
     for name in names:
-        for uid, snapshot, *row in connection.execute(
-            f"SELECT uid, snapshot, {references.COLUMNS} FROM files JOIN held USING (kind, chain_hash)"
-            " WHERE kind = ? AND chain_hash = ?",
+        for row in connection.execute(
+            f"SELECT uid, first_version, last_version, {references.COLUMNS} FROM files"
+            " JOIN held USING (kind, chain_hash) WHERE kind = ? AND chain_hash = ?",
             name,
         ):
-            found.setdefault(references.described(row), []).append((uid, snapshot))
+            found.setdefault(references.described(row[3:]), []).append(Range(*row[:3]))
     return found
 
 
-def holders_of_all(connection: sqlite3.Connection) -> set[tuple[str, int, FileName]]:
-    """Return (uid, snapshot, file) of all files here."""
-    rows = connection.execute("SELECT uid, snapshot, kind, chain_hash FROM held JOIN files USING (kind, chain_hash)")
-    return {(uid, snapshot, named(*name)) for uid, snapshot, *name in rows}
+def all_ranges(connection: sqlite3.Connection) -> set[tuple[Range, FileName]]:
+    rows = connection.execute(
+        "SELECT uid, first_version, last_version, kind, chain_hash FROM held JOIN files USING (kind, chain_hash)"
+    )
+    return {(Range(*row[:3]), named(*row[3:])) for row in rows}
 
 
 def holding(connection: sqlite3.Connection, uids: Iterable[str]) -> set[str]:
-    """Return the agents that hold files here, for themselves or for a snapshot."""
     return {uid for uid in uids if connection.execute("SELECT 1 FROM held WHERE uid = ? LIMIT 1", (uid,)).fetchone()}
 
 
 def warm_uids(connection: sqlite3.Connection) -> set[str]:
-    """Return the agents whose own states have a file here."""
-    rows = connection.execute("SELECT DISTINCT uid FROM held JOIN files USING (kind, chain_hash) WHERE snapshot = 0")
+    rows = connection.execute(
+        "SELECT DISTINCT uid FROM held JOIN files USING (kind, chain_hash) WHERE last_version IS NULL"
+    )
     return {str(uid) for (uid,) in rows}
 
 
 def fingerprint(connection: sqlite3.Connection, uid: str) -> str:
-    """Return the fingerprint of an agent's published state; "" if none of it is here.
-
-    While a streamed state is not wholly published, it may be the old one's.
-    """
+    """Return "" without files here; of a former state until a streamed one is whole."""
     row = connection.execute(
         "SELECT f.fingerprint FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash)"
-        " WHERE h.uid = ? AND h.snapshot = 0 LIMIT 1",
+        " WHERE h.uid = ? AND h.last_version IS NULL LIMIT 1",
         (uid,),
     ).fetchone()
     return "" if row is None else str(row[0])
@@ -199,19 +221,19 @@ def warmth(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[str, War
     rows = connection.execute(
         f"SELECT j.value, sum(f.size_bytes), count(*), sum(f.kind = {FileKind.BLOCK:d}),"
         f" sum(f.token_count * (f.kind = {FileKind.BLOCK:d})) FROM json_each(?) AS j"
-        " CROSS JOIN held AS h ON h.uid = j.value AND h.snapshot = 0 CROSS JOIN files AS f USING (kind, chain_hash)"
-        " GROUP BY j.value",
+        " CROSS JOIN held AS h ON h.uid = j.value AND h.last_version IS NULL"
+        " CROSS JOIN files AS f USING (kind, chain_hash) GROUP BY j.value",
         (json.dumps(uids),),
     )
     return dict.fromkeys(uids, Warmth()) | {str(uid): Warmth(*sums) for uid, *sums in rows}
 
 
 def blocks(connection: sqlite3.Connection, uid: str, fingerprint: str = "") -> dict[int, int]:
-    """Return ends of the blocks of an agent's own state here by their first tokens; of one fingerprint, "": of any."""
+    """Return ends of blocks by their first tokens; fingerprint "": any."""
     rows = connection.execute(
         "SELECT f.first_token, max(f.first_token + f.token_count) FROM held AS h"
         " CROSS JOIN files AS f USING (kind, chain_hash)"
-        f" WHERE h.uid = ? AND h.snapshot = 0 AND f.kind = {FileKind.BLOCK:d} AND ? IN ('', f.fingerprint)"
+        f" WHERE h.uid = ? AND h.last_version IS NULL AND f.kind = {FileKind.BLOCK:d} AND ? IN ('', f.fingerprint)"
         " GROUP BY f.first_token",
         (uid, fingerprint),
     )
@@ -219,7 +241,7 @@ def blocks(connection: sqlite3.Connection, uid: str, fingerprint: str = "") -> d
 
 
 def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:
-    """Return the bytes here of these agents and their snapshots; each file once."""
+    """Return the bytes of these agents and their snapshots, each file once."""
     (size,) = connection.execute(
         "SELECT coalesce(sum(f.size_bytes), 0) FROM (SELECT DISTINCT h.kind, h.chain_hash FROM json_each(?) AS j"
         " CROSS JOIN held AS h ON h.uid = j.value) AS names CROSS JOIN files AS f USING (kind, chain_hash)",
@@ -229,24 +251,21 @@ def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:
 
 
 def drop_all(connection: sqlite3.Connection, uid: str, namespace: str) -> tuple[set[FileName], list[FileName], int]:
-    """Let an agent and its snapshots hold nothing; return what they held, the files to unlink, and the bytes of
-    these.
-    """
+    """Return what they held, the files to unlink, and their bytes."""
     names = of_all(connection, uid)
     connection.execute("DELETE FROM held WHERE uid = ?", (uid,))
     return names, *drop_unheld(connection, namespace, names)
 
 
 def drop_unheld(
-    connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]
+    connection: sqlite3.Connection, namespace: str | None, names: Iterable[FileName]
 ) -> tuple[list[FileName], int]:
-    """Drop the rows of those of `names` that no state holds; return the files to unlink, and their bytes."""
+    """Drop rows that nobody holds (namespace None: in any); return the files to unlink, and their bytes."""
     dropped, size = [], 0
     for name in names:
         row = connection.execute(
-            "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS"
-            " (SELECT 1 FROM held AS h WHERE h.kind = files.kind AND h.chain_hash = files.chain_hash)"
-            " RETURNING size_bytes",
+            "DELETE FROM files AS f WHERE kind = ? AND chain_hash = ? AND namespace = ifnull(?, namespace)"
+            f" AND NOT EXISTS (SELECT 1 FROM held AS h WHERE {_IS_ITS}) RETURNING size_bytes",
             (*name, namespace),
         ).fetchone()
         if row is not None:
@@ -256,81 +275,44 @@ def drop_unheld(
 
 
 def known(connection: sqlite3.Connection) -> list[str]:
-    """Return the uids that `reconcile` asks the ledger about: all of which there is, or was, anything here."""
+    """Return the uids of which there is, or was, anything here."""
     tables = " UNION ".join(f"SELECT uid FROM {table}" for table in ("held", "published"))
     return [str(uid) for (uid,) in connection.execute(tables)]
 
 
 def reconcile(connection: sqlite3.Connection, states: States) -> Dropped:
-    """Follow the ledger, and forget holders that it does not have, as where a backup of it was restored; return the
-    files to unlink. `states` are those of the agents that are `known`.
-    """
-    versions, snapshots, last, changes = states
-    done = min(followed(connection), last)
-    connection.execute("UPDATE followed SET change = ? WHERE id = 1", (done,))
-    dropped = follow(connection, [change for change in changes if change.id > done])
-    for uid, snapshot in connection.execute("SELECT DISTINCT uid, snapshot FROM held").fetchall():
-        if uid not in versions or (snapshot != OWN and snapshot not in snapshots):
-            for name in _change(connection, uid, snapshot, set()):
-                files, size = drop_unheld(connection, references.namespace_of(connection, name) or "", [name])
-                dropped.add(Dropped(files, freed_bytes=size))
-    rows = connection.execute("SELECT uid, version FROM published").fetchall()
-    ahead = [(uid,) for uid, version in rows if version > versions.get(uid, -1)]
-    connection.executemany("DELETE FROM published WHERE uid = ?", ahead)
+    """Follow the ledger, and forget what it does not have, as where a backup of it was restored."""
+    going = set[FileName]()
+    for uid, version in states.versions.items():
+        lost = "DELETE FROM held WHERE uid = ? AND first_version > ? RETURNING kind, chain_hash"
+        going.update(starmap(named, connection.execute(lost, (uid, version)).fetchall()))
+        connection.execute("UPDATE held SET last_version = NULL WHERE uid = ? AND last_version >= ?", (uid, version))
+        connection.execute("DELETE FROM published WHERE uid = ? AND version > ?", (uid, version))
+    dropped = follow(connection, states)
+    for uid in known(connection):
+        going |= _settle(connection, uid, states)
+    files, size = drop_unheld(connection, None, going)
+    dropped.add(Dropped(files, freed_bytes=size))
+    connection.execute("UPDATE followed SET change = ? WHERE id = 1", (states.last,))
     return dropped
 
 
-def follow_again(connection: sqlite3.Connection) -> None:
-    """Follow all that the ledger has not forgotten once more."""
-    connection.execute("UPDATE followed SET change = 0 WHERE id = 1")
-
-
 def drop_nobodys(connection: sqlite3.Connection) -> Dropped:
-    """Drop files that no state holds: their agents may be erased."""
+    """Drop what nobody holds: its agents may be erased."""
     files = connection.execute(
-        "DELETE FROM files WHERE NOT EXISTS (SELECT 1 FROM held AS h WHERE h.kind = files.kind"
-        " AND h.chain_hash = files.chain_hash) RETURNING kind, chain_hash, size_bytes"
+        f"DELETE FROM files AS f WHERE NOT EXISTS (SELECT 1 FROM held AS h WHERE {_IS_ITS})"
+        " RETURNING kind, chain_hash, size_bytes"
     ).fetchall()
     return Dropped([named(*row[:2]) for row in files], freed_bytes=sum(row[-1] for row in files))
 
 
-def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
-    names: set[FileName] = set()
-    if change.source_uid is not None and change.tokens >= WHOLE:
-        names = of(connection, change.source_uid, change.source_snapshot)
-    elif change.source_uid is not None:
-        rows = connection.execute(
-            "SELECT h.kind, h.chain_hash FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash)"
-            " WHERE h.uid = ? AND h.snapshot = ? AND f.first_token + f.token_count <= ?",
-            (change.source_uid, change.source_snapshot, change.tokens),
-        )
-        names = set(starmap(named, rows))
-    if change.snapshot is None:
-        before = of_all(connection, change.uid)
-        for table in ("held", "published"):
-            connection.execute(f"DELETE FROM {table} WHERE uid = ?", (change.uid,))
-    elif change.snapshot == OWN and published(connection, change.uid) > change.version:
-        return Dropped()
-    else:
-        if change.snapshot == OWN:
-            _publish(connection, change.uid, change.version)
-        before = _change(connection, change.uid, change.snapshot, names)
-    going = before - names
-    if change.agent_id is not None:
-        key = AgentKey(change.namespace, change.agent_id, change.model_id or "")
-        going |= set(references.computed_by(connection, key))
-    files, size = drop_unheld(connection, change.namespace, going)
-    return Dropped(files, freed_bytes=size)
-
-
 def published(connection: sqlite3.Connection, uid: str) -> int:
-    """Return the version that an agent's own files are of; 0: of none yet."""
+    """Return the version that an agent's files are of; 0: none."""
     row = connection.execute("SELECT version FROM published WHERE uid = ?", (uid,)).fetchone()
     return 0 if row is None else int(row[0])
 
 
 def was_evicted(connection: sqlite3.Connection, uid: str) -> bool:
-    """Return whether files of the agent's present state were dropped to make room."""
     return connection.execute("SELECT 1 FROM published WHERE uid = ? AND evicted = 1", (uid,)).fetchone() is not None
 
 
@@ -341,23 +323,41 @@ def _publish(connection: sqlite3.Connection, uid: str, version: int) -> None:
     )
 
 
-def _hold(connection: sqlite3.Connection, uid: str, snapshot: int, names: Iterable[FileName]) -> None:
+def _move(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
+    """Let an agent have these files, unless a newer version's are published."""
+    if published(connection, uid) < version:
+        _change(connection, uid, version, names)
+        _publish(connection, uid, version)
+
+
+def _change(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
+    before = of(connection, uid)
     connection.executemany(
-        "INSERT OR IGNORE INTO held (uid, snapshot, kind, chain_hash) VALUES (?, ?, ?, ?)",
-        [(uid, snapshot, *name) for name in names],
+        "UPDATE held SET last_version = ? WHERE uid = ? AND kind = ? AND chain_hash = ? AND last_version IS NULL",
+        [(version - 1, uid, *name) for name in before - names],
+    )
+    connection.executemany(
+        "INSERT OR REPLACE INTO held (uid, kind, chain_hash, first_version) VALUES (?, ?, ?, ?)",
+        [(uid, *name, version) for name in names - before],
     )
 
 
-def _let_go(connection: sqlite3.Connection, uid: str, snapshot: int, names: Iterable[FileName]) -> None:
-    connection.executemany(
-        "DELETE FROM held WHERE uid = ? AND snapshot = ? AND kind = ? AND chain_hash = ?",
-        [(uid, snapshot, *name) for name in names],
+def _settle(connection: sqlite3.Connection, uid: str, states: States) -> set[FileName]:
+    """Let an agent hold nothing that the ledger does not have; return what goes."""
+    if uid in states.versions:
+        return _closed(connection, uid, states.snapshots.get(uid, ()))
+    names = of_all(connection, uid)
+    for table in ("held", "published"):
+        connection.execute(f"DELETE FROM {table} WHERE uid = ?", (uid,))
+    return names
+
+
+def _closed(connection: sqlite3.Connection, uid: str, snapshots: Sequence[int]) -> set[FileName]:
+    """Forget ranges of neither the present state nor a snapshot; return their files."""
+    rows = connection.execute(
+        "DELETE FROM held WHERE uid = ? AND last_version IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM json_each(?) AS j WHERE j.value BETWEEN first_version AND last_version)"
+        " RETURNING kind, chain_hash",
+        (uid, json.dumps(snapshots)),
     )
-
-
-def _change(connection: sqlite3.Connection, uid: str, snapshot: int, names: Set[FileName]) -> set[FileName]:
-    """Let a state consist of `names`, writing the difference; return its files before."""
-    before = of(connection, uid, snapshot)
-    _hold(connection, uid, snapshot, names - before)
-    _let_go(connection, uid, snapshot, before - names)
-    return before
+    return set(starmap(named, rows.fetchall()))

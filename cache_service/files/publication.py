@@ -1,4 +1,4 @@
-"""Files that a worker hands in, whole or in pieces, and their verification; and files that go out."""
+"""Files that come in, their verification, and files that go out."""
 
 import errno
 import os
@@ -18,19 +18,16 @@ from cache_service.files.references import FileRow
 
 PIECE_BYTES = 1 << 20
 _NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-"""Errors of opening a file that come of this process, the machine or the disk."""
 
 
 class Staged(NamedTuple):
-    """A file that a worker wrote in staging/, as the worker describes it."""
-
     file: FileRow
     path: Path
 
 
 @dataclass(frozen=True)
 class Publication:
-    """Files to make visible, and those of the agent's state; None: these, besides what it had."""
+    """Files to publish, and those of the agent's state; None: these, besides what it had."""
 
     key: AgentKey
     version: Version
@@ -40,25 +37,21 @@ class Publication:
 
 
 class Published(NamedTuple):
-    """How many files became visible, and how many were dropped because they were there already."""
-
     published: int
     dropped: int
 
 
 def header_of(file: FileRow) -> BlockHeader:
-    """Return the header that a file with this row must have."""
     (kind, chain_hash), first, tokens, *_ = file
     window = kind is FileKind.WINDOW
     return BlockHeader(file.fingerprint, file.key.namespace, chain_hash, file.parent, first, tokens, window)
 
 
 def verify(staged: Staged, key: AgentKey, fingerprint: str) -> FileRow:
-    """Check a staged file against its description and make it durable, mode 0600; return its row, with token_ids only
-    where described.
+    """Check a staged file against its description and make it durable. The content is not read: every load checks its
+    digest.
 
-    The bytes after the header are not read: every load checks the digest. Raises BlockFileError; OSError where that
-    says nothing of the file.
+    Raises BlockFileError; OSError where that says nothing of the file.
     """
     file = staged.file
     try:
@@ -83,7 +76,7 @@ def verify(staged: Staged, key: AgentKey, fingerprint: str) -> FileRow:
 
 
 def pieces(name: FileName, path: Path) -> Generator[bytes, None, None]:
-    """Read a published file piece by piece; once begun, it may be unlinked. Raises NotFound, DataLoss, OSError."""
+    """Read a file, which may be unlinked meanwhile. Raises NotFound, DataLoss, OSError."""
     try:
         with open(open_regular(path), "rb") as file:
             at = 0
@@ -99,7 +92,7 @@ def pieces(name: FileName, path: Path) -> Generator[bytes, None, None]:
 
 
 class Spool:
-    """A file that comes in pieces and is written to staging/. `discard` in the end, always."""
+    """A file that comes in pieces into staging/. `discard` in the end, always."""
 
     def __init__(self, path: Path, size_bytes: int, digest: bytes) -> None:
         self._path = path
@@ -110,7 +103,7 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def write(self, piece: bytes) -> None:
-        """Raises DataLoss as soon as it is more than was announced, ResourceExhausted if the disk is full."""
+        """Raises DataLoss for more than was announced, ResourceExhausted."""
         self._written += len(piece)
         if self._written > self._size:
             raise DataLoss(f"more came than the {self._size} bytes that were announced; send the file again")
@@ -121,7 +114,7 @@ class Spool:
         self._running.update(piece)
 
     def finish(self) -> None:
-        """Check that all has come, as announced. Raises DataLoss, ResourceExhausted."""
+        """Raises DataLoss for other bytes than announced, ResourceExhausted."""
         if self._file is None or self._written < self._size:
             raise DataLoss(f"{self._written} of {self._size} bytes came; send the file again")
         if self._running.digest() != self._digest:
@@ -130,7 +123,6 @@ class Spool:
             self._file.close()
 
     def discard(self) -> None:
-        """Close the file, and delete it unless it has been moved elsewhere."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()

@@ -1,7 +1,4 @@
-"""Rows of warm.db: published files. Functions of a connection, inside the caller's transaction.
-
-A file without a row doesn't exist for readers; `holding` knows whose files are.
-"""
+"""Rows of published files in warm.db. Functions of a connection."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -17,9 +14,8 @@ from cache_service.damage import LedgerDamaged
 
 
 class FileRow(NamedTuple):
-    """A file of KV; and, once a state may hold it, whose turn computed it, with which fingerprint, after which block.
-
-    `token_ids` are a block's own; empty where they are not known, or not asked for.
+    """A file of KV; once held, also whose turn computed it. `token_ids` are a block's own; empty: unknown, or not asked
+    for.
     """
 
     name: FileName
@@ -45,9 +41,7 @@ class FileRow(NamedTuple):
 
 @dataclass
 class Dropped:
-    """Left to do after a deletion or an eviction: files to unlink, after the transaction; and `agents` that were
-    deleted, or lost KV.
-    """
+    """Files to unlink after a transaction; agents that were deleted, or lost KV."""
 
     files: list[FileName] = field(default_factory=list)
     agents: int = 0
@@ -62,12 +56,11 @@ class Dropped:
 COLUMNS = (
     "kind, chain_hash, first_token, token_count, size_bytes, digest, namespace, agent_id, model_id, fingerprint, parent"
 )
-"""The columns that rows of files and of objects share."""
-_KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third of a call
+_KINDS = {kind.value: kind for kind in FileKind}  # a third of a call's time
 
 
 def named(kind: int, chain_hash: bytes) -> FileName:
-    """Make a name of a row's columns. Raises LedgerDamaged."""
+    """Raises LedgerDamaged."""
     try:
         return FileName(_KINDS[kind], chain_hash)
     except KeyError as error:
@@ -75,13 +68,12 @@ def named(kind: int, chain_hash: bytes) -> FileName:
 
 
 def described(row: Sequence[Any]) -> FileRow:
-    """Make a file of COLUMNS, after which token_ids may come. Raises LedgerDamaged."""
+    """Raises LedgerDamaged."""
     name, token_ids = named(*row[:2]), b"".join(row[11:])
     return FileRow._make((name, *row[2:6], token_ids, AgentKey(*row[6:9]), *row[9:11]))
 
 
 def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileRow]:
-    """Return the named files that exist in the namespace."""
     statement = f"SELECT {COLUMNS} FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ?"
     return [described(row) for name in names for row in connection.execute(statement, (*name, namespace))]
 
@@ -89,9 +81,7 @@ def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileNam
 def closest(
     connection: sqlite3.Connection, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes
 ) -> FileRow | None:
-    """Return the block after `parent` that shares the longest beginning with `token_ids`: in the order of tokens one of
-    its two neighbours; None if none does.
-    """
+    """Return the block after `parent` that shares most of `token_ids`: in the order of tokens one of its neighbours."""
     statement = (
         f"SELECT {COLUMNS}, token_ids FROM files WHERE namespace = ? AND fingerprint = ? AND parent = ?"
         " AND token_ids != x'' AND token_ids"
@@ -107,20 +97,18 @@ def closest(
 
 
 def namespace_of(connection: sqlite3.Connection, name: FileName) -> str | None:
-    """Return the namespace of a file of this name; None if there is none."""
     row = connection.execute("SELECT namespace FROM files WHERE kind = ? AND chain_hash = ?", name).fetchone()
     return None if row is None else str(row[0])
 
 
 def add(connection: sqlite3.Connection, file: FileRow, now: int) -> None:
-    """Add the row that makes a file visible."""
     values = *file.columns, file.token_ids, now, now
     statement = f"INSERT OR REPLACE INTO files ({COLUMNS}, token_ids, created, used)"
     connection.execute(f"{statement} VALUES ({', '.join('?' * len(values))})", values)
 
 
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
-    """Return files that the agent's own turns computed, on all models if model_id is empty."""
+    """`key` without model_id: on all models."""
     rows = connection.execute(
         "SELECT kind, chain_hash FROM files WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '')",
         (*key, key.model_id),
@@ -131,7 +119,7 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
 def drop_damaged(
     connection: sqlite3.Connection, namespace: str, name: FileName, digest: bytes | None
 ) -> tuple[bytes, int] | None:
-    """Drop the row of a file that has this digest (None: any); return digest and size, None if there is no such row."""
+    """Return digest and size, if the file has this digest (None: any)."""
     found: tuple[bytes, int] | None = connection.execute(
         "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND digest = ifnull(?, digest)"
         " RETURNING digest, size_bytes",
@@ -141,7 +129,6 @@ def drop_damaged(
 
 
 def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[FileName]:
-    """Return those of `names` that have a row, in whatever namespace."""
     return {name for name in names if namespace_of(connection, name) is not None}
 
 
@@ -154,16 +141,13 @@ def all_names(connection: sqlite3.Connection) -> list[FileName]:
 
 
 def forget(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
-    """Drop the rows of files that aren't there any more."""
     connection.executemany("DELETE FROM files WHERE kind = ? AND chain_hash = ?", names)
 
 
 def total(connection: sqlite3.Connection) -> int:
-    """Return the bytes of all published files."""
     return int(connection.execute("SELECT coalesce(sum(size_bytes), 0) FROM files").fetchone()[0])
 
 
 def sizes(connection: sqlite3.Connection) -> dict[FileKind, int]:
-    """Return the bytes of all published files, by kind."""
     rows = connection.execute("SELECT kind, sum(size_bytes) FROM files INDEXED BY files_by_size GROUP BY kind")
     return dict.fromkeys(FileKind, 0) | {named(kind, b"").kind: int(size) for kind, size in rows}

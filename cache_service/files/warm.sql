@@ -24,14 +24,15 @@ CREATE INDEX files_by_size ON files (namespace, size_bytes, kind);  -- bytes are
 -- A block is found by its tokens, too: by a prompt that leaves it in its middle. No ledger is read for that, and no file.
 CREATE INDEX files_by_tokens ON files (namespace, fingerprint, parent, token_ids) WHERE token_ids != x'';
 
--- Which files on this disk the states of agents consist of (snapshot 0), and those of snapshots (by their ids). A file
--- goes with the last row of its name; one that never had any stays until room is needed, and is found by its name.
+-- Which files on this disk agents consist of, by ranges of their versions; a snapshot is a version. A file goes with the
+-- last row of its name; one that never had any stays until room is needed, and is found by its name.
 CREATE TABLE held (
     uid TEXT NOT NULL,
-    snapshot INTEGER NOT NULL,
     kind INTEGER NOT NULL,
     chain_hash BLOB NOT NULL,
-    PRIMARY KEY (uid, snapshot, kind, chain_hash)
+    first_version INTEGER NOT NULL,
+    last_version INTEGER,                      -- NULL: the present state has it
+    PRIMARY KEY (uid, kind, chain_hash, first_version)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX held_by_file ON held (kind, chain_hash);
 

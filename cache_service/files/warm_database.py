@@ -1,8 +1,6 @@
-"""`warm.db`: the tables of what is true of one directory's files only, beside store.db.
+"""`warm.db`: rows of one directory's files. Damaged or of another version it is made again of ledgers and files.
 
-It is the index of a cache: missing, damaged or of another version it is made again of ledgers and files (see
-offline.adoption). No transaction writes both databases: SQLite makes one atomic for each file but not for two, and the
-ledger may be a server's. A change of both is two transactions: see `holding`.
+No transaction writes both databases: SQLite makes none atomic for two files, and the ledger may be a server's.
 """
 
 import sqlite3
@@ -11,23 +9,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-VERSION: Final = 3
-"""A database of another version is not read: raise it with every change of warm.sql."""
+VERSION: Final = 4
+"""Raise it with every change of warm.sql."""
 _SCHEMA: Final = resources.files(__package__).joinpath("warm.sql").read_text(encoding="utf-8")
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new database. Raises sqlite3.Error."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not version:
         connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the file's first page has the version
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the first page has the version
 
 
 def discard_unusable(path: Path) -> bool:
-    """Delete a database that is damaged or of another version; return whether there was one. Raises OSError,
-    sqlite3.Error.
-    """
+    """Return whether there was one."""
     if not path.exists() or _is_usable(path):
         return False
     discard(path)
@@ -46,6 +41,5 @@ def _is_usable(path: Path) -> bool:
 
 
 def discard(path: Path) -> None:
-    """Delete a database, with its log. Raises OSError."""
     for suffix in ("-wal", "-shm", ""):
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)

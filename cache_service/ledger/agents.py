@@ -1,4 +1,4 @@
-"""Agents: their rows, listing and deletion. Functions of a connection, inside the caller's transaction."""
+"""Agents: rows, listing and deletion."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ DEFAULT_CONTEXT_POLICY = int(types_pb2.CONTEXT_POLICY_TRIM)
 
 
 class Conversation(NamedTuple):
-    """A conversation for FindAgent: its label, number of messages, and the last hash of their chain."""
+    """For FindAgent: label, number of messages, last hash of their chain."""
 
     label: str
     messages: int
@@ -29,7 +29,7 @@ NO_CONVERSATION = Conversation("", 0, b"")
 
 
 class State(NamedTuple):
-    """An agent's present state; `context_policy` is 0 without an agent."""
+    """`context_policy` is 0 without an agent."""
 
     version: Version
     head: Head
@@ -38,10 +38,7 @@ class State(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """One memory as GetAgent and ListAgents show it. Times are nanoseconds, since 1970 or the last use.
-
-    The ledger does not know what is warm: see `with_warmth`.
-    """
+    """Times are nanoseconds, since 1970 or the last use. `with_warmth` adds what the ledger does not know."""
 
     key: AgentKey
     version: Version
@@ -53,7 +50,7 @@ class Agent(NamedTuple):
     blocks: int
     warm_tokens: int
     remote: int
-    """1 if some of its KV is in the object store, else 0, as `pinned`."""
+    """1 if some of its KV is in the object store, else 0."""
     created: int
     updated: int
     pinned: int
@@ -62,7 +59,7 @@ class Agent(NamedTuple):
     context_policy: int
     template_time: str
     forked_from: str | None = None
-    """The agent it was forked from, while that exists, and its version."""
+    """While that exists."""
     forked_version: int | None = None
 
     def with_warmth(self, warmth: Warmth) -> "Agent":
@@ -71,7 +68,6 @@ class Agent(NamedTuple):
 
 
 def ask_state(connection: Connection, key: AgentKey) -> Callable[[], Any]:
-    """Send a query for `asked_state`."""
     return ask(
         connection,
         "SELECT uid, version, revision, head_segment, tokens, text_bytes, turns, label, messages, message_hash,"
@@ -82,7 +78,6 @@ def ask_state(connection: Connection, key: AgentKey) -> Callable[[], Any]:
 
 
 def asked_state(asked: Callable[[], Any]) -> State | None:
-    """Return the state of `ask_state`; None if there is no agent."""
     row = asked()
     return None if row is None else State(Version(*row[:3]), Head(*row[3:7]), Conversation(*row[7:10]), row[10])
 
@@ -110,7 +105,7 @@ def create(
     idle_times: IdleTimes = NEVER,
     source: Version | None = None,
 ) -> None:
-    """Make an agent at this version; `source` is what it is a fork of."""
+    """`source` is what it is a fork of."""
     row = {
         "uid": version.uid,
         **key._asdict(),
@@ -136,14 +131,14 @@ def change(connection: Connection, /, key: AgentKey, **columns: int | None) -> A
 
 
 def advance(connection: Connection, version: Version, head: Head, conversation: Conversation, now: Moment) -> None:
-    """Move an agent, whose state this transaction has read, to a new version."""
+    """Move an agent, whose state this transaction has read."""
     columns = _columns(version, head, conversation, now)
     assignments = ", ".join(f"{column} = ?" for column in columns)
     connection.execute(f"UPDATE agents SET {assignments} WHERE uid = ?", (*columns.values(), version.uid))
 
 
 def may_publish(connection: Connection, uid: str) -> bool:
-    """Return whether an agent's files are accepted: it exists, or (uid "") does not exist yet."""
+    """Return whether it exists, or (uid "") does not exist yet."""
     return not uid or connection.execute("SELECT 1 FROM agents WHERE uid = ?", (uid,)).fetchone() is not None
 
 
@@ -155,7 +150,7 @@ def described(connection: Connection, key: AgentKey) -> Agent:
 
 
 def page(connection: Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
-    """Return agents of `key.namespace` by (agent_id, model_id), after `after`. An empty agent_id or model_id is any."""
+    """Return agents by (agent_id, model_id), after `after`; an empty agent_id or model_id is any."""
     condition, values = _matching(key)
     beyond = "" if after is None else " AND (a.agent_id, a.model_id) > (?, ?)"
     rows = connection.execute(_PAGE.format(condition=condition + beyond), (*values, *(after or ()), limit))
@@ -165,7 +160,7 @@ def page(connection: Connection, key: AgentKey, after: tuple[str, str] | None, l
 def delete(connection: Connection, key: AgentKey) -> int:
     """Erase an agent (on all models if model_id is empty); return how many there were.
 
-    Segments that others build on stay. Files follow (see kv_changes), even of turns that were never committed.
+    Segments that others need stay. Files follow, even of turns that were never committed.
     """
     condition, values = _matching(key)
     found = f"SELECT a.uid FROM agents AS a WHERE {condition}{differences(connection).for_change}"
@@ -183,7 +178,6 @@ def delete(connection: Connection, key: AgentKey) -> int:
 
 
 def count(connection: Connection) -> tuple[int, set[str]]:
-    """Return the number of agents, and those with KV in the object store."""
     (agents,) = connection.execute("SELECT count(*) FROM agents").fetchone()
     return int(agents), object_references.remote_uids(connection)
 
@@ -195,7 +189,7 @@ _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
     " text_bytes, 0, 0, 0, 0, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
-    " WHERE r.uid = page.uid AND r.snapshot = 0 AND o.present = 1),"
+    " WHERE r.uid = page.uid AND r.last_version IS NULL AND o.present = 1),"
     " page.created, updated, pinned, ttl, delete_after, context_policy,"
     " (SELECT s.template_time FROM segments AS s WHERE s.id = page.head_segment),"
     " (SELECT source.agent_id FROM agents AS source WHERE source.uid = page.forked_uid), forked_version FROM page"
@@ -204,7 +198,6 @@ _PAGE = (
 
 
 def _columns(version: Version, head: Head, conversation: Conversation, now: Moment) -> dict[str, Any]:
-    """Return the columns that change with a version."""
     return {
         "version": version.number,
         "revision": version.revision,

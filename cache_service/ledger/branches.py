@@ -1,7 +1,4 @@
-"""Forks, cuts and returns: new states made of old ones, by reference. Functions of a connection.
-
-Each costs a few rows, whatever the ledger's length.
-"""
+"""Forks, cuts and returns: new states made of old ones."""
 
 import logging
 from typing import NamedTuple
@@ -9,13 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
-from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Ledger, Version, other_revision
 from agentmem.process.logs import event
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service.connection import Connection, differences
 from cache_service.damage import LedgerDamaged
-from cache_service.files.holding import OWN, WHOLE
+from cache_service.files.holding import WHOLE
 from cache_service.ledger import agents, kv_changes, object_references, segments, snapshots, versions
 from cache_service.ledger.agents import Agent, Conversation, State
 from cache_service.ledger.clock import Moment
@@ -25,19 +21,17 @@ from cache_service.ledger.snapshots import Snapshot
 log = logging.getLogger(__name__)
 
 _NEWEST = 16
-"""Snapshots compared with a prompt; reading one of 32K tokens takes 2 ms."""
+"""Reading one of 32K tokens takes 2 ms."""
 
 
 class _Kept(NamedTuple):
-    """A state that is kept: its ledger, conversation, objects, and the state (uid, snapshot) whose first tokens it
-    has."""
+    """A state that is kept, and the version (uid, number) whose first tokens it has."""
 
     head: Head
     conversation: Conversation
-    objects: set[FileName]
     source: tuple[str, int]
     tokens: int
-    """Tokens of the source that it has: `WHOLE`, or up to where they part."""
+    """`WHOLE`, or up to where they part."""
 
 
 def fork(
@@ -50,10 +44,7 @@ def fork(
     now: Moment,
     at_revision: bytes = b"",
 ) -> Agent:
-    """Make a second agent with the first one's state, or its first tokens.
-
-    Raises NotFound for the agent or version, AlreadyExists, and InvalidArgument for more tokens than there are.
-    """
+    """Raises NotFound for the agent or version, AlreadyExists, and InvalidArgument for more tokens than there are."""
     state = agents.existing(connection, key)
     if agents.find(connection, target) is not None:
         raise AlreadyExists(f"agent {target.agent_id!r} exists; delete it, or choose another id")
@@ -75,10 +66,10 @@ def trim(
     now: Moment,
     if_revision: bytes = b"",
 ) -> Agent:
-    """Cut the ledger, as a new version. Nothing changes if nothing is dropped, or a repetition succeeded before.
+    """Raises NotFound, Aborted for another version than `if_version` (and `if_revision`, unless empty),
+    InvalidArgument.
 
-    Raises NotFound, Aborted for another version than `if_version` (and `if_revision`, unless empty), and
-    InvalidArgument for more tokens than there are.
+    Nothing changes if nothing is dropped, or a repetition succeeded before.
     """
     state = agents.existing(connection, key)
     if if_version not in (None, state.version.number):
@@ -95,7 +86,7 @@ def restore(connection: Connection, key: AgentKey, name: str, now: Moment) -> Ag
     """Return to a snapshot's state, as a new version, unless it is the present one. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
-    return _move(connection, key, state, _kept_by(connection, state, snapshot), now)
+    return _move(connection, key, state, _kept_by(state, snapshot), now)
 
 
 def find_snapshot(
@@ -106,17 +97,16 @@ def find_snapshot(
     common_tokens: int,
     tokenizer_hash: str,
 ) -> tuple[Version, Ledger] | None:
-    """Return the newest snapshot whose text shares the longest beginning with `text`.
+    """Return the newest snapshot of this tokenizer whose text shares the longest beginning with `text`.
 
-    It must share more than `common_tokens` tokens, as the state `base` does, which the agent must be in. Snapshots of
-    other tokenizers, and damaged ones, are skipped.
+    It must share more than the `common_tokens` that the agent's state, `base`, does.
     """
     state = agents.find(connection, key)
     if state is None or state.version != base:
         return None
     best, most = None, 0
     for snapshot in snapshots.page(connection, key, None, _NEWEST):
-        # If it shares more with the present state than the prompt does, it departs from the prompt where that does.
+        # what shares more with the present state departs from the prompt where that does
         shared = segments.common_tokens(connection, state.head, snapshot.head)
         if shared > common_tokens or segments.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
             continue
@@ -132,14 +122,11 @@ def find_snapshot(
 
 
 def return_to(connection: Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: Moment) -> None:
-    """Make the first tokens of the snapshot of `version` the agent's state, as a new version.
-
-    Raises Aborted if the snapshot is gone, and InvalidArgument for more tokens than it has.
-    """
+    """Return to the first tokens of the snapshot of `version`. Raises Aborted if that is gone, InvalidArgument."""
     snapshot = snapshots.of_version(connection, state.version.uid, version)
     if snapshot is None:
         raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
-    kept = _cut(connection, _kept_by(connection, state, snapshot), keep_tokens)
+    kept = _cut(connection, _kept_by(state, snapshot), keep_tokens)
     _move(connection, key, state, kept, now, always=True)
 
 
@@ -149,22 +136,20 @@ def _common_bytes(a: bytes, b: bytes) -> int:
     return int(differ.argmax()) if differ.any() else size
 
 
-def _kept_by(connection: Connection, state: State, snapshot: Snapshot) -> _Kept:
+def _kept_by(state: State, snapshot: Snapshot) -> _Kept:
     conversation = Conversation(state.conversation.label, snapshot.messages, snapshot.message_hash)
-    objects = object_references.of(connection, state.version.uid, snapshot.id)
-    return _Kept(snapshot.head, conversation, objects, (state.version.uid, snapshot.id), WHOLE)
+    return _Kept(snapshot.head, conversation, snapshot.version[:2], WHOLE)
 
 
 def _move(
     connection: Connection, key: AgentKey, state: State, kept: _Kept, now: Moment, *, always: bool = False
 ) -> Agent:
-    """Make `kept` the agent's state, as a new version; `always`, or unless it is the present one."""
+    """Make `kept` the agent's state, as a new version, `always` or unless it is the present one."""
     if kept.head == state.head and not always:
         return agents.described(connection, key)
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
-    # The automatic snapshot is of the present state, so it comes first; but it may push out the snapshot that is
-    # restored, so the new head must exist before that is dropped.
-    pushed_out = snapshots.add_automatic(connection, key, state, now) if drops_tokens else []
+    # It may push out the snapshot that is restored, whose segments the new head must keep.
+    pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
     version = versions.following(state.version)
     agents.advance(connection, version, kept.head, kept.conversation, now)
     _give(connection, key, version, kept)
@@ -173,28 +158,25 @@ def _move(
 
 
 def _give(connection: Connection, key: AgentKey, version: Version, kept: _Kept) -> None:
-    """Give an agent, now at `version`, a state's KV."""
-    object_references.give(connection, version.uid, kept.objects)
-    kv_changes.give(connection, key.namespace, version, kept.source, kept.tokens)
+    object_references.move(connection, version, kept.source, kept.tokens)
+    kv_changes.move(connection, key.namespace, version, kept.source, kept.tokens)
 
 
 def _state(connection: Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
-    """Return the agent's state at a version: its present one, a snapshot's, or the end of a turn.
-
-    Raises NotFound, also for another revision than `revision`, unless that is b"".
+    """Return the present state, a snapshot's, or the end of a turn. Raises NotFound, also for another revision, unless
+    b"".
     """
     uid = state.version.uid
     if version == state.version.number:
         _check_revision(version, state.version.revision, revision)
-        objects = object_references.of(connection, uid)
-        return _Kept(state.head, state.conversation, objects, (uid, OWN), WHOLE)
+        return _Kept(state.head, state.conversation, state.version[:2], WHOLE)
     if version > state.version.number:
         raise NotFound("version", str(version), f"the present one is {state.version.number}")
     if (snapshot := snapshots.of_version(connection, uid, version)) is not None:
         _check_revision(version, snapshot.version.revision, revision)
-        return _kept_by(connection, state, snapshot)
+        return _kept_by(state, snapshot)
     if lock := differences(connection).for_change:
-        # Only other agents may still use it: the last one to leave cuts or erases it.
+        # The last agent to leave it cuts or erases it.
         which = "SELECT 1 FROM segments WHERE id = (SELECT segment FROM turns WHERE uid = ? AND version = ?)"
         connection.execute(f"{which}{lock}", (uid, version)).fetchone()
     row = connection.execute(
@@ -208,8 +190,7 @@ def _state(connection: Connection, state: State, version: int, revision: bytes =
     _check_revision(version, row[6], revision)
     segments.check(connection, head)
     shared = segments.common_tokens(connection, state.head, head)
-    objects = object_references.within(connection, object_references.of(connection, uid), shared)
-    return _Kept(head, conversation, objects, (uid, OWN), shared)
+    return _Kept(head, conversation, state.version[:2], shared)
 
 
 def _check_revision(version: int, found: bytes, wanted: bytes) -> None:
@@ -222,9 +203,8 @@ def _cut(connection: Connection, kept: _Kept, tokens: int | None) -> _Kept:
         return kept
     if tokens > kept.head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {kept.head.tokens} tokens")
-    objects = object_references.within(connection, kept.objects, tokens)
     conversation = Conversation(kept.conversation.label, 0, b"")
-    return _Kept(_cut_head(connection, kept.head, tokens), conversation, objects, kept.source, min(kept.tokens, tokens))
+    return _Kept(_cut_head(connection, kept.head, tokens), conversation, kept.source, min(kept.tokens, tokens))
 
 
 def _cut_head(connection: Connection, head: Head, tokens: int) -> Head:
@@ -233,7 +213,6 @@ def _cut_head(connection: Connection, head: Head, tokens: int) -> Head:
 
 
 def _is_repeated(connection: Connection, state: State, keep_tokens: int, if_version: int, if_revision: bytes) -> bool:
-    """Return whether this trim of `if_version` made the present state."""
     if state.version.number != if_version + 1:
         return False
     before = snapshots.of_version(connection, state.version.uid, if_version)

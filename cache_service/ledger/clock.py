@@ -1,11 +1,8 @@
-"""The time of idle agents, which steps of the machine's clock do not affect, since expired agents are deleted for good.
+"""The time of idle agents, which steps of the machine's clock do not affect: expired agents are deleted for good.
 
-- While the machine is up, asleep or not, time since boot counts; restarts of the store change nothing.
-- Time while the machine was off is known from the clock. It counts once the store has run for an hour on an even clock;
-a
-  step within that hour corrects it, and the hour begins again. Time never goes back.
-
-A paused virtual machine, or a restored disk, may count less than has passed.
+- While the machine is up, asleep or not, time since boot counts.
+- Time while it was off is known from the clock, and counts once that has been even for an hour. A step within the hour
+  corrects it, and the hour begins again. Time never goes back.
 """
 
 import ctypes
@@ -20,18 +17,16 @@ from cache_service.ledger.database import Database
 
 _SECOND: Final = 10**9
 SETTLING: Final = 3600 * _SECOND
-"""Nanoseconds of an even clock until time off counts."""
 STEP: Final = 5 * _SECOND
-"""The largest drift between two readings, seconds apart, of a clock that is not set."""
+"""The largest drift of a clock that is not set."""
 _KEPT: Final = 600 * _SECOND
-"""Interval of writing the time down."""
 
-BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' monotonic one counts sleep, too
+BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' monotonic one counts sleep
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Reading(NamedTuple):
-    """The machine's clocks: its boot ("" if unknown), nanoseconds since then, and since 1970."""
+    """Nanoseconds since this boot, which may be "", and since 1970."""
 
     boot: str
     awake: int
@@ -39,16 +34,15 @@ class Reading(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Now, by people's clocks, and by the store's own, for idle times."""
+    """By people's clocks, and by the store's own."""
 
     wall: int
     used: int
 
 
 class Time(NamedTuple):
-    """The store's time at a reading. `off` is time that does not count yet, may be negative, and is None without any.
-
-    The clock has been even since `even_since`, in the reading's `awake`.
+    """The store's time at a reading; `off` does not count yet, and may be negative. `even_since` is in the reading's
+    `awake`.
     """
 
     time: int
@@ -58,7 +52,6 @@ class Time(NamedTuple):
 
 
 def resumed(time: int, off: int | None, then: Reading, now: Reading) -> Time:
-    """Return the time at a start, from an earlier reading."""
     passed, shown = now.awake - then.awake, now.wall - then.wall
     if now.boot and now.boot == then.boot and passed >= 0:
         return Time(time + passed, None if off is None else off + shown - passed, now, now.awake)
@@ -66,7 +59,6 @@ def resumed(time: int, off: int | None, then: Reading, now: Reading) -> Time:
 
 
 def advanced(before: Time, now: Reading) -> Time:
-    """Return the time at a later reading of the same process."""
     passed = now.awake - before.read.awake
     time, off, even_since = before.time + passed, before.off, before.even_since
     if off is not None:
@@ -84,7 +76,7 @@ def read() -> Reading:
 
 
 class LedgerClock(Protocol):
-    """The time of idle agents. `advance` on one thread, all else on any."""
+    """`advance` on one thread, all else on any."""
 
     def time(self) -> int:
         """Return nanoseconds since about 1970, which never go back."""
@@ -93,14 +85,12 @@ class LedgerClock(Protocol):
         """Return this moment."""
 
     def advance(self) -> None:
-        """Read the machine's clock. Call it every few seconds."""
+        """Call it every few seconds."""
 
 
 class Clock:
-    """The store's time, kept in its database. `now` and `time` on any thread, `advance` on one."""
-
     def __init__(self, database: Database, read: Callable[[], Reading] = read) -> None:
-        """Continue from the directory's last process. Blocks. Raises a write's errors."""
+        """Continue from the last process. Blocks. Raises a write's errors."""
         self._read = read
         self._database = database
         self._time: Time = database.write_blocking(self._begin)
@@ -118,12 +108,12 @@ class Clock:
         self._time = advanced(self._time, self._read())
 
     async def keep(self) -> None:
-        """Write the time down now, which shows whether writing works. Raises a write's errors."""
+        """Write the time down, which shows whether writing works. Raises a write's errors."""
         self._kept = None
         await self._database.write(lambda _: None)
 
     def stop(self) -> None:
-        """Let the next transaction, the last, write the time down."""
+        """Let the next transaction write the time down."""
         self._kept = None
 
     def _begin(self, connection: sqlite3.Connection) -> Time:
@@ -132,7 +122,7 @@ class Clock:
         if row is not None:
             return resumed(row[0], row[1], Reading(*row[2:]), now)
         (used,) = connection.execute("SELECT max(used) FROM agents").fetchone()
-        # A recovered directory has agents and no clock, and theirs may have differed from the machine's.
+        # A recovered directory has no clock, and its own may have differed from the machine's.
         time = now.wall if used is None else min(used, now.wall)
         begun = Time(time, None if used is None else now.wall - time, now, now.awake)
         connection.execute("UPDATE agents SET used = :time WHERE used > :time", {"time": time})
@@ -154,7 +144,6 @@ class Clock:
 
 
 def _boot() -> str:
-    """Return a unique name of this boot, or ""."""
     if sys.platform == "darwin":
         name, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
         found = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", name, ctypes.byref(size), None, 0)

@@ -1,7 +1,6 @@
-"""SQLite: one connection that writes, on a thread of its own, and several that only read.
+"""SQLite: one connection that writes, on a thread of its own, and several that read.
 
-A write returns after the WAL was fsynced. Reads see the last committed state, and neither wait for writes nor delay
-them, except for a scrub.
+A write returns after the WAL was fsynced. Only a scrub keeps reads waiting.
 """
 
 import logging
@@ -29,7 +28,7 @@ _T = TypeVar("_T")
 Work = Callable[[sqlite3.Connection], _T]
 
 READERS: Final = 3
-"""Connections that read; a page of metrics may occupy one."""
+"""A page of metrics may occupy one."""
 _PRAGMAS = (
     "auto_vacuum = INCREMENTAL",  # only before the first table
     "journal_mode = WAL",
@@ -43,7 +42,7 @@ _PRAGMAS = (
 )
 _PRIMARY_CODE = 0xFF
 _OF_DAMAGE = ("no such", "malformed", "Could not decode")
-"""Texts of errors without a code that only a damaged database has."""
+"""Texts of errors without a code, of a damaged database only."""
 _PATIENT, _IMPATIENT = 5.0, 0.1
 """Seconds that a scrub waits for readers; no call is served meanwhile."""
 
@@ -61,10 +60,7 @@ _FAILURES = {
 
 
 class Database(Transactions[sqlite3.Connection]):
-    """store.db or warm.db. `open` once; `read` and `write` on one event loop, the `_blocking` ones on threads.
-
-    `prepare` makes and migrates the tables, once, in its thread.
-    """
+    """store.db or warm.db. `open` once; `prepare` makes the tables."""
 
     def __init__(self, path: Path, prepare: Callable[[sqlite3.Connection], None] = schema.prepare) -> None:
         super().__init__()
@@ -73,16 +69,14 @@ class Database(Transactions[sqlite3.Connection]):
         self._thread = Threads(1, thread_name_prefix="database")
         self._reading = Threads(READERS, thread_name_prefix="database reads")
         self._readers: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        """Unused connections."""
         self.before_commit: list[Work[None]] = []
-        """Changes added to every write transaction, before its commit."""
+        """Added to every write transaction."""
         self._doubtful = False
 
     def open(self) -> None:
-        """Create or migrate the file (mode 0600), and scrub it if possible now.
+        """Create or migrate the file, and scrub it if possible now.
 
-        Raises schema.SchemaTooNew, LedgerDamaged, sqlite3.Error; Unavailable if another program holds the database, and
-        ResourceExhausted if the disk is full.
+        Raises schema.SchemaTooNew, LedgerDamaged, sqlite3.Error, Unavailable, ResourceExhausted.
         """
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._path.chmod(0o600)
@@ -91,12 +85,12 @@ class Database(Transactions[sqlite3.Connection]):
             self._connection, self._user_version = self._thread.submit(_connect, self._path, self._prepare).result()
         except BaseException as error:
             self._thread.shutdown()
-            if isinstance(error, UnicodeDecodeError):  # SQLite's message has the damaged bytes
+            if isinstance(error, UnicodeDecodeError):  # its message has the damaged bytes
                 raise LedgerDamaged("the schema") from error
             raise
         for _ in range(READERS):
             self._readers.put(_reader(self._path))
-        try:  # a crash may have come between erasing and scrubbing
+        try:  # a crash may have come before a scrub
             self._thread.submit(self._scrub, _IMPATIENT).result()
         except AgentmemError as error:
             event(log, "the database is not scrubbed yet", logging.WARNING, error=str(error))
@@ -118,22 +112,21 @@ class Database(Transactions[sqlite3.Connection]):
             return work(connection)
 
     def scrub(self, patient: bool = True) -> "Future[None]":
-        """Free pages and move the whole WAL into the database, so that erased bytes are in neither. Any thread.
+        """Move the whole WAL into the database, so that erased bytes are in neither.
 
-        Raises Unavailable if another program is reading, ResourceExhausted if the disk is full; then it stays owed.
-        Without `patient` it does not wait for other programs.
+        Raises Unavailable if another program is reading, without `patient` at once; ResourceExhausted. Then it stays
+        owed.
         """
         return self._thread.submit(self._scrub, _PATIENT if patient else _IMPATIENT)
 
     def is_in_place(self) -> bool:
-        """Return whether the opened file is still at its path: SQLite keeps writing to a removed one."""
+        """Return whether the opened file is at its path: SQLite keeps writing to a removed one."""
         try:
             return os.path.samestat(self._opened, self._path.stat())
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Wait for queued work, write what `before_commit` holds, and close."""
         self._reading.shutdown()
         try:
             self.write_blocking(lambda _: None)
@@ -167,10 +160,7 @@ class Database(Transactions[sqlite3.Connection]):
         return result
 
     def _overwrite_doubtful(self) -> None:
-        """Overwrite what a failed commit left in the WAL; retried before the next write if it fails.
-
-        The commit may be whole there after a failed fsync: a crash would bring back what was reported as failed.
-        """
+        """Overwrite what a failed commit left in the WAL, where a crash would bring it back."""
         if self._doubtful:
             with suppress(sqlite3.Error):
                 self._connection.execute(f"PRAGMA user_version = {self._user_version}")
@@ -184,7 +174,7 @@ class Database(Transactions[sqlite3.Connection]):
 
     @contextmanager
     def _reader(self, seconds: float | None = None) -> Iterator[sqlite3.Connection]:
-        """Return a connection in a read transaction, for one thread. Raises TimeoutError."""
+        """Raises TimeoutError."""
         try:
             connection = self._readers.get(timeout=seconds)
         except Empty:
@@ -199,7 +189,7 @@ class Database(Transactions[sqlite3.Connection]):
 
     @contextmanager
     def _no_readers(self, seconds: float) -> Iterator[None]:
-        """Keep reads away, which would keep a part of the WAL. Raises Unavailable if one takes longer."""
+        """Keep reads away, which would keep a part of the WAL."""
         taken: list[sqlite3.Connection] = []
         try:
             for _ in range(READERS):
@@ -259,10 +249,8 @@ def _scrub(connection: sqlite3.Connection, seconds: float) -> None:
 def database_errors(
     on_failure: Callable[[Failure], None] = lambda _: None, name: str = layout.DATABASE
 ) -> Iterator[None]:
-    """Turn SQLite's errors into the contract's, after calling `on_failure`.
-
-    ResourceExhausted: the disk is full; Internal: it fails; LedgerDamaged: the file is damaged; Unavailable: another
-    program holds the database.
+    """Turn SQLite's errors into the contract's: ResourceExhausted, Internal, LedgerDamaged, and Unavailable where
+    another program holds the database.
     """
     try:
         yield
@@ -279,7 +267,6 @@ def database_errors(
         if failure is not Failure.BUSY:
             event(log, f"{name} fails", logging.ERROR, reason=failure, error=str(error), sqlite=code)
             on_failure(failure)
-        # warm.db follows the ledger, and its transactions take nothing back.
         unchanged = (
             "nothing was changed" if name == layout.DATABASE else "what the ledger says stays, and files follow later"
         )

@@ -1,20 +1,16 @@
-"""Finding an agent by the longest stored beginning of a conversation, or by a turn. Functions of a connection."""
+"""Finding an agent by a conversation, or by a turn."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
-from cache_service.connection import Connection
+from cache_service.connection import Connection, among, pieces
 from cache_service.ledger import agents
 from cache_service.ledger.agents import Agent
 
-_AT_ONCE = 500
-
 
 class Found(NamedTuple):
-    """An agent, how many of the messages it has, and the state that has them."""
-
     agent: Agent
     messages: int
     version: Version
@@ -23,21 +19,16 @@ class Found(NamedTuple):
 def find(
     connection: Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
 ) -> Found | None:
-    """Return the longest stored conversation that begins the one of this hash chain; with `label`, unless "".
-
-    Of equally long ones present states come first, then the agent that was used last.
+    """Return the longest stored beginning of this hash chain; of equal ones present states first, then the last used
+    agent.
     """
-    end = len(message_hashes)
-    while end > 0:
-        first = max(0, end - _AT_ONCE)
-        if (found := _longest(connection, namespace, model_id, message_hashes[first:end], label)) is not None:
+    for some in pieces(message_hashes[::-1]):
+        if (found := _longest(connection, namespace, model_id, some, label)) is not None:
             return found
-        end = first
     return None
 
 
 def of_turn(connection: Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
-    """Return the agent of the last turn committed as `request_id`, and the state it made."""
     row = connection.execute(
         "SELECT a.agent_id, a.uid, t.version, t.revision FROM turns AS t JOIN agents AS a USING (uid)"
         " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"
@@ -53,15 +44,15 @@ def of_turn(connection: Connection, namespace: str, model_id: str, request_id: s
 def _longest(
     connection: Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
 ) -> Found | None:
-    places = ", ".join("?" * len(message_hashes))
     row = connection.execute(
         "SELECT agent_id, uid, version, revision, messages FROM ("
         " SELECT a.agent_id, a.uid, a.version, a.revision, a.messages, a.used, 1 AS present FROM agents AS a"
-        f" WHERE a.namespace = ? AND a.model_id = ? AND a.message_hash IN ({places}) AND (a.label = ? OR ? = '')"
+        f" WHERE a.namespace = ? AND a.model_id = ? AND {among('a.message_hash', message_hashes)}"
+        " AND (a.label = ? OR ? = '')"
         " UNION ALL"
         " SELECT a.agent_id, a.uid, t.version, t.revision, t.messages, a.used, 0"
         " FROM turns AS t JOIN agents AS a USING (uid)"
-        f" WHERE t.message_hash IN ({places}) AND t.messages > 0 AND t.segment IS NOT NULL"
+        f" WHERE {among('t.message_hash', message_hashes)} AND t.messages > 0 AND t.segment IS NOT NULL"
         " AND a.namespace = ? AND a.model_id = ? AND (a.label = ? OR ? = '')"
         ") AS found WHERE messages > 0 ORDER BY messages DESC, present DESC, used DESC LIMIT 1",
         (namespace, model_id, *message_hashes, label, label, *message_hashes, namespace, model_id, label, label),

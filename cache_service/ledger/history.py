@@ -1,5 +1,3 @@
-"""An agent's memory, commit by commit."""
-
 from typing import NamedTuple
 
 from agentmem.kv.ledger import Version
@@ -11,11 +9,7 @@ from cache_service.ledger.segments import FRAGMENT, Piece
 
 
 class Entry(NamedTuple):
-    """The rest of one commit; `id` grows along the ledger.
-
-    `prompt` and `generated` are texts; a cut prompt had `prompt_bytes`. `record` is the answer, None if unknown;
-    `created` is in nanoseconds since 1970, 0 if unknown.
-    """
+    """`id` grows along the ledger. A cut prompt had `prompt_bytes`. `created` is in nanoseconds since 1970, or 0."""
 
     id: int
     version: int
@@ -32,7 +26,7 @@ class Entry(NamedTuple):
 
 
 def page(connection: Connection, key: AgentKey, after: int | None, limit: int) -> list[Entry]:
-    """Return entries of the agent's ledger, oldest first, after the id `after`. Raises NotFound and LedgerDamaged."""
+    """Return entries, oldest first, after the id `after`. Raises NotFound and LedgerDamaged."""
     head = agents.existing(connection, key).head
     pieces = [piece for piece in segments.chain(connection, head, damage.of_agent(key)) if piece.id > (after or 0)]
     shown = [piece for piece in pieces if piece.kept or not piece.tokens]
@@ -40,7 +34,7 @@ def page(connection: Connection, key: AgentKey, after: int | None, limit: int) -
 
 
 def text_ends(connection: Connection, key: AgentKey) -> tuple[Version, list[int]]:
-    """Return the agent's state, and its tokens' ends in the text, in bytes. Raises NotFound and LedgerDamaged."""
+    """Return also the tokens' ends in the text, in bytes. Raises NotFound and LedgerDamaged."""
     state = agents.existing(connection, key)
     return state.version, segments.read(connection, state.head, damage.of_agent(key)).offsets.tolist()
 
@@ -48,7 +42,7 @@ def text_ends(connection: Connection, key: AgentKey) -> tuple[Version, list[int]
 def _entry(connection: Connection, piece: Piece) -> Entry:
     fragment = piece.generated_tokens == FRAGMENT
     cut = fragment or piece.kept < piece.tokens
-    # Generated tokens are at the end, which is cut off.
+    # generated tokens are at the end
     generated_tokens = 0 if fragment else max(0, piece.generated_tokens - (piece.tokens - piece.kept))
     ends = [0, *piece.offsets[: piece.kept]]
     generated_at, end = int(ends[piece.kept - generated_tokens]), int(ends[piece.kept])

@@ -1,4 +1,4 @@
-"""The database of the store's ledgers: SQLite's on one machine, PostgreSQL's on several, with the same functions."""
+"""A database of ledgers: SQLite's on one machine, PostgreSQL's on several."""
 
 # mypy: disable-error-code="misc"
 # A connection within Concatenate counts as a parameter, which a covariant type cannot be.
@@ -15,14 +15,12 @@ from cache_service.connection import Connection
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _C = TypeVar("_C", covariant=True)
-"""A connection; functions of more general ones fit, too."""
 Work = Callable[[_C], _T]
 Query = Callable[Concatenate[_C, _P], _T]
-"""Work with further arguments."""
 
 
 class Failure(StrEnum):
-    """Why a database failed; a metric's label, except BUSY."""
+    """A metric's label, except BUSY."""
 
     FULL = "full"
     IO_ERROR = "io_error"
@@ -32,19 +30,19 @@ class Failure(StrEnum):
 
 
 class Transactions(ABC, Generic[_C]):
-    """An open database. Coroutines are for one event loop, other calls for other threads.
+    """Coroutines are for one event loop, other calls for other threads.
 
     All raise Unavailable, ResourceExhausted, Internal, LedgerDamaged.
     """
 
     scrub_owed: bool = False
-    """Erased bytes may still be where a scrub would overwrite them."""
+    """Erased bytes may still be on the disk."""
 
     def __init__(self) -> None:
         self.after_commit: list[Callable[[], None]] = []
-        """Called on a database thread after each commit of this process."""
+        """On a database thread."""
         self.on_failure: Callable[[Failure], None] = lambda _: None
-        """Called on the failing thread for each failure that is not the caller's fault."""
+        """On the failing thread, not for callers' faults."""
 
     @abstractmethod
     def _submit_read(self, work: Work[_C, _T]) -> "Future[_T]":
@@ -54,27 +52,26 @@ class Transactions(ABC, Generic[_C]):
     def _submit_write(
         self, work: Work[_C, _T], erases: Callable[[_T], bool] | None = None, *, repeats: bool = False
     ) -> "Future[_T]":
-        """Queue `work` for a writing thread; `erases` as in `erase`, `repeats` for `commit`."""
+        """Queue `work`; `erases` as in `erase`, `repeats` for `commit`."""
 
     @abstractmethod
     def read_within(self, seconds: float | None, work: Work[_C, _T]) -> _T:
-        """Read as `read_blocking`. Raises TimeoutError after waiting for so long."""
+        """Raises TimeoutError after waiting for so long."""
 
     @abstractmethod
     def close(self) -> None:
         """Wait for queued work, and close."""
 
     async def read(self, work: Query[_C, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work` in one consistent state, without changes."""
+        """Run `work` in one consistent state."""
         return await asyncio.wrap_future(self._submit_read(lambda connection: work(connection, *args, **kwargs)))
 
     def read_blocking(self, work: Query[_C, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self.read_within(None, lambda connection: work(connection, *args, **kwargs))
 
     async def write(self, work: Query[_C, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work` as one durable transaction; if it raises, nothing has changed.
-
-        If cancelled before its turn it does nothing, later it is completed.
+        """Run `work` as one durable transaction. If cancelled before its turn it does nothing, later it is
+        completed.
         """
         return await asyncio.wrap_future(self._submit_write(lambda connection: work(connection, *args, **kwargs)))
 
@@ -88,16 +85,15 @@ class Transactions(ABC, Generic[_C]):
         )
 
     async def settle(self) -> None:
-        """Wait until what was read is as durable as a commit. Raises Unavailable if that is unknown."""
+        """Wait until what was read is as durable as a commit. Raises Unavailable."""
 
     def erase(
         self, erases: Callable[[_T], bool], work: Query[_C, _P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> "Future[_T]":
-        """Write from any thread; a scrub is owed if `work`'s result `erases` anything."""
+        """Write from any thread; a scrub is owed if the result `erases` anything."""
         return self._submit_write(lambda connection: work(connection, *args, **kwargs), erases)
 
     def scrub(self, patient: bool = True) -> "Future[None]":  # noqa: ARG002
-        """Overwrite what was erased, if this database does that. Any thread."""
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -1,7 +1,7 @@
-"""The tables of `store.db`, and migration of older versions by `PRAGMA user_version`.
+"""The tables of `store.db`, and migration by `PRAGMA user_version`.
 
-A published script never changes; a change is a new script at the end. The version is read from the first page, because
-SQLite would write beside the file to read its WAL.
+A published script never changes; a change is a new script. The version is read from the first page: to read its WAL,
+SQLite would write beside the file.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ def read_script(name: str, package: str = __package__) -> str:
 
 TABLES: Final = read_script("tables.sql")
 """Both engines'."""
-FIRST: Final = 7
+FIRST: Final = 8
 """The first script's version. Older directories are refused."""
 SCRIPTS: Final = (TABLES + read_script("sqlite.sql"),)
 """Each makes the next version."""
@@ -31,23 +31,20 @@ class SchemaTooNew(Exception):
 
 
 class ForeignDatabase(Exception):
-    """The database is another program's, or too old; the message says what to do."""
+    """The database is another program's, or too old."""
 
 
 class FirstPage(NamedTuple):
-    """The first page's `PRAGMA user_version`, and whether there is any table."""
-
     user_version: int
     has_tables: bool
 
 
 def version() -> int:
-    """Return the version that this program makes."""
     return FIRST + len(SCRIPTS) - 1
 
 
 def refuse_newer(path: Path) -> None:
-    """Raise SchemaTooNew or ForeignDatabase for a database of others. Writes nothing. Raises OSError."""
+    """Raise SchemaTooNew or ForeignDatabase for a database of others. Writes nothing."""
     if (page := first_page(path)) is None:
         return
     _refuse(page.user_version, str(path))
@@ -56,7 +53,6 @@ def refuse_newer(path: Path) -> None:
 
 
 def is_older(path: Path) -> bool:
-    """Return whether the database has an older version."""
     page = first_page(path)
     return page is not None and page.user_version < version()
 
@@ -64,16 +60,16 @@ def is_older(path: Path) -> bool:
 def prepare(connection: sqlite3.Connection) -> None:
     """Bring the database to this version, and check the index of agents.
 
-    Raises SchemaTooNew, ForeignDatabase, LedgerDamaged, OSError, sqlite3.Error.
+    Raises SchemaTooNew, ForeignDatabase, LedgerDamaged, sqlite3.Error.
     """
     migrate(connection)
-    # An agent that a damaged index hides must not begin again. Takes microseconds an agent.
+    # An agent that a damaged index hides must not begin again. Microseconds an agent.
     if (found := connection.execute("PRAGMA integrity_check(agents)").fetchone()) != ("ok",):
         raise LedgerDamaged(f"the table of agents ({found[0]})")
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Run a transaction per script. Raises SchemaTooNew, ForeignDatabase, OSError, sqlite3.Error."""
+    """Raises SchemaTooNew, ForeignDatabase, sqlite3.Error."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     _refuse(found, "the database")
     applied = found - FIRST + 1 if found else 0
@@ -82,15 +78,12 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def run(connection: sqlite3.Connection, statements: str, number: int) -> None:
-    """Run a script as one transaction that makes version `number`, also in the file's first page, unless another
-    program is reading. Raises sqlite3.Error.
-    """
+    """Run a script as one transaction; the version is then in the first page, unless another program is reading."""
     connection.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def first_page(path: Path) -> FirstPage | None:
-    """Read a database's first page; None if there is none. Raises OSError."""
     page = b""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         page = file.read(512)
@@ -101,7 +94,6 @@ def first_page(path: Path) -> FirstPage | None:
 
 
 def too_old(what: str, found: int, elsewhere: str) -> ForeignDatabase:
-    """Return the refusal of older tables; `elsewhere` is where to make new ones."""
     return ForeignDatabase(
         f"{what} has schema {found}, of an agentmem before this one, which reads {FIRST} and newer; nothing was"
         f" changed. Choose {elsewhere}, or go on with the agentmem that made it"

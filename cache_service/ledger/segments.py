@@ -1,8 +1,7 @@
-"""The ledger: a tree of immutable segments, walked from a head to its root. Functions of a connection.
+"""The ledger: a tree of immutable segments, walked from a head to its root.
 
-A head names a ledger: a segment, and how many tokens of its chain count. A commit appends a segment after the first
-`keep_tokens` tokens of a chain. Nothing that a head names is rewritten, so forks and snapshots cost a row. What no head
-names is erased, even the end of a segment.
+A head is a segment, and how many tokens of its chain count. Nothing that a head names is rewritten, so forks and
+snapshots cost a row. What no head names is erased, even the end of a segment.
 
 Positions in a chain, for a segment S with the child C (or the head itself, whose cut is its number of tokens):
 
@@ -22,11 +21,11 @@ from cache_service.damage import LedgerDamaged
 
 _A_LEDGER = "a ledger"
 FRAGMENT = -1
-"""Instead of the number of generated tokens, if the turn is not whole."""
+"""Instead of generated tokens, if the turn is not whole."""
 
 
 class Head(NamedTuple):
-    """A ledger; all but the last segment's content follows from the tree. Without segment it is empty."""
+    """A ledger; without a segment it is empty."""
 
     segment: int | None
     tokens: int
@@ -60,7 +59,6 @@ class Piece(NamedTuple):
     offsets: Uint32
 
     def end(self) -> Head:
-        """Return the ledger up to the last of its tokens that count."""
         whole = self.kept == self.tokens
         text_bytes = self.text_bytes if whole else self.tail
         turns = self.turns - (not whole and self.generated_tokens != FRAGMENT)
@@ -86,7 +84,7 @@ _DIGESTED: Final = (
 
 
 def digest(segment: Mapping[str, Any]) -> bytes:
-    """Return the xxh3_128 of a segment's columns with their lengths, without its id, which an insert draws, and its
+    """Return the xxh3_128 of a segment's columns with their lengths, but for its id, which an insert draws, and its
     parent's digest, which a cut changes.
     """
     found = xxhash.xxh3_128()
@@ -106,9 +104,7 @@ def append(
     generated_tokens: int,
     version: int,
 ) -> Head:
-    """Append `part` to the first `keep_tokens` tokens of `head`, as one turn unless it is a fragment. Its
-    `opening_bytes` and `template_time` are the whole ledger's.
-    """
+    """Append one turn, or a fragment. `opening_bytes` and `template_time` of `part` are the whole ledger's."""
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
     turns = kept.turns + (generated_tokens != FRAGMENT)
     size = len(part), len(part.text)
@@ -134,10 +130,7 @@ def append(
 
 
 def cut(connection: Connection, head: Head, tokens: int) -> Head:
-    """Return the first tokens of `head` as a head: the newest segment that has any of them.
-
-    A turn without tokens that ended there stays in the chain. Raises LedgerDamaged.
-    """
+    """Return the first tokens as a head. A turn without tokens that ended there stays. Raises LedgerDamaged."""
     kept = [
         piece
         for piece in chain(connection, head, _A_LEDGER)
@@ -150,7 +143,7 @@ def cut(connection: Connection, head: Head, tokens: int) -> Head:
 
 
 def check(connection: Connection, head: Head) -> None:
-    """Raise LedgerDamaged for a damaged ledger."""
+    """Raises LedgerDamaged."""
     chain(connection, head, _A_LEDGER)
 
 
@@ -175,7 +168,6 @@ def read(connection: Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
 
 
 def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, bytes]]:
-    """Return, by segment, the number of messages at its end, and the last hash of their chain."""
     rows = connection.execute(
         f"{_CHAIN} SELECT t.segment, t.messages, t.message_hash FROM chain"
         " CROSS JOIN turns AS t WHERE t.segment = chain.id AND t.messages > 0",
@@ -185,18 +177,17 @@ def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, b
 
 
 def tokenizer_hash(connection: Connection, head: Head) -> str:
-    """Return the tokenizer of a ledger, or ""."""
     row = connection.execute("SELECT tokenizer_hash FROM segments WHERE id = ?", (head.segment,)).fetchone()
     return "" if row is None else str(row[0])
 
 
 def empty(connection: Connection, head: Head) -> Head:
-    """Return an empty head at the root of the chain, because agents and snapshots need a segment."""
+    """Return an empty head at the root: agents and snapshots need a segment."""
     return walk(connection, head, _A_LEDGER)[0]._replace(kept=0, tail=0).end()
 
 
 def common_tokens(connection: Connection, one: Head, other: Head) -> int:
-    """Return the number of tokens that two ledgers have from the same commits."""
+    """Return the number of tokens from the same commits."""
     first, second = (
         dict(connection.execute(f"{_CHAIN} SELECT id, cut FROM chain", (head.segment, head.tokens)).fetchall())
         for head in (one, other)
@@ -219,10 +210,7 @@ def segments_of(connection: Connection, uid: str) -> list[int]:
 
 
 def drop_unused(connection: Connection, segments: Iterable[int]) -> None:
-    """Erase what no head needs of the chains that end in `segments`, newest first.
-
-    A segment needed in part loses the rest, and turns that are not whole their segment.
-    """
+    """Erase what no head needs of the chains that end in `segments`, newest first."""
     for last in segments:
         segment: int | None = last
         while segment is not None:
@@ -232,9 +220,8 @@ def drop_unused(connection: Connection, segments: Iterable[int]) -> None:
 
 
 def _needed(connection: Connection, segment: int) -> tuple[int | None, int | None]:
-    """Return how many tokens of a segment are in use (None: no use), and its parent.
-
-    Callers erase the rest, so two that leave the same segment must ask one after the other.
+    """Return how many tokens of a segment are in use (None: no use), and its parent. Who leave the same segment ask one
+    after the other.
     """
     if differences(connection).for_change:
         lock = f"SELECT 1 FROM segments WHERE id = ?{differences(connection).for_change}"
@@ -250,7 +237,7 @@ def _needed(connection: Connection, segment: int) -> tuple[int | None, int | Non
 
 
 def erase(connection: Connection, segment: int, tokens: int | None) -> None:
-    """Erase the end of a segment from a token on, or (None) all of it, which no head needs."""
+    """Erase a segment from a token on, or (None) all of it."""
     if tokens is None:
         connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
         return
@@ -277,7 +264,7 @@ def erase(connection: Connection, segment: int, tokens: int | None) -> None:
 
 
 def damaged(connection: Connection) -> Iterator[int]:
-    """Yield all damaged segments. Reads everything."""
+    """Yield damaged segments. Reads everything."""
     last = 0
     while rows := connection.execute(
         f"SELECT id, digest, {', '.join(_DIGESTED)} FROM segments WHERE id > ? ORDER BY id LIMIT 200", (last,)
@@ -288,9 +275,7 @@ def damaged(connection: Connection) -> Iterator[int]:
 
 
 def holds(place: Sequence[int], head: Head) -> bool:
-    """Return whether a head can lie in its segment, by its `place`: parent_tokens, parent_bytes, tokens, text_bytes,
-    turns and generated_tokens.
-    """
+    """Return whether a head can lie in its segment, by Piece's columns from parent_tokens on."""
     parent_tokens, parent_bytes, tokens, text_bytes, turns, generated = place
     kept, kept_bytes = head.tokens - parent_tokens, head.text_bytes - parent_bytes
     if kept == tokens:
@@ -299,15 +284,13 @@ def holds(place: Sequence[int], head: Head) -> bool:
 
 
 def walk(connection: Connection, head: Head, what: str) -> list[Piece]:
-    """Return the segments up to a head's last token, oldest first and without content. Raises LedgerDamaged for `what`
-    if they do not follow each other.
-    """
+    """Return a chain without content, oldest first. Raises LedgerDamaged for `what`."""
     rows = connection.execute(f"{_CHAIN} SELECT {_PLACES}, '', '', '' {_JOINED}", head[:2])
     return _following(sorted((_piece(row) for row in rows), key=lambda piece: piece.id), what)
 
 
 def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
-    """Return a ledger's segments, oldest first, every byte and the head verified. Raises LedgerDamaged for `what`."""
+    """Return a ledger's segments, oldest first, every byte verified. Raises LedgerDamaged for `what`."""
     pieces = []
     for found, *row in connection.execute(
         f"{_CHAIN} SELECT s.digest, {_PLACES}, s.token_ids, s.text, s.offsets {_JOINED}", head[:2]
@@ -323,7 +306,7 @@ def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
 
 
 def _following(pieces: list[Piece], what: str) -> list[Piece]:
-    """Return the pieces if each follows the one before. Raises LedgerDamaged."""
+    """Raises LedgerDamaged unless each follows the one before."""
     place = EMPTY
     for piece in pieces:
         turns = piece.turns - (piece.generated_tokens != FRAGMENT)

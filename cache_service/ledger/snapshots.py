@@ -1,4 +1,4 @@
-"""Snapshots: named states of agents, by reference, which copy no token or file. Functions of a connection.
+"""Snapshots: named states of agents, by reference. Functions of a connection.
 
 Those named `auto-<version>` are made when tokens are dropped, and only the last few stay.
 """
@@ -10,7 +10,6 @@ from agentmem.errors import AlreadyExists, NotFound
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey, automatic_snapshot
 from cache_service.connection import Connection, insert
-from cache_service.files.holding import OWN, WHOLE
 from cache_service.ledger import agents, kv_changes, object_references, segments
 from cache_service.ledger.agents import State
 from cache_service.ledger.clock import Moment
@@ -20,7 +19,7 @@ AUTOMATIC_KEPT = 4
 
 
 class Snapshot(NamedTuple):
-    """A snapshot; `version` had this state. `created` is in nanoseconds since 1970."""
+    """`version` had this state. `created` is in nanoseconds since 1970."""
 
     id: int
     name: str
@@ -29,24 +28,24 @@ class Snapshot(NamedTuple):
     messages: int
     message_hash: bytes
     automatic: int
-    """1: made when tokens were dropped; 0: by name."""
+    """1: made when tokens were dropped."""
     created: int
 
 
 def create(connection: Connection, key: AgentKey, name: str, now: Moment) -> Snapshot:
-    """Name the agent's state. Raises NotFound, and AlreadyExists if another version has the name."""
+    """Raises NotFound, and AlreadyExists if another version has the name."""
     state = agents.existing(connection, key)
     known = find(connection, state.version.uid, name)
     if known is None:
-        return _add(connection, key, state, name, automatic=False, now=now)
+        return _add(connection, state, name, automatic=False, now=now)
     if known.version != state.version:
         raise AlreadyExists(f"snapshot {name!r} is of version {known.version.number}; choose another name")
     return known
 
 
-def add_automatic(connection: Connection, key: AgentKey, state: State, now: Moment) -> list[int]:
-    """Keep a state whose tokens are about to be dropped; return surplus automatic snapshots."""
-    _add(connection, key, state, automatic_snapshot(state.version.number), automatic=True, now=now)
+def add_automatic(connection: Connection, state: State, now: Moment) -> list[int]:
+    """Return surplus automatic snapshots."""
+    _add(connection, state, automatic_snapshot(state.version.number), automatic=True, now=now)
     surplus = connection.execute(
         "SELECT id FROM snapshots WHERE uid = ? AND automatic != 0 ORDER BY id DESC LIMIT ? OFFSET ?",
         (state.version.uid, 2**63 - 1, AUTOMATIC_KEPT),
@@ -59,8 +58,8 @@ def drop(connection: Connection, key: AgentKey, uid: str, snapshots: Iterable[in
     for number in snapshots:
         delete = "DELETE FROM snapshots WHERE id = ? RETURNING head_segment"
         segments.drop_unused(connection, connection.execute(delete, (number,)).fetchone())
-        object_references.forget(connection, uid, number)
-        kv_changes.end(connection, key, uid, number)
+        object_references.settle(connection, uid)
+        kv_changes.end(connection, key.namespace, uid)
 
 
 def find(connection: Connection, uid: str, name: str) -> Snapshot | None:
@@ -77,13 +76,12 @@ def existing(connection: Connection, uid: str, name: str) -> Snapshot:
 
 
 def of_version(connection: Connection, uid: str, version: int) -> Snapshot | None:
-    """Return a snapshot of the agent's state at a version."""
     rows = connection.execute(f"{_SELECT} WHERE uid = ? AND version = ? ORDER BY id DESC LIMIT 1", (uid, version))
     return next(map(_snapshot, rows), None)
 
 
 def page(connection: Connection, key: AgentKey, before: int | None, limit: int) -> list[Snapshot]:
-    """Return the agent's snapshots, newest first, before the id `before`. Raises NotFound."""
+    """Return snapshots, newest first, before the id `before`. Raises NotFound."""
     uid = agents.existing(connection, key).version.uid
     rows = connection.execute(
         f"{_SELECT} WHERE uid = ? AND id < ? ORDER BY id DESC LIMIT ?",
@@ -110,7 +108,7 @@ def _snapshot(row: tuple[Any, ...]) -> Snapshot:
     return Snapshot(number, name, Version(*rest[:3]), Head(*rest[3:7]), *rest[7:])
 
 
-def _add(connection: Connection, key: AgentKey, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
+def _add(connection: Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
     uid = state.version.uid
     row = {
         "uid": uid,
@@ -127,7 +125,4 @@ def _add(connection: Connection, key: AgentKey, state: State, name: str, *, auto
         "created": now.wall,
     }
     insert(connection, "snapshots", row)
-    added = existing(connection, uid, name)
-    object_references.keep(connection, uid, added.id)
-    kv_changes.give(connection, key.namespace, state.version, (uid, OWN), WHOLE, added.id)
-    return added
+    return existing(connection, uid, name)

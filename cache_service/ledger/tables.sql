@@ -165,10 +165,11 @@ CREATE INDEX object_deletions_by_agent ON object_deletions (namespace, agent_id)
 -- Objects that states of agents consist of. An object goes with the last of its rows here.
 CREATE TABLE object_refs (
     uid TEXT NOT NULL REFERENCES agents (uid) ON DELETE CASCADE,
-    snapshot INTEGER NOT NULL,                 -- 0: the agent's own state
     kind INTEGER NOT NULL,
     chain_hash BLOB NOT NULL,
-    PRIMARY KEY (uid, snapshot, kind, chain_hash)
+    first_version INTEGER NOT NULL,            -- of the agent, that has it
+    last_version INTEGER,                      -- NULL: the present state has it
+    PRIMARY KEY (uid, kind, chain_hash, first_version)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX object_refs_by_name ON object_refs (kind, chain_hash);
 
@@ -179,17 +180,16 @@ CREATE TABLE remote_place (
     location TEXT NOT NULL                     -- of the last claim that succeeded; empty: none has
 ) STRICT;
 
--- What warm.db has to follow: a state (an agent's own, snapshot 0, or a snapshot's) consists from now on of those files of
--- another one that end within so many tokens; without a source, of none. A row is made by the transaction that changes
--- the ledger, and stays until warm.db has done its part: a crash in between leaves it, and the next start does that part.
+-- Agents whose files warm.db has to look at again: their state has become that of a source's version, or its beginning;
+-- or, without a source, something was erased. A row is made by the transaction that changes the ledger, and stays until
+-- warm.db has done its part: a crash in between leaves it, and the next start does that part.
 CREATE TABLE kv_changes (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     uid TEXT NOT NULL,
-    snapshot INTEGER,                          -- NULL: the agent's own state and those of all its snapshots
-    source_uid TEXT,                           -- NULL: no source
-    source_snapshot INTEGER NOT NULL,
-    tokens INTEGER NOT NULL,
-    version INTEGER NOT NULL,                  -- that the agent's own state has then
+    version INTEGER NOT NULL,                  -- that has this state
+    source_uid TEXT,                           -- NULL: something was erased
+    source_version INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,                   -- of the source, that this state begins with
     namespace TEXT NOT NULL,
     agent_id TEXT,                             -- NULL, unless the agent is erased: with what its own turns computed
     model_id TEXT                              -- '': on all models

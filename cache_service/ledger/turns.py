@@ -1,4 +1,4 @@
-"""Turns: the commit of an agent's next version, and its replay; and imports. Functions of a connection."""
+"""Turns: commits, replays and imports. Functions of a connection."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -24,9 +24,9 @@ _MAX_UINT32 = 2**32 - 1
 class Turn:
     """One turn to commit. `record` is the answer, opaque here; an empty request_id can't be replayed.
 
-    `content` follows the `keep_tokens` first tokens of the base's ledger, or of the snapshot of `snapshot_version`, to
-    which the agent first returns. Its last turn is this one; earlier ones are carried along. `idle_times` and
-    `context_policy` are for an agent that the turn creates.
+    `content` follows the `keep_tokens` first tokens of the base, or of the snapshot of `snapshot_version`. Its last
+    turn is this one; earlier ones are carried along. `idle_times` and `context_policy` are for an agent that the turn
+    creates.
     """
 
     key: AgentKey
@@ -41,7 +41,7 @@ class Turn:
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY
     snapshot_version: int = 0
     commit_id: bytes = b""
-    """The call's, to detect its repetition; b"": it is not repeated."""
+    """To detect the call's repetition; b"": it is not repeated."""
 
 
 class Committed(NamedTuple):
@@ -51,7 +51,7 @@ class Committed(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An agent before a turn. The ledger is None if there is none or the worker has it."""
+    """The ledger is None if there is none or the worker has it."""
 
     version: Version
     ledger: Ledger | None
@@ -60,9 +60,8 @@ class Opened(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A commit's new version, or that of the first commit of a replayed turn, and then the turn.
-
-    `dropped_tokens`: KV has to follow. `repeated`: this call had made the version before.
+    """The new version, or that of a replayed turn, and then the turn. `dropped_tokens`: KV has to follow. `repeated`:
+    this call had made the version before.
     """
 
     version: Version
@@ -77,7 +76,7 @@ def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, FailedPrecondition if
     the kept tokens are another tokenizer's, and LedgerDamaged.
     """
-    asked = agents.ask_state(connection, turn.key)  # first, since its lock waits and later queries see the result
+    asked = agents.ask_state(connection, turn.key)  # its lock waits, and later queries see the result
     asked_turn, asked_head = _ask_turn(connection, turn), _ask_head(connection, turn.key)
     state = agents.asked_state(asked) or State(NO_VERSION, EMPTY)
     if turn.base != state.version and (made := _made_by(connection, turn, state.version)) is not None:
@@ -96,7 +95,7 @@ def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     _check_kept(turn, state.head, asked_head)
     drops = turn.keep_tokens < state.head.tokens
     if drops:
-        pushed_out = snapshots.add_automatic(connection, turn.key, state, now)
+        pushed_out = snapshots.add_automatic(connection, state, now)
         snapshots.drop(connection, turn.key, state.version.uid, pushed_out)
     version = versions.following(state.version)
     *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
@@ -120,7 +119,6 @@ def open_agent(connection: Connection, key: AgentKey, known: Version, request_id
 
 
 def committed(connection: Connection, uid: str, request_id: str) -> Committed | None:
-    """Return the agent's turn of this name, if any."""
     if not request_id:
         return None
     asked = ask(connection, f"{_TURN} WHERE t.uid = ? AND {_NAMED}", (uid, request_id))
@@ -132,19 +130,16 @@ _NAMED = "request_id = ? AND request_id != ''"
 
 
 def _ask_turn(connection: Connection, turn: Turn) -> Callable[[], Any]:
-    """Query the agent's turn of this name."""
     of_agent = "JOIN agents AS a ON a.uid = t.uid WHERE a.namespace = ? AND agent_id = ? AND model_id = ?"
     return ask(connection, f"{_TURN} {of_agent} AND {_NAMED}", (*turn.key, turn.request_id))
 
 
 def _found_turn(asked: Callable[[], Any], uid: str) -> Committed | None:
-    """Return the queried turn, if it is this agent's."""
     row = asked()
     return None if row is None or row[0] != uid else Committed(Version(*row[:3]), *row[3:])
 
 
 def _ask_head(connection: Connection, key: AgentKey) -> Callable[[], Any]:
-    """Query an agent's head segment: its namespace, tokenizer, and place."""
     return ask(
         connection,
         "SELECT s.namespace, tokenizer_hash, parent_tokens, parent_bytes, s.tokens, s.text_bytes, s.turns,"
@@ -155,7 +150,7 @@ def _ask_head(connection: Connection, key: AgentKey) -> Callable[[], Any]:
 
 
 def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | None:
-    """Return the version after the base that an earlier call of this commit made, if any."""
+    """Return the version that an earlier call of this commit made."""
     if not turn.commit_id:
         return None
     uid = turn.base.uid or present.uid
@@ -167,7 +162,7 @@ def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | 
 
 
 def _check_kept(turn: Turn, head: Head, asked_head: Callable[[], Any]) -> None:
-    """Check that a turn can follow a head, even without reading its chain: a wrong counter would be built upon."""
+    """Check that a turn can follow a head, without reading its chain: a wrong counter would be built upon."""
     tokenizer = ""
     if head.segment is not None:
         namespace, tokenizer, *place = asked_head() or ("", "")
@@ -201,10 +196,7 @@ def create_agent(
     now: Moment,
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY,
 ) -> Version:
-    """Make an agent with this ledger: a segment and a version for each turn, and for tokens after the last.
-
-    Raises AlreadyExists.
-    """
+    """Make an agent: a segment and a version for each turn, and for tokens after the last. Raises AlreadyExists."""
     if agents.find(connection, key) is not None:
         raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
     version = NO_VERSION
@@ -222,7 +214,6 @@ def create_agent(
 
 
 def _add(connection: Connection, version: Version, head: Head, turn: Turn, now: Moment) -> None:
-    """Add the row of a turn that made this version and head."""
     row = {
         "uid": version.uid,
         "version": version.number,
@@ -248,7 +239,7 @@ def _append(
     content: Ledger,
     version: int = 0,
 ) -> Iterator[Head]:
-    """Append the turns of `content`, and yield their heads. They have one `version`, or 1, 2, … (0)."""
+    """Yield the heads of the turns of `content`, which have one `version`, or 1, 2, … (0)."""
     start = 0
     for number, turn in enumerate(content.turns, start=1):
         part, made_by = _between(content, start, turn.end_token), version or number
@@ -258,7 +249,6 @@ def _append(
 
 
 def _between(content: Ledger, start: int, end: int) -> Ledger:
-    """Return the tokens of a range, without turns."""
     first, last = content.text_end(start), content.text_end(end)
     offsets = content.offsets[start:end] - np.uint32(first)
     return replace(

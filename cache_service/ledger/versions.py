@@ -1,4 +1,4 @@
-"""New versions: a number that grows by one, and a revision that no other state ever has."""
+"""New versions: a number that grows, and a revision that no other state ever has."""
 
 import secrets
 import uuid
@@ -12,7 +12,7 @@ def first() -> Version:
 
 
 def following(version: Version) -> Version:
-    """Return the next version; the first of a new agent after NO_VERSION."""
+    """After NO_VERSION the first of a new agent."""
     return version._replace(number=version.number + 1, revision=revision()) if version.uid else first()
 
 

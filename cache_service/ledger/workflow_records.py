@@ -1,7 +1,4 @@
-"""Durable records of workflow runs, opaque to the store. Functions of a connection, inside the caller's transaction.
-
-A record is a head, a payload and events, which never change, so a put costs what it adds.
-"""
+"""Records of workflow runs, opaque to the store: a head, a payload and events, so a put costs what it adds."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -18,11 +15,11 @@ TORN: Final = (
     "(events + 1, bytes) != (SELECT count(*), coalesce(sum(length(content)), 0) FROM workflow_parts"
     " WHERE record = workflow_records.id)"
 )
-"""SQL: a record lacks the payload or events that it counts."""
+"""SQL: a record lacks what it counts."""
 
 
 class Record(NamedTuple):
-    """A record's head. `id` is its place in the order of creation; `size_bytes` counts payload and events."""
+    """`id` is its place in the order of creation; `size_bytes` counts payload and events."""
 
     id: int
     workflow_id: str
@@ -33,8 +30,6 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A record's head, payload, and events in order."""
-
     record: Record
     payload: bytes
     events: list[bytes]
@@ -48,10 +43,7 @@ class Owner(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it.
-
-    `owner` has the run from now on; None: it waits until it is asked for.
-    """
+    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it. `owner` None: the run waits."""
 
     namespace: str
     workflow_id: str
@@ -63,10 +55,7 @@ class Put(NamedTuple):
 
 
 def put(connection: Connection, new: Put) -> int:
-    """Create or change a record, and append events; return its new version.
-
-    Raises Aborted for another version, InvalidArgument if it gets too large or a new one has no payload.
-    """
+    """Return the new version. Raises Aborted for another one, InvalidArgument."""
     namespace, workflow_id, version, summary, payload, events, owner = new
     record = find(connection, namespace, workflow_id)
     present = 0 if record is None else record.version
@@ -106,7 +95,7 @@ def find(connection: Connection, namespace: str, workflow_id: str) -> Record | N
 
 
 def read(connection: Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
-    """Return a record without its first `after_event` events, if it exists. Raises LedgerDamaged."""
+    """Return a record without its first `after_event` events. Raises LedgerDamaged."""
     record = find(connection, namespace, workflow_id)
     if record is None:
         return None
@@ -122,7 +111,6 @@ def read(connection: Connection, namespace: str, workflow_id: str, after_event: 
 
 
 def page(connection: Connection, namespace: str, before: int, limit: int) -> list[Record]:
-    """Return heads of records, the newest first, created before `before`."""
     rows = connection.execute(
         f"{_HEADS} WHERE namespace = ? AND id < ? ORDER BY id DESC LIMIT ?", (namespace, before, limit)
     )
@@ -130,7 +118,7 @@ def page(connection: Connection, namespace: str, before: int, limit: int) -> lis
 
 
 def delete(connection: Connection, namespace: str, workflow_id: str, version: int) -> None:
-    """Delete a record, damaged or not. Raises NotFound, and Aborted for another version."""
+    """Raises NotFound, and Aborted for another version."""
     which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
     row = connection.execute(f"SELECT id, version FROM workflow_records {which}", (namespace, workflow_id)).fetchone()
     if row is None:

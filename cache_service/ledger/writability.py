@@ -1,4 +1,4 @@
-"""Tests whether the store can write ledgers, for readiness, before turns fail."""
+"""Tests whether ledgers can be written, for readiness, before turns fail."""
 
 import shutil
 import sqlite3
@@ -15,12 +15,12 @@ from cache_service.ledger.ledgers import Failure
 LEAST_FREE: Final = 4 << 20
 """A turn and its log may take more."""
 PROBED_FREE: Final = 64 << 20
-"""With less free it is tried now and then, because a user's quota is not seen otherwise."""
+"""A user's quota is not seen otherwise."""
 PROBE_SECONDS: Final = 5.0
 
 
 class Writability:
-    """The state of the ledgers' disk. `note` on the database's thread, `problem` on one event loop."""
+    """`note` on the database's thread, `problem` on one event loop."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._clock = clock
@@ -28,17 +28,14 @@ class Writability:
         self._problem = ""
         self._probed = 0.0
         self.free: Callable[[], int] = lambda: shutil.disk_usage(root).free
-        """Free bytes of the disk."""
 
     def note(self, failure: Failure) -> None:
-        """Note a failure of the ledger."""
         if failure in (Failure.FULL, Failure.IO_ERROR):
             self._failure = failure
 
     async def problem(self) -> str:
-        """Return why no turn could be kept now, or "".
-
-        Writes one row, every PROBE_SECONDS at most, if a write has failed or the disk is nearly full.
+        """Return why no turn could be kept now, or "". Writes a row now and then if a write has failed or the disk is
+        nearly full.
         """
         try:
             free = self.free()

@@ -1,4 +1,4 @@
-"""Owners of KV files without rows, by headers and ledgers, to rebuild a lost warm.db. Reads every ledger and file."""
+"""Owners of KV files without rows, by headers and ledgers, where warm.db is lost. Reads every ledger and file."""
 
 import os
 import sqlite3
@@ -19,8 +19,6 @@ from cache_service.offline import ledgers
 
 
 class Names:
-    """The names of one ledger's files."""
-
     def __init__(self, token_ids: Uint32) -> None:
         self._token_ids: list[int] = token_ids.tolist()
         self._chains: dict[tuple[str, str], list[bytes]] = {}
@@ -34,7 +32,6 @@ class Names:
         return chain
 
     def has(self, row: FileRow) -> bool:
-        """Return whether this ledger's tokens name the file."""
         end = row.first_token + row.token_count
         if not 0 < end <= len(self._token_ids):
             return False
@@ -46,10 +43,9 @@ class Names:
 
 
 def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Connection) -> int:
-    """Add rows for files that a ledger names and whose headers agree, with owners; return how many.
+    """Add rows for files that a ledger names; return how many.
 
-    `warm` has no files yet. Other files stay orphans: they may be a deleted agent's. Unreadable ledgers name none.
-    Raises OSError, sqlite3.Error.
+    Other files stay orphans: they may be a deleted agent's. Raises OSError, sqlite3.Error.
     """
     now, adopted = time.time_ns(), set[FileName]()
     by_parent: defaultdict[tuple[str, str, bytes], list[FileRow]] = defaultdict(list)
@@ -69,7 +65,7 @@ def adopt(directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Co
                 if row.name not in adopted:  # by the first of them
                     references.add(warm, row._replace(key=holder.key), now)
                     adopted.add(row.name)
-                holding.hold(warm, [holder.state], row.name)
+                holding.hold(warm, [holder.range], row.name)
     versions = ledger.execute("SELECT uid, version FROM agents").fetchall()
     warm.executemany("INSERT OR REPLACE INTO published (uid, version) VALUES (?, ?)", versions)
     warm.execute("UPDATE followed SET change = ?", (kv_changes.last(ledger),))

@@ -1,7 +1,4 @@
-"""All checks of a data directory, and mending, which never changes a ledger: only segments without a head are erased.
-
-Owners of files in warm.db are not checked, because a start derives them again.
-"""
+"""All checks of a data directory, and mending."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -10,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentmem.kv.blockfile import FileName
+from cache_service.files import warm_database
 from cache_service.files.directory import DataDirectory
-from cache_service.ledger import segments
-from cache_service.offline import database, files, ledgers, warm_index
+from cache_service.ledger import schema, segments
+from cache_service.offline import database, files, ledgers
 from cache_service.offline.database import alone, reading, writing
 from cache_service.offline.findings import CannotCheck, Finding
 from cache_service.tiers import quotas
@@ -20,8 +18,6 @@ from cache_service.tiers import quotas
 
 @dataclass(frozen=True)
 class Checked:
-    """A check's findings, and counts. `mended` findings are gone."""
-
     findings: list[Finding]
     mended: list[Finding]
     agents: int
@@ -29,16 +25,14 @@ class Checked:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether nothing is wrong, or all is mended."""
         return len(self.findings) == len(self.mended)
 
 
 def check(root: Path, repair: bool = False) -> Checked:
     """Check everything, and mend if `repair`, without which nothing is written. No store may use the directory.
 
-    Raises CannotCheck if it is no data directory, in use, a newer program's, or without its store.db. A damaged
-    store.db is a finding: ledgers are checked as far as readable, and nothing is mended, since good files would look
-    like orphans. Without warm.db no file can be checked.
+    Raises CannotCheck if it is no data directory, in use, a newer program's, or without its store.db. Where store.db is
+    damaged, nothing is mended: good files would look like orphans.
     """
     directory = database.find(root)
     with alone(directory):
@@ -55,7 +49,11 @@ def check(root: Path, repair: bool = False) -> Checked:
                 agents = ledger.execute("SELECT count(*) FROM agents").fetchone()[0]
                 ledgers.check(ledger, findings.append)
                 named = ledgers.agents(ledger)
-            if unreadable := _warm_problem(directory):
+            unreadable = unusable_warm(directory)
+            if not unreadable:
+                with reading(directory.warm_database) as warm:
+                    unreadable = _damage(warm)
+            if unreadable:
                 consequence = "files of KV cannot be checked"
                 where, advice = directory.warm_database.name, "start the store, which makes it anew"
                 findings.append(Finding("warm", where, f"it {unreadable}", consequence, advice))
@@ -83,9 +81,7 @@ def check(root: Path, repair: bool = False) -> Checked:
 
 
 def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileName]) -> None:
-    """Mend all that can be mended, modes first, to read files. Hold the directory's lock. Raises OSError,
-    sqlite3.Error; then run it again.
-    """
+    """Mend modes first, to read files. Hold the directory's lock."""
     files.mend_modes(directory)
     with writing(directory.database) as ledger:
         segments.drop_unused(ledger, [number for number, _ in ledgers.unerased(ledger)])
@@ -96,9 +92,23 @@ def _mend(directory: DataDirectory, warm_is_whole: bool, wrong: Sequence[FileNam
             files.mend(directory, warm, wrong)
 
 
-def _warm_problem(directory: DataDirectory) -> str:
-    """Return why warm.db cannot be read, or "". Raises OSError, sqlite3.OperationalError."""
-    if problem := warm_index.unusable(directory):
-        return problem
-    with reading(directory.warm_database) as warm:
-        return warm_index.damage(warm)
+def unusable_warm(directory: DataDirectory) -> str:
+    """Return why warm.db cannot be read, by its first page, or ""."""
+    path = directory.warm_database
+    if not path.exists():
+        return "is missing"
+    page = schema.first_page(path)
+    if page is None:
+        return "is no SQLite database any more" if path.stat().st_size else "is empty"
+    if page.user_version != warm_database.VERSION:
+        return f"is of version {page.user_version}, where this program reads {warm_database.VERSION}"
+    return ""
+
+
+def _damage(warm: sqlite3.Connection) -> str:
+    """Return what SQLite finds, or "". Reads all of it."""
+    try:
+        problem = str(warm.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        problem = str(error)
+    return "" if problem == "ok" else f"is damaged ({' '.join(problem.split())})"

@@ -28,8 +28,6 @@ _directory = click.argument("directory", metavar="DIR", type=click.Path(path_typ
 
 
 class OfflineGroup(click.Group):
-    """Commands whose CannotCheck is one line, and status 2."""
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

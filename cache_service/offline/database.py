@@ -1,7 +1,7 @@
-"""Databases, opened without a store, and whether store.db is there and intact. (For warm.db see `warm_index`.)
+"""Databases, opened without a store, and whether store.db is there and intact.
 
-The store also calls `refuse_damaged` at start. A directory with KV files whose store.db is missing, empty or another
-one is damaged: served as a new one, it would lose the files as orphans, although a mislaid store.db could be put back.
+The store also calls `refuse_damaged` at start. A directory with files whose store.db is missing, empty or another one
+is damaged: served as a new one, it would lose the files, although a mislaid store.db could be put back.
 """
 
 import os
@@ -18,7 +18,7 @@ from cache_service.ledger import schema
 from cache_service.offline.findings import CannotCheck, Finding, Report
 
 IMPORTING = "store.db-importing"
-"""A file that exists while ledgers are moved into a cluster: see `cluster.importing`."""
+"""A file that exists while ledgers are moved into a cluster."""
 _MOST = 20
 _WRITING = ("synchronous = FULL", "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
 
@@ -29,10 +29,7 @@ class DatabaseDamaged(Exception):
 
 @contextmanager
 def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
-    """Keep stores out of the directory. Raises CannotCheck if one is using it.
-
-    Unlike DataDirectory.acquire it makes only the lock, and only if it `creates`.
-    """
+    """Keep stores out of the directory. Raises CannotCheck if one is using it. Makes only the lock, if it `creates`."""
     try:
         lock = DirectoryLock(directory.root, creates=creates)
     except BlockingIOError as error:
@@ -49,8 +46,8 @@ def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
 
 @contextmanager
 def new(directory: DataDirectory) -> Iterator[None]:
-    """Hold and prepare a new directory; leave it as it was after an error. Raises CannotCheck, and
-    DataDirectory.acquire's errors.
+    """Hold a new directory; leave it as it was after an error. Raises CannotCheck, and DataDirectory.acquire's
+    errors.
     """
     existed = directory.root.exists()
     if existed and (not directory.root.is_dir() or any(directory.root.iterdir())):
@@ -71,10 +68,9 @@ def new(directory: DataDirectory) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path, *, beside: bool = True, is_ours: bool = False) -> Iterator[sqlite3.Connection]:
-    """Connect without writing. A store may be running, unless it `is_ours`; later commits are not seen.
+    """Connect without writing. A store may be running, unless it `is_ours`.
 
-    To read a log that no process has open, SQLite makes files `beside` the database. Raises CannotCheck if it may not
-    or cannot.
+    To read a log that no process has open, SQLite makes files `beside` the database. Raises CannotCheck.
     """
     options, log = "mode=ro", path.with_name(f"{path.name}-wal")
     if is_ours or not beside or not os.access(path.parent, os.W_OK):
@@ -110,7 +106,7 @@ def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connectio
 
 
 def find(root: Path) -> DataDirectory:
-    """Return the data directory. Raises CannotCheck if it is none, another version's, or without its store.db."""
+    """Raises CannotCheck if it is no data directory, another version's, or without its store.db."""
     directory = DataDirectory(root)
     try:
         if lost := lost_by_names(directory):
@@ -128,8 +124,7 @@ def find(root: Path) -> DataDirectory:
 def refuse_damaged(directory: DataDirectory) -> None:
     """Raise DatabaseDamaged unless the database is whole or never existed. Hold the directory's lock. Writes nothing.
 
-    Reads the whole file, about a second for a gigabyte. Serving a damaged one spreads the damage: commits overwrite a
-    page that two tables share.
+    Reads the whole file, about a second for a gigabyte: commits to a damaged one would spread the damage.
     """
     path = directory.database
     if (importing := path.with_name(IMPORTING)).exists():
@@ -146,7 +141,7 @@ def refuse_damaged(directory: DataDirectory) -> None:
                     lost = lost_by_id(directory, connection)
         except sqlite3.OperationalError:
             raise
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if SQLite quotes what is damaged
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes what is damaged
             problems = [str(error)]
         if problems != ["ok"]:
             raise DatabaseDamaged(
@@ -157,8 +152,7 @@ def refuse_damaged(directory: DataDirectory) -> None:
 
 
 def lost_by_names(directory: DataDirectory) -> str:
-    """Return how the ledger of the directory's files is lost, by names, sizes and the first page, or "". Raises
-    OSError."""
+    """Return how the ledger of the files is lost, by names, sizes and the first page, or ""."""
     path = directory.database
     if _size(path):
         page = schema.first_page(path)
@@ -174,7 +168,7 @@ def lost_by_names(directory: DataDirectory) -> str:
 
 
 def lost_by_id(directory: DataDirectory, ledger: sqlite3.Connection) -> str:
-    """Return `lost_by_names` if warm.db names other ledgers. Raises sqlite3.Error and OSError."""
+    """Return `lost_by_names` if warm.db names other ledgers."""
     try:
         with reading(directory.warm_database, is_ours=True) as warm:
             named = warm.execute("SELECT ledgers FROM directory WHERE ledgers != ''").fetchall()
@@ -186,7 +180,6 @@ def lost_by_id(directory: DataDirectory, ledger: sqlite3.Connection) -> str:
 
 
 def recovery(path: Path) -> str:
-    """Return what to do about a damaged database."""
     old, new = shlex.quote(str(path.parent)), shlex.quote(f"{path.parent}-recovered")
     return (
         f"Copy what is readable into a new directory with: agentmem store recover {old} {new}"
@@ -195,7 +188,6 @@ def recovery(path: Path) -> str:
 
 
 def lost_recovery(path: Path) -> str:
-    """Return what to do if the database of KV files is lost."""
     return (
         f"Put back the {path.name} that was there, with its {path.name}-wal if it had one, from wherever it was moved,"
         " or from a backup. If there is none, the files are of no use: choose another --data"

@@ -1,4 +1,4 @@
-"""Checks of published files against their rows, and of everything else in the directory."""
+"""Checks of published files, and of everything else in the directory."""
 
 import os
 import sqlite3
@@ -23,10 +23,7 @@ _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent s
 def check_published(
     directory: DataDirectory, warm: sqlite3.Connection, agents: Mapping[str, str], report: Report
 ) -> list[FileName]:
-    """Report and return published files that are missing or differ from their rows. Reads every byte.
-
-    `agents` are all agents in words, by uid.
-    """
+    """Return files that differ from their rows. Reads every byte. `agents` are in words, by uid."""
     wrong = []
     for each in warm.execute(f"SELECT {references.COLUMNS} FROM files"):
         row = references.described(each)
@@ -48,7 +45,7 @@ def check_published(
 
 
 def file_problem(path: Path, row: FileRow) -> str:
-    """Return how a file differs from its row, as "reason: problem", or "". Raises FileNotFoundError."""
+    """Return "reason: problem", or "". Raises FileNotFoundError."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
@@ -71,7 +68,6 @@ def file_problem(path: Path, row: FileRow) -> str:
 
 
 def check_strays(directory: DataDirectory, warm: sqlite3.Connection, report: Report) -> None:
-    """Report unknown files."""
     for path, what in _strays(directory, warm):
         where, problem = str(path.relative_to(directory.root)), _STRAYS[what]
         if is_disposable(path):
@@ -81,7 +77,6 @@ def check_strays(directory: DataDirectory, warm: sqlite3.Connection, report: Rep
 
 
 def check_modes(directory: DataDirectory, report: Report) -> None:
-    """Report directories that are not 0700, and files that are not 0600."""
     for path, found, wanted in _wrong_modes(directory):
         problem = f"mode {found:04o} instead of {wanted:04o}"
         open_to_others = "other users of this machine may read what agents were told"
@@ -91,17 +86,13 @@ def check_modes(directory: DataDirectory, report: Report) -> None:
 
 
 def mend_modes(directory: DataDirectory) -> None:
-    """Correct the modes that `check_modes` reports."""
     for path, _, wanted in _wrong_modes(directory):
         with suppress(FileNotFoundError):  # SQLite's WAL, gone since
             path.chmod(wanted)
 
 
 def mend(directory: DataDirectory, warm: sqlite3.Connection, wrong: Iterable[FileName]) -> None:
-    """Delete files that are `wrong`, remove unknown ones, and drop rows without files.
-
-    Rows first: a crash in between leaves an orphan. Raises OSError, sqlite3.Error.
-    """
+    """Delete files that are `wrong`, unknown ones, and rows without files. Rows first."""
     warm.execute("BEGIN IMMEDIATE")
     references.forget(warm, wrong)
     references.forget(warm, [name for name in references.all_names(warm) if not directory.path(name).exists()])
@@ -115,7 +106,6 @@ _STRAYS = {"orphan": "no row knows the file", "staging": "a publication that was
 
 
 def _strays(directory: DataDirectory, warm: sqlite3.Connection) -> Iterator[tuple[Path, str]]:
-    """Yield files without a row, and those left in staging/."""
     rows = {*map(directory.path, references.all_names(warm))}
     for folder in FOLDERS.values():
         for path in sorted((directory.root / folder).rglob("*")):

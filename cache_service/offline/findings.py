@@ -1,4 +1,4 @@
-"""Findings of a check: a fault, its consequence, and its repair."""
+"""Findings of a check."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,11 @@ class Finding:
     consequence: str
     repair: str
     agents: tuple[str, ...] = ()
-    """The agents concerned, as namespace/agent/model; for ledgers and KV."""
+    """As namespace/agent/model."""
     mendable: bool = False
-    """`--repair` mends it."""
 
 
 Report = Callable[[Finding], None]
-"""Takes a finding at once."""
 
 
 class CannotCheck(Exception):

@@ -1,7 +1,4 @@
-"""Checks of ledgers: segments are intact, heads match their chains, and nothing unused is left.
-
-Functions of a connection to either engine, whose errors they raise.
-"""
+"""Checks of ledgers, for either engine."""
 
 from collections import defaultdict
 from typing import Final, NamedTuple
@@ -9,7 +6,7 @@ from typing import Final, NamedTuple
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection
 from cache_service.damage import LedgerDamaged
-from cache_service.files.holding import OWN
+from cache_service.files.holding import Range
 from cache_service.ledger import segments
 from cache_service.ledger.segments import Head
 from cache_service.ledger.workflow_records import TORN
@@ -45,29 +42,26 @@ class Holder(NamedTuple):
     uid: str
     key: AgentKey
     snapshot: int | None
-    """None: the agent itself."""
     name: str
     version: int
     head: Head
 
     @property
     def agent(self) -> str:
-        """The agent in words."""
         return "/".join(self.key)
 
     @property
     def where(self) -> str:
-        """The holder in words."""
         return f"agent {self.agent}" if self.snapshot is None else f"snapshot {self.name} of {self.agent}"
 
     @property
-    def state(self) -> tuple[str, int]:
-        """Its name in warm.db: a uid, and a snapshot or OWN."""
-        return self.uid, OWN if self.snapshot is None else self.snapshot
+    def range(self) -> Range:
+        """Its versions in warm.db."""
+        return Range(self.uid, self.version, None if self.snapshot is None else self.version)
 
 
 def holders(connection: Connection) -> list[Holder]:
-    """Return all agents, then all snapshots of existing agents."""
+    """Return all agents, then all snapshots."""
     rows = connection.execute(_HOLDERS).fetchall()
     return [Holder(row[0], AgentKey(*row[1:4]), row[4], row[5], row[6], Head(*row[7:])) for row in rows]
 
@@ -127,7 +121,7 @@ def head_problem(connection: Connection, holder: Holder) -> str:
 
 
 def unerased(connection: Connection) -> list[tuple[int, int | None]]:
-    """Return segments whose end nothing needs: ids, newest first, and tokens needed, None: none."""
+    """Return segments whose end nothing needs, newest first, and tokens needed, None: none."""
     return [(int(number), needed) for number, needed in connection.execute(_UNERASED)]
 
 

@@ -27,7 +27,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Recovered:
-    """A recovery's result. `damaged` tables could not be read to their end."""
+    """`damaged` tables could not be read to their end."""
 
     agents: list[RecoveredAgent]
     workflow_records: int
@@ -35,15 +35,14 @@ class Recovered:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether no ledger and no record is lost."""
         return not self.damaged and all(agent.state == "whole" and not agent.lost_snapshots for agent in self.agents)
 
 
 def recover(root: Path, new_root: Path) -> Recovered:
     """Make `new_root` a data directory of what is readable in `root`, where no store may be running.
 
-    KV files are linked; the next start finds their owners, and loads verify them. Raises CannotCheck if `new_root` is
-    not empty, `root` is no data directory, a newer program's or in use, or nothing can be recovered; then `new_root` is
+    The next start finds owners of the linked KV files, and loads verify them. Raises CannotCheck if `new_root` is not
+    empty, `root` is no data directory, a newer program's or in use, or nothing can be recovered; then `new_root` is
     unchanged.
     """
     source, target = DataDirectory(root), DataDirectory(new_root)
@@ -103,7 +102,6 @@ def _rebuild(damaged: sqlite3.Connection, ledger: sqlite3.Connection) -> Recover
 
 
 def _link_files(source: DataDirectory, target: DataDirectory) -> None:
-    """Link all KV files, or copy those that cannot be linked, or would share a mode."""
     for folder in FOLDERS.values():
         for old in (source.root / folder).rglob("*"):
             if old.is_symlink() or not old.is_file():
@@ -124,7 +122,7 @@ def _link_files(source: DataDirectory, target: DataDirectory) -> None:
 
 
 def _copy_readable(source: Path, target: Path) -> None:
-    """Copy a file if it exists, with zeros where the disk cannot read it."""
+    """Copy a file, with zeros where the disk cannot read it."""
     if not source.exists():
         return
     with open(source, "rb", buffering=0) as old, open_private(target) as new:

@@ -1,7 +1,4 @@
-"""The newest intact state of each agent, if segments are lost: all of it, a beginning, or nothing.
-
-Works on a new database with copied rows, and keeps what is whole and in use.
-"""
+"""The newest intact state of each agent, if segments are lost."""
 
 import sqlite3
 from collections import defaultdict
@@ -19,15 +16,12 @@ from cache_service.offline.transfer import Link
 
 @dataclass(frozen=True)
 class RecoveredAgent:
-    """One agent's recovery: tokens and turns of the recovered state, and of the one it had."""
-
     key: AgentKey
     state: str
     """ "whole", "in part" or "gone"."""
     tokens: int = 0
     turns: int = 0
     had_tokens: int | None = None
-    """None: unknown."""
     had_turns: int | None = None
     lost_snapshots: tuple[str, ...] = ()
 
@@ -50,7 +44,7 @@ def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> li
         if snapshot.snapshot is not None and ledgers.head_problem(connection, snapshot):
             connection.execute("DELETE FROM snapshots WHERE id = ?", (snapshot.snapshot,))
             lost[snapshot.uid].append(snapshot.name)
-    # Turns of lost segments: retries have to compute them, not to get an answer as durable.
+    # Retries have to compute turns of lost segments, not to get an answer as durable.
     rows = connection.execute("SELECT rowid, segment FROM turns WHERE segment IS NOT NULL").fetchall()
     lost_turns = [(row,) for row, segment in rows if segment not in good]
     connection.executemany("DELETE FROM turns WHERE rowid = ?", lost_turns)
@@ -71,7 +65,7 @@ def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> li
 
 
 def _keep_newest_of(connection: sqlite3.Connection, agent: Holder, links: Mapping[int, Link]) -> Head | None:
-    """Return the agent's new head; None if it had to be deleted."""
+    """Return the new head; None if the agent had to be deleted."""
     (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
     if (newest or 0) <= agent.version and not ledgers.head_problem(connection, agent):
         return agent.head
@@ -90,7 +84,6 @@ def _keep_newest_of(connection: sqlite3.Connection, agent: Holder, links: Mappin
 
 
 def _head_at(connection: sqlite3.Connection, namespace: str, number: int, tokens: int) -> Head | None:
-    """Return the head of the chain up to a token of this segment, if it is intact."""
     try:
         pieces = segments.walk(connection, Head(number, tokens, 0, 0), "")
     except LedgerDamaged:
@@ -99,7 +92,7 @@ def _head_at(connection: sqlite3.Connection, namespace: str, number: int, tokens
 
 
 def _beginnings(agent: Holder, links: Mapping[int, Link]) -> Iterator[tuple[int, int]]:
-    """Yield the segments of the agent's chain, newest first, with the positions up to which they count."""
+    """Yield segments, newest first, with the positions up to which they count."""
     number, tokens, *_ = agent.head
     while number is not None:
         yield number, tokens
@@ -110,7 +103,7 @@ def _beginnings(agent: Holder, links: Mapping[int, Link]) -> Iterator[tuple[int,
 
 
 def _earlier(connection: sqlite3.Connection, agent: Holder) -> list[tuple[int, int]]:
-    """Return the ends of remaining turns and snapshots, newest first, for a torn chain."""
+    """Return the ends of remaining turns and snapshots, newest first."""
     rows = connection.execute(
         "SELECT t.version, s.id, s.parent_tokens + s.tokens FROM turns AS t JOIN segments AS s ON s.id = t.segment"
         " WHERE t.uid = :uid UNION ALL SELECT version, head_segment, tokens FROM snapshots WHERE uid = :uid"

@@ -1,7 +1,7 @@
 """Copies rows of a damaged database into a new one, which may not hold together yet.
 
-Reading fails at a damaged page, so row ids are taken from a table's tree and those of its indexes, each from both ends,
-and rows are read by id. Agents with lost rows are named by the index of names.
+Reading fails at a damaged page, so row ids are taken from a table's tree and its indexes, from both ends, and rows are
+read by id.
 """
 
 import sqlite3
@@ -26,8 +26,8 @@ class Link(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """Losses: `lost` are agents of which only names are left, `links` segments that were not copied, `damaged` tables
-    that could not be read to their end.
+    """Agents of which only names are left, segments that were not copied, tables that could not be read to their
+    end.
     """
 
     links: dict[int, Link]
@@ -36,9 +36,8 @@ class Transferred(NamedTuple):
 
 
 def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transferred:
-    """Copy what is readable of ledgers, agents, turns, snapshots and workflow records. Raises CannotCheck if hopeless.
-
-    `target` has this version's tables, without enforced foreign keys.
+    """Copy what is readable. Raises CannotCheck if that is hopeless. `target` has tables without enforced foreign
+    keys.
     """
     try:
         tables = {row[0] for row in source.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -56,7 +55,7 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
 
 
 def salvaged(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...] | None]:
-    """Yield a table's readable rows, None for each unreadable one, and a last None if there may be more."""
+    """Yield readable rows, None for each unreadable one, and a last None if there may be more."""
     numbers, is_whole = _numbers(connection, table)
     statement = f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid = ?"
     for number in sorted(numbers):
@@ -85,7 +84,6 @@ def _numbers(connection: sqlite3.Connection, table: str) -> tuple[set[int], bool
 
 
 def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool:
-    """Add row ids up to the first unreadable row; return whether there was none."""
     try:
         for (number,) in connection.execute(f"SELECT rowid FROM {rows}"):
             found.add(number)
@@ -95,7 +93,7 @@ def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
-    """Copy a table; return whether something was unreadable or damaged."""
+    """Return whether something was unreadable or damaged."""
     columns = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     damaged = False
@@ -107,7 +105,7 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) ->
         try:
             intact = table != "segments" or digest(row) == row["digest"]
             damaged |= not intact or not target.execute(insert, values).rowcount
-        except sqlite3.Error:  # a value of a wrong type, which the store has not written
+        except sqlite3.Error:  # of a wrong type, which the store has not written
             damaged = True
     return damaged
 
@@ -121,7 +119,6 @@ def _links(source: sqlite3.Connection) -> dict[int, Link]:
 
 
 def _lost_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> list[AgentKey]:
-    """Return agents in the index of names, read from both ends, whose rows were not copied."""
     there = {AgentKey(*row) for row in target.execute("SELECT namespace, agent_id, model_id FROM agents")}
     found = set[AgentKey]()
     for order in ("ASC", "DESC"):

@@ -1,7 +1,5 @@
-"""Bytes on disk, by agent and kind."""
-
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,19 +9,16 @@ from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.ledger import segments
-from cache_service.offline import ledgers, warm_index
+from cache_service.offline import ledgers
+from cache_service.offline.check import unusable_warm
 from cache_service.offline.database import find, reading
 from cache_service.offline.findings import CannotCheck
 from cache_service.tiers import quotas
 
-_Name = tuple[int, bytes]
-
 
 @dataclass(frozen=True)
 class AgentUsage:
-    """Bytes of an agent with its snapshots. KV is shared if another agent or its snapshot refers to the file; forks may
-    share ledgers.
-    """
+    """Bytes of an agent with its snapshots; forks may share ledgers."""
 
     key: AgentKey
     kv_own: int
@@ -33,20 +28,19 @@ class AgentUsage:
 
 @dataclass(frozen=True)
 class Usage:
-    """Bytes of a data directory. `unowned` KV belongs to no agent or snapshot: it is found by name, and evicted
-    first."""
+    """`unowned` KV is found by name, and evicted first."""
 
     agents: list[AgentUsage]
     unowned: int
     totals: dict[str, int]
     namespaces: dict[str, int] = field(default_factory=dict)
-    """Bytes of each namespace that its quota limits: KV, ledgers and workflow records, each once."""
+    """As quotas limit them: KV, ledgers and workflow records, each once."""
 
 
 def usage(root: Path) -> Usage:
     """Add up a directory, even one in use, without locks or changes. Raises CannotCheck."""
     directory = find(root)
-    if problem := warm_index.unusable(directory):
+    if problem := unusable_warm(directory):
         raise CannotCheck(f"{directory.warm_database} {problem}; start the store once, which makes it anew")
     try:
         with reading(directory.database) as ledger, reading(directory.warm_database) as warm:
@@ -59,45 +53,30 @@ def usage(root: Path) -> Usage:
         raise CannotCheck(f"cannot read {error.filename or directory.root}: {error.strerror}") from error
 
 
-class _Files:
-    """Published files: sizes, owners and references."""
-
-    def __init__(self, warm: sqlite3.Connection) -> None:
-        self.sizes: dict[_Name, int] = {}
-        self._computed: defaultdict[AgentKey, set[_Name]] = defaultdict(set)
-        for kind, chain_hash, size, *key in warm.execute(
-            "SELECT kind, chain_hash, size_bytes, namespace, agent_id, model_id FROM files"
-        ):
-            self.sizes[kind, chain_hash] = size
-            self._computed[AgentKey(*key)].add((kind, chain_hash))
-        self._held: defaultdict[str, set[_Name]] = defaultdict(set)
-        for uid, kind, chain_hash in warm.execute("SELECT DISTINCT uid, kind, chain_hash FROM held"):
-            self._held[uid].add((kind, chain_hash))
-        self._holding = Counter(name for names in self._held.values() for name in names)
-
-    @property
-    def unowned(self) -> int:
-        return sum(size for name, size in self.sizes.items() if not self._holding[name])
-
-    def of(self, uid: str, key: AgentKey) -> tuple[int, int]:
-        """Return an agent's bytes of KV: its own, and shared."""
-        held, computed = self._held[uid], self._computed[key]
-        mine = held & self.sizes.keys()
-        own = {name for name in mine if self._holding[name] == 1}
-        own |= {name for name in computed if not self._holding[name]}
-        return sum(map(self.sizes.__getitem__, own)), sum(map(self.sizes.__getitem__, mine - own))
+_HELD = (
+    "WITH each AS (SELECT DISTINCT uid, kind, chain_hash FROM held),"
+    " holders AS (SELECT kind, chain_hash, count(*) = 1 AS one FROM each GROUP BY kind, chain_hash)"
+    " SELECT uid, sum(size_bytes * one), sum(size_bytes * (1 - one)) FROM each JOIN holders USING (kind, chain_hash)"
+    " JOIN files USING (kind, chain_hash) GROUP BY uid"
+)
+_UNHELD = (
+    "SELECT namespace, agent_id, model_id, sum(size_bytes) FROM files AS f WHERE NOT EXISTS (SELECT 1 FROM held AS h"
+    " WHERE h.kind = f.kind AND h.chain_hash = f.chain_hash) GROUP BY namespace, agent_id, model_id"
+)
 
 
 def _usage(directory: DataDirectory, ledger_rows: sqlite3.Connection, warm: sqlite3.Connection) -> Usage:
-    files, agents = _Files(warm), []
+    held = {uid: sizes for uid, *sizes in warm.execute(_HELD)}
+    unheld = {AgentKey(*key): size for *key, size in warm.execute(_UNHELD)}
+    agents = []
     for agent in (holder for holder in ledgers.holders(ledger_rows) if holder.snapshot is None):
-        own, shared = files.of(agent.uid, agent.key)
+        own, shared = held.get(agent.uid, (0, 0))
         answered = "SELECT coalesce(sum(length(record)), 0) FROM turns WHERE uid = ?"
         (records,) = ledger_rows.execute(answered, (agent.uid,)).fetchone()
         for some in pieces(segments.segments_of(ledger_rows, agent.uid)):
             sizes = f"SELECT sum(8 * tokens + text_bytes) FROM segments WHERE {among('id', some)}"
             records += ledger_rows.execute(sizes, some).fetchone()[0]
-        agents.append(AgentUsage(agent.key, own, shared, records))
+        agents.append(AgentUsage(agent.key, own + unheld.get(agent.key, 0), shared, records))
     totals = {f"{kind.name.lower()}s": size for kind, size in references.sizes(warm).items()}
     totals["staging"] = size_of(directory.staging) if directory.staging.is_dir() else 0
     databases = directory.database, directory.warm_database
@@ -105,7 +84,7 @@ def _usage(directory: DataDirectory, ledger_rows: sqlite3.Connection, warm: sqli
     namespaces = Counter(quotas.ledger_sums(ledger_rows)) + Counter(quotas.all_kv_bytes(warm))
     return Usage(
         sorted(agents, key=lambda agent: (-agent.kv_own, agent.key)),
-        files.unowned,
+        sum(unheld.values()),
         totals,
         dict(sorted(namespaces.items())),
     )

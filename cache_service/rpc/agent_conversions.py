@@ -1,6 +1,4 @@
-"""The storage half of AgentService: messages of agents, turns and snapshots, and filters of requests, checked: mistakes
-are InvalidArgument.
-"""
+"""Messages and filters of the storage half of AgentService. Mistakes are InvalidArgument."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from cache_service.ledger.snapshots import Snapshot
 
 
 def agent_message(agent: Agent) -> agent_pb2.Agent:
-    """Make a message of an agent; the worker overrides the tier of what it holds in memory."""
+    """The worker overrides the tier of what it holds in memory."""
     message = agent_pb2.Agent(
         key=agent.key.to_proto(),
         version=agent.version.to_proto(),
@@ -40,7 +38,6 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
 
 
 def turn_message(entry: Entry, *, text: bool) -> agent_pb2.Turn:
-    """Make a message of a part of an agent's memory; `text` adds what was said."""
     message = agent_pb2.Turn(
         version=entry.version,
         first_token=entry.first_token,
@@ -74,7 +71,7 @@ def _messages(entry: Entry, record: cache_store_pb2.TurnRecord) -> Iterator[type
     if entry.prompt and not said:
         yield types_pb2.ChatMessage(content=entry.prompt.decode(errors="replace"))
     if entry.generated_tokens:
-        if entry.cut or not entry.record:  # not known; empty for turns of an import
+        if entry.cut or not entry.record:  # empty for turns of an import
             yield types_pb2.ChatMessage(role="assistant", content=entry.generated.decode(errors="replace"))
             return
         calls = [
@@ -109,7 +106,6 @@ def only_hot(tier: types_pb2.Tier.ValueType) -> bool:
 
 
 def agent_filter(request: agent_pb2.ListAgentsRequest) -> AgentKey:
-    """Return which agents a list is of; an empty agent_id or model_id means any."""
     return AgentKey(
         check_text("namespace", request.namespace),
         check_text("agent_id", request.agent_id, allow_empty=True),

@@ -1,9 +1,10 @@
-"""The storage half of AgentService, for the worker; what needs the model is the worker's own."""
+"""The storage half of AgentService; what needs the model is the worker's own."""
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,16 +38,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_NAME_BYTES = 128
 MAX_PAGE_BYTES = 1 << 20
-"""Of text, after which a page of turns ends."""
+"""Bytes of text, after which a page of turns ends."""
 FOLLOWING_SECONDS = 30.0
 """How long a deletion waits for other nodes; one that has ended counts as there for 10 s."""
 RETRY_SECONDS = 30.0
-"""When to ask again for objects that could not be deleted yet."""
 
 
 @dataclass(eq=False)
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
-    """Each RPC is one transaction of the ledger's functions, by the namespace that the worker says. Event loop.
+    """Each RPC is one transaction of the ledger's functions. Event loop.
 
     Unused files are deleted after it, even if the caller has gone.
     """
@@ -205,29 +205,24 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """Run a transaction that makes states of others, and have files follow."""
         try:
             return await self._database.write(work, *args, **kwargs)
-        finally:  # Also where it was done before, and files could not follow then.
+        finally:  # It may have been done before, and files could not follow then.
             await asyncio.wrap_future(self._blocks.follow())
 
     async def _message(self, agent: Agent) -> pb.Agent:
         return (await self._messages([agent]))[0]
 
     async def _messages(self, found: Sequence[Agent]) -> list[pb.Agent]:
-        """Make messages of these agents, with what of them is warm."""
         warmth = await self._rows.read(holding.warmth, [agent.version.uid for agent in found])
         return [agent_message(agent.with_warmth(warmth[agent.version.uid])) for agent in found]
 
     async def _erased_everywhere(self, key: AgentKey) -> None:
-        """Wait until no node that is there has files of the agent. Raises Unavailable."""
+        """Wait until no node has files of the agent. Raises Unavailable."""
         self._home.wake_others()
-        try:
-            async with asyncio.timeout(FOLLOWING_SECONDS):
-                while await self._home.unfollowed(key):  # noqa: ASYNC110 - rows of a database that others write
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
+        if await _left(partial(self._home.unfollowed, key), FOLLOWING_SECONDS):
             raise Unavailable(
                 "the agent is erased here, but not all nodes have deleted its files yet; repeat this to wait for them",
                 retry_after=1.0,
-            ) from None
+            )
 
     async def _objects_deleted(self, key: AgentKey) -> None:
         """Wait until nothing of the agent is in the object store. Raises Unavailable."""
@@ -239,14 +234,19 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         else:
             seconds = FOLLOWING_SECONDS
             advice = "a node that has --remote deletes them, and none has yet; repeat this to wait"
-        end = time.monotonic() + seconds
-        while (left := await self._database.read(objects.waiting, key=key)) and time.monotonic() < end:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # rows that others write
-        if left:
+        if left := await _left(partial(self._database.read, objects.waiting, key), seconds):
             raise Unavailable(
                 f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
                 retry_after=RETRY_SECONDS,
             )
+
+
+async def _left(count: Callable[[], Awaitable[int]], seconds: float) -> int:
+    """Wait until others have left nothing, for so many seconds; return how much is left."""
+    end = time.monotonic() + seconds
+    while (left := await count()) and time.monotonic() < end:  # noqa: ASYNC110 - rows that others write
+        await asyncio.sleep(0.05)
+    return left
 
 
 def _name(name: str) -> str:

@@ -1,5 +1,3 @@
-"""CacheStoreService, which the worker calls; and, for records of workflow runs, the gateway."""
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence, Set
@@ -66,7 +64,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
         opened = await self._database.read(turns.open_agent, key, known, request.request_id)
         if opened.turn is not None:
-            await self._database.settle()  # it will be answered as committed, and who committed it may not know that
+            await self._database.settle()  # it is answered as committed, which its committer may not know
         files, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
         on_nodes: list[FileRow] = []
         copies: list[Object] = []
@@ -135,7 +133,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
         ended = self._hints.of(turn.key) if request.ends_turn_hint else None
-        # Files whose rows are dropped have to go even if the caller has gone.
+        # Files have to go even if the caller has gone.
         done = await run_shielded(self._commit(turn, ended))
         return pb.CommitTurnResponse(
             version=done.version.to_proto(),
@@ -223,7 +221,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
         done = await self._ledgers.commit(turn.key.namespace, turns.commit, turn, self._clock.now())
-        if not done.repeated:  # the first call has forgotten it; this one may have found a newer hint
+        if not done.repeated:  # this call may have found a newer hint
             self._hints.forget(turn.key, ended)
         if done.dropped_tokens or self._blocks.is_behind:
             self._blocks.follow()
@@ -236,10 +234,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 def _found(
     connection: sqlite3.Connection, namespace: str, names: Sequence[FileName], uid: str
 ) -> tuple[list[FileRow], str]:
-    """Return which of these files are here, and the agent's fingerprint, by warm.db."""
     return references.find(connection, namespace, dict.fromkeys(names)), holding.fingerprint(connection, uid)
 
 
 def _copies(connection: Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:
-    """Return which of these files have a copy in the object store, and the agent's fingerprint there, by the ledger."""
     return objects.find(connection, namespace, names), object_references.fingerprint(connection, uid)

@@ -1,4 +1,4 @@
-"""Messages to frozen dataclasses, checked, and back. Mistakes are InvalidArgument, before anything is touched."""
+"""Messages to frozen dataclasses, and back. Mistakes are InvalidArgument, before anything is touched."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -39,12 +39,10 @@ def version(field: str, message: types_pb2.AgentVersion) -> Version:
 
 
 def request_id(value: str) -> str:
-    """Check a turn's name; empty for none."""
     return check_text("request_id", value, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
 
 
 def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
-    """Return the turn of a commit, consistent in itself."""
     key = AgentKey.from_proto(request.key)
     name = request_id(request.request_id)
     if len(request.request_digest) > _MAX_DIGEST_BYTES:
@@ -73,14 +71,13 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
 
 
 def context_policy(value: int, *, needed: bool = False) -> int:
-    """Check a ContextPolicy; unspecified only where it is not `needed`."""
+    """Unspecified only where it is not `needed`."""
     if value not in types_pb2.ContextPolicy.values() or (needed and value == types_pb2.CONTEXT_POLICY_UNSPECIFIED):
         raise InvalidArgument("context_policy", "must be CONTEXT_POLICY_TRIM, _REFUSE or _SUMMARIZE")
     return value
 
 
 def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
-    """Make a message of a committed turn, with the version that it made."""
     record = cache_store_pb2.TurnRecord.FromString(committed.record)
     state = committed.version.to_proto()
     record.finished.version.CopyFrom(state)
@@ -88,12 +85,11 @@ def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
 
 
 def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
-    """Check a conversation's hash chain."""
     return [_sized(f"message_hashes[{index}]", value, HASH_BYTES) for index, value in enumerate(hashes)]
 
 
 def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
-    """Return a request's ledger, consistent in itself. Its turns have the versions from 1 on."""
+    """Return a ledger, consistent in itself. Its turns have the versions from 1 on."""
     turns = [
         (f"{field}.turns[{index}]", turn.end_token, turn.generated_tokens) for index, turn in enumerate(message.turns)
     ]
@@ -105,7 +101,7 @@ def _ledger(
     message: cache_store_pb2.CommitTurnRequest | cache_store_pb2.Ledger,
     turns: Iterable[tuple[str, int, int]],
 ) -> Ledger:
-    """Return a message's ledger with these turns: their fields, where they end in it, and how much they generated."""
+    """`turns` are fields, ends in the ledger, and how much was generated."""
     tokens = len(message.token_ids)
     if tokens:
         check_text(f"{field}tokenizer_hash", message.tokenizer_hash)
@@ -133,7 +129,6 @@ def _ledger(
 
 
 def chain_hashes(field: str, kind: FileKind, hashes: Sequence[bytes]) -> list[FileName]:
-    """Return chain hashes of one kind as names."""
     return [FileName(kind, _sized(f"{field}[{index}]", value, CHAIN_HASH_BYTES)) for index, value in enumerate(hashes)]
 
 
@@ -146,7 +141,7 @@ def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.St
 
 
 def block_place(request: cache_store_pb2.FindBlockRequest) -> tuple[str, str, bytes, bytes]:
-    """Return namespace, fingerprint, parent and tokens of where to look for a block."""
+    """Return namespace, fingerprint, parent and tokens."""
     namespace, fingerprint = (check_text(name, getattr(request, name)) for name in ("namespace", "fingerprint"))
     parent = _sized("parent", request.parent, CHAIN_HASH_BYTES) if request.parent else NO_PARENT
     if not 0 < len(request.token_ids) <= 4 * BLOCK_TOKENS or len(request.token_ids) % 4:
@@ -159,7 +154,7 @@ def file_names(field: str, messages: Iterable[cache_store_pb2.FileName]) -> list
 
 
 def file_message(row: FileRow, path: Path | None, *, on_node: bool = False) -> cache_store_pb2.StoredFile:
-    """Make a message of a file: a published one, or (without a path) one on another node or in the object store."""
+    """Without a path the file is on another node or in the object store."""
     return cache_store_pb2.StoredFile(
         chain_hash=row.name.chain_hash,
         kind=row.name.kind.to_proto(),
@@ -181,7 +176,7 @@ def path(field: str, value: str) -> Path:
 
 
 def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
-    """Return a publication's files and references. An empty agent_id publishes files that no state refers to."""
+    """An empty agent_id publishes files that no state refers to."""
     return Publication(
         key=AgentKey.from_proto(request.key, anonymous=True),
         version=version("version", request.version),
@@ -208,13 +203,12 @@ def workflow_name(
     | cache_store_pb2.DeleteWorkflowRecordRequest,
     prefix: str = "",
 ) -> tuple[str, str]:
-    """Return namespace and run of a record. `prefix` is of the names of its fields."""
+    """`prefix` is of the names of its fields."""
     namespace = check_text(f"{prefix}namespace", message.namespace)
     return namespace, check_text(f"{prefix}workflow_id", message.workflow_id)
 
 
 def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
-    """Return a put within its limits."""
     record = request.record
     namespace, workflow_id = workflow_name(record, "record.")
     payload = record.payload if record.HasField("payload") else None

@@ -1,7 +1,3 @@
-"""Which files of KV stay on the disk, and for how long.
-
-`blocks` publishes, adopts and deletes files; `warm_rows` changes their rows after the ledger. `warm` keeps the disk
-within its `limits` and namespaces within their `quotas`; `eviction` chooses whose KV goes. `streams` moves files
-between nodes. `remote` is the object store, `objects` its rows, `replication` uploads and deletes, `retrieval` brings
-files back.
+"""Files of KV on the disk, and for how long: `warm` keeps it within `limits` and `quotas`. `remote` is the object
+store.
 """

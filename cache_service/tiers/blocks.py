@@ -1,7 +1,6 @@
-"""Files and their rows, moved together.
+"""Files and their rows, moved together on one thread, whether or not the caller goes away.
 
-Files with a row are touched on one thread, one call after the other, whether or not its caller goes away. A file gets
-its row last and loses it first: a crash in between leaves a file without a row, which `reconcile` deletes.
+A file gets its row last and loses it first: a crash in between leaves a file without a row, which `reconcile` deletes.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ _P = ParamSpec("_P")
 def _on_thread_of_files(
     method: Callable[Concatenate["BlockStore", _P], _T],
 ) -> "Callable[Concatenate[BlockStore, _P], Future[_T]]":
-    """Queue a call for the thread of files; its result or error is the Future's. From any thread."""
+    """Queue a call for the thread of files."""
 
     @wraps(method)
     def submit(self: "BlockStore", /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
@@ -60,7 +59,7 @@ def _on_thread_of_files(
 
 @dataclass(eq=False)
 class BlockStore:
-    """Staging, publishing, deletion of damage and erasure of files. Close it before the database."""
+    """Close it before the database."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -71,38 +70,34 @@ class BlockStore:
 
     def __post_init__(self) -> None:
         self.is_behind = False
-        """Files could not follow the ledger."""
         self._has_failed = False
         """The last erasure could not be finished."""
         self.on_held: Callable[[Iterable[FileName]], None] = lambda _: None
-        """Called with the names of files that a state holds from now on. Thread of files."""
+        """Called with files that are held from now on."""
         self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
-        """Empty staging/, delete files without a row and rows without a file. Blocks; call before serving."""
+        """Empty staging/, delete files without a row and rows without a file. Blocks; before serving."""
         self._rows.reconcile()
         swept = self._directory.sweep_staging()
         found = set(self._directory.published())
         rows = set(self._rows.read_blocking(references.all_names))
         self._directory.remove(found - rows)
         if missing := rows - found:
-            self._rows.write(references.forget, names=missing)
+            self._rows.change(references.forget, names=missing)
         self._warm.start()
         files, orphans = len(rows & found), len(found - rows)
         event(log, "data directory swept", staged=swept, files=files, orphans=orphans, missing=len(missing))
 
     @_on_thread_of_files
     def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
-        """Return paths for those of `names` that don't exist. Creates nothing.
-
-        Raises ResourceExhausted if there is no room for them even without idle agents.
-        """
+        """Return paths for those of `names` that don't exist. Raises ResourceExhausted."""
         self._follow()  # what is gone is not found
         asked = list(dict.fromkeys(names))
         rows = {row.name for row in self._rows.read_blocking(references.find, namespace=namespace, names=asked)}
         if vanished := {name for name in rows if not self._directory.has(name)}:
             event(log, "files have vanished", logging.WARNING, files=len(vanished))
-            self._rows.write(references.forget, names=vanished)
+            self._rows.change(references.forget, names=vanished)
         missing = [name for name in asked if name not in rows - vanished]
         if missing:
             self._warm.admit(namespace)
@@ -111,16 +106,14 @@ class BlockStore:
     @_on_thread_of_files
     def publish(self, publication: Publication) -> Published:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
-        Without references the agent gets those of the files, and loses none.
 
-        Files of an agent that was deleted meanwhile are dropped. Raises InvalidArgument for a path outside staging/,
-        before anything is done; DataLoss that names the (deleted) files that failed verification, after the others were
-        published; ResourceExhausted if the disk, the warm tier or the quota is full, all files deleted.
+        Raises InvalidArgument for a path outside staging/, before anything is done; DataLoss that names the files that
+        failed, after the others were published; ResourceExhausted.
         """
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
                 raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
-        self._follow()  # what is gone is not found, and no duplicate of it dropped
+        self._follow()  # no duplicate of what is gone is dropped
         if not self._database.read_blocking(agents.may_publish, publication.version.uid):
             self._discard(publication)
             return Published(0, len(publication.staged))
@@ -140,7 +133,7 @@ class BlockStore:
                     self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
             self._directory.sync(placed)
-            registered = self._rows.write(self._register, publication, placed, self._clock.time())
+            registered = self._rows.change(self._register, publication, placed, self._clock.time())
         except BaseException:
             self._directory.remove(placed)
             self._discard(publication)
@@ -161,7 +154,7 @@ class BlockStore:
     def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
         """Delete a damaged file, if it still has this digest; or only drop its row."""
         is_there = self._directory.has(name)
-        found = self._rows.write(references.drop_damaged, namespace, name, digest if is_there else None)
+        found = self._rows.change(references.drop_damaged, namespace, name, digest if is_there else None)
         if found is None or not is_there:
             return
         self._metrics.quarantined(reason)
@@ -171,10 +164,7 @@ class BlockStore:
 
     @_on_thread_of_files
     def adopt(self, each: Object, staged: Path) -> FileRow | None:
-        """Publish a file that came back from the object store; None if no state has a use for it any more.
-
-        Raises BlockFileError for another header, ResourceExhausted if the disk is full.
-        """
+        """Publish a file that came back; None without a use for it. Raises BlockFileError, ResourceExhausted."""
         namespace, name = each.file.key.namespace, each.file.name
         if present := self._found(namespace, name):
             return present
@@ -183,7 +173,7 @@ class BlockStore:
         try:
             self._directory.place(staged, name)
             self._directory.sync([name])
-            adopted = self._rows.write(self._readmit, each, self._clock.time())
+            adopted = self._rows.change(self._readmit, each, self._clock.time())
         finally:
             if not adopted:
                 self._directory.remove([name])
@@ -192,30 +182,26 @@ class BlockStore:
 
     @_on_thread_of_files
     def admit(self, namespace: str) -> None:
-        """Make room for files of a namespace that are about to come. Raises ResourceExhausted."""
+        """Raises ResourceExhausted."""
         self._warm.admit(namespace)
 
     @_on_thread_of_files
     def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
-        """Drop an agent's KV, with `objects` also in the object store; return the bytes freed of the disk. Raises
-        NotFound.
-        """
+        """Return the bytes freed of the disk. Raises NotFound."""
         return self._warm.evict_agent(key, objects=objects).freed_bytes
 
     @_on_thread_of_files
     def make_room(self, namespace: str) -> None:
-        """Evict KV of a namespace beyond its quota; the upkeep does it if this fails."""
         self._warm.make_room(namespace)
 
     @_on_thread_of_files
     def follow(self) -> None:
-        """Follow the ledger's changes of states; where this fails, the next call or the upkeep does it."""
         self._follow()
 
     @_on_thread_of_files
     def follow_anew(self) -> None:
-        """Follow the ledger again, of which something may have been missed: see WarmRows.reconcile."""
-        self._rows.reconcile(anew=True)
+        """See WarmRows.reconcile."""
+        self._rows.reconcile()
 
     @property
     def is_erasing(self) -> bool:
@@ -242,18 +228,16 @@ class BlockStore:
             raise missing
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
-        """Erase an agent's rows and the files that only it used; return what this call erased. Raises as `erase`."""
+        """Return what this call erased. Raises as `erase`."""
         deleted = await asyncio.wrap_future(self._delete_agent(key))
-        await self._finish_erasure()  # Also where there is none: a turn that was not committed may have left files.
+        await self._finish_erasure()  # also without an agent: a turn that was not committed may have left files
         return deleted
 
     async def upkeep(self, now: int) -> None:
-        """End what is over at `now`, and keep the limits where the disk changed."""
         await asyncio.wrap_future(self._keep_limits(now))
-        if self._database.scrub_owed:
-            await asyncio.wrap_future(self._database.scrub(patient=False))
-        if self._rows.scrub_owed:
-            await self._rows.scrub(patient=False)
+        for database in (self._database, self._rows):
+            if database.scrub_owed:
+                await asyncio.wrap_future(database.scrub(patient=False))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -262,14 +246,15 @@ class BlockStore:
     def _delete_agent(self, key: AgentKey) -> Dropped:
         count = self._database.erase(lambda _: True, _erase, key).result()
         dropped = Dropped()
-        with suppress(AgentmemError, sqlite3.Error):  # The erasure is tried again, and raises there.
+        with suppress(AgentmemError, sqlite3.Error):  # it is tried again, and raises there
             dropped = self._rows.follow(erase=True)
         return replace(dropped, agents=count)
 
     async def _finish_erasure(self) -> None:
         try:
             await asyncio.wrap_future(self._follow_erasure())
-            await self._rows.scrub()
+            if self._rows.scrub_owed:
+                await asyncio.wrap_future(self._rows.scrub())
             await asyncio.wrap_future(self._database.scrub())
         except BaseException:
             self._has_failed = True
@@ -301,16 +286,15 @@ class BlockStore:
             event(log, "files follow the ledger later", logging.WARNING, error=str(error))
 
     def _enforce_limits(self, publication: Publication, names: Sequence[FileName]) -> None:
-        """Make room for published files, or withdraw them and raise why there is none."""
         namespace, uid = publication.key.namespace, publication.version.uid
         try:
             within_limits = self._warm.enforce(uid, namespace)
-        except AgentmemError as error:  # it is published; the next upkeep makes room
+        except AgentmemError as error:  # the next upkeep makes room
             event(log, "no room made", logging.ERROR, error=error.message)
             return
         if names and not within_limits:
             refusal = self._warm.refusal(namespace)
-            self._directory.remove(self._rows.write(holding.withdraw, namespace, uid, names))
+            self._directory.remove(self._rows.change(holding.withdraw, namespace, uid, names))
             if refusal is not None:
                 raise refusal
 
@@ -334,8 +318,7 @@ class BlockStore:
         placed: Mapping[FileName, FileRow],
         now: int,
     ) -> tuple[list[FileName], set[FileName]] | None:
-        """Make files visible and their agent's; return the files that are nobody's now, and those that it did not hold
-        before. None if the agent is gone.
+        """Return the files that nobody holds now, and those that are held from now on; None if the agent is gone.
 
         The ledger is asked within this transaction of warm.db: a later erasure is followed by a later one.
         """
@@ -345,15 +328,11 @@ class BlockStore:
             return None
         for file in placed.values():
             references.add(connection, file, now)
-        gone, before = list[FileName](), holding.of(connection, version.uid)
-        if publication.references is None:
-            holding.extend(connection, version, placed, standing)
-        else:
-            gone = holding.replace(connection, key, version, publication.references, standing)
-        return gone, placed.keys() | (holding.of(connection, version.uid) - before)
+        adds = publication.references is None
+        names = publication.references if publication.references is not None else frozenset(placed)
+        return holding.publish(connection, key, version, names, standing, adds=adds)
 
     def _let_objects_go(self, publication: Publication) -> None:
-        """Let the agent's state refer to the objects of its present files only."""
         version, names = publication.version, publication.references
         if names is not None and self._database.read_blocking(object_references.differs, version.uid, names):
             self._database.write_blocking(object_references.publish, version, names)
@@ -361,10 +340,10 @@ class BlockStore:
     def _readmit(self, connection: sqlite3.Connection, each: Object, now: int) -> bool:
         if not self._database.read_blocking(objects.exists, each.name):
             return False
-        if not (holders := self._database.read_blocking(object_references.holders_of, each.file.name)):
+        if not (ranges := self._database.read_blocking(object_references.ranges_of, each.file.name)):
             return False
         references.add(connection, each.file, now)
-        holding.hold(connection, holders, each.file.name)
+        holding.hold(connection, ranges, each.file.name)
         return True
 
     def _discard(self, publication: Publication) -> None:

@@ -1,11 +1,6 @@
 """Dropping KV to make room: who goes first, by last use and by time to live.
 
-Functions of a connection, inside the caller's transaction: to warm.db, or to store.db where they say "of the ledger".
-Rows go here, files after the transaction. The agent is marked, so that a worker can say why it found nothing. Times are
-nanoseconds.
-
-Last uses are kept in memory and written with the next transaction, so that reads cost no fsync; a crash loses those
-since the last commit.
+Functions of a connection: to warm.db, or to store.db where they say "of the ledger". Times are nanoseconds.
 """
 
 import sqlite3
@@ -26,9 +21,7 @@ from cache_service.ledger import agents, object_references
 def idle_order(
     connection: Connection, uids: Sequence[str], protected: str | None, namespace: str | None = None
 ) -> dict[AgentKey, str]:
-    """Return those of `uids` that are not pinned (of the namespace, if one is given), but for `protected`; the longest
-    unused first. Of the ledger.
-    """
+    """Return those that are not pinned, but for `protected`, the longest unused first. Of the ledger."""
     within, values = _within(namespace)
     rows: list[tuple[int, str, AgentKey]] = []
     for some in pieces([uid for uid in uids if uid != protected]):
@@ -48,10 +41,7 @@ def evict(
     hints: TurnHints,
     namespace: str | None = None,
 ) -> Dropped:
-    """Drop at least `goal` bytes, or all that may go: files that no state holds, then agents by hint and last use.
-
-    Who is not `idle` stays, and so does a file that anybody else holds. With a `namespace`, nothing of any other goes.
-    """
+    """Drop `goal` bytes, or all that may go: what nobody holds, then `idle` agents by hint and last use."""
     dropped = Dropped()
     agents = (drop_agent(connection, idle[key], key.namespace) for key in hints.order(idle))
     going = chain(_unowned(connection, namespace), agents)
@@ -61,24 +51,23 @@ def evict(
 
 
 def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str) -> Dropped:
-    """Take an agent's and its snapshots' files away that no other agent has."""
+    """Drop what no other agent has; mark it, so that a worker can say why."""
     names, files, size = holding.drop_all(connection, uid, namespace)
     if names:
-        connection.execute("UPDATE published SET evicted = 1 WHERE uid = ?", (uid,))
+        marked = "INSERT INTO published (uid, version, evicted) VALUES (?, 0, 1)"  # it may have published nothing yet
+        connection.execute(f"{marked} ON CONFLICT (uid) DO UPDATE SET evicted = 1", (uid,))
     return Dropped(files, agents=int(bool(names)), freed_bytes=size)
 
 
 def pinned(connection: Connection, protected: str | None = None, namespace: str | None = None) -> set[str]:
-    """Return the uids of pinned agents (of the namespace, if one is given), and `protected`. Of the ledger."""
+    """Read the ledger."""
     within, values = _within(namespace)
     rows = connection.execute(f"SELECT uid FROM agents WHERE {within} AND pinned != 0", values)
     return {str(uid) for (uid,) in rows} | ({protected} if protected else set())
 
 
 def last_used(connection: Connection, hints: TurnHints, namespace: str | None = None) -> str | None:
-    """Return the agent that was used last (of the namespace, if given); None if it will not speak again. Of the
-    ledger.
-    """
+    """Return None if it will not speak again. Of the ledger."""
     within, values = _within(namespace)
     row = connection.execute(
         f"SELECT namespace, agent_id, model_id, uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
@@ -87,7 +76,6 @@ def last_used(connection: Connection, hints: TurnHints, namespace: str | None = 
 
 
 def _unowned(connection: sqlite3.Connection, namespace: str | None) -> Iterator[Dropped]:
-    """Drop files that no state holds, one after the other."""
     within, values = _within(namespace)
     rows = connection.execute(
         f"SELECT namespace, kind, chain_hash FROM files WHERE {within} AND NOT EXISTS"
@@ -104,13 +92,13 @@ def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:
 
 
 def any_limited(connection: Connection) -> bool:
-    """Return whether any agent has a time to end at. Of the ledger."""
+    """Read the ledger."""
     row = connection.execute("SELECT 1 FROM agents WHERE ttl IS NOT NULL OR delete_after IS NOT NULL LIMIT 1")
     return row.fetchone() is not None
 
 
 class Expired(NamedTuple):
-    """How many agents were erased; agents whose TTL is over, namespaces by uid; and who let go of objects."""
+    """How many agents were erased; those whose TTL is over, with namespaces; and who let go of objects."""
 
     erased: int
     idle: dict[str, str]
@@ -118,13 +106,10 @@ class Expired(NamedTuple):
 
 
 def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
-    """Erase agents whose time is over, and let objects go of those whose TTL is over. Of the ledger.
-
-    `uids` are those with files here. A pin does not keep KV from the agent's own TTL.
-    """
+    """Erase agents, and let go of objects. Of the ledger. `uids` have files here."""
     erased = 0
     over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ? ORDER BY uid"
-    # The condition is looked at again where another node holds the lock: its turn keeps the agent.
+    # Looked at again where another node holds the lock: its turn keeps the agent.
     for key in connection.execute(f"{over}{differences(connection).for_change}", (now,)).fetchall():
         erased += agents.delete(connection, AgentKey(*key))
     idle = dict[str, str]()
@@ -140,7 +125,7 @@ def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
 
 
 class LastUse:
-    """Notes of use. `note` on any thread; `flush_agents` is the ledger's, `flush_files` warm.db's."""
+    """`note` on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,7 +133,7 @@ class LastUse:
         self._files: dict[FileName, int] = {}
 
     def note(self, uid: str, names: Iterable[FileName], now: int) -> None:
-        """Note that an agent (or "", for none) and files were used at `now`, nanoseconds since 1970."""
+        """`uid` "": no agent."""
         with self._lock:
             if uid:
                 self._agents[uid] = now
@@ -158,7 +143,6 @@ class LastUse:
         return bool(self._agents)
 
     def flush_agents(self, connection: Connection) -> None:
-        """Write the notes of agents to the ledger, in the order of uids, and forget them when they are there."""
         with self._lock:
             agents = dict(self._agents)
         connection.executemany(

@@ -10,8 +10,6 @@ GIB = 1 << 30
 
 
 class Reason(StrEnum):
-    """The tier's own limit, the disk's floor, a namespace's quota, an agent's TTL, or a request."""
-
     CAPACITY = "capacity"
     FLOOR = "floor"
     QUOTA = "quota"
@@ -21,10 +19,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class DiskLimits:
-    """Bounds of all files of KV together, and of what they leave of the disk.
-
-    `warm_bytes` None: half of what is free at start plus what is there already. Above the share `high` of it agents are
-    evicted until the tier is below the share `low`.
+    """`warm_bytes` None: half of what is free at start plus what is there already. Above the share `high` of it agents
+    are evicted until the tier is below the share `low`.
     """
 
     warm_bytes: int | None = None
@@ -33,14 +29,13 @@ class DiskLimits:
     low: float = 0.85
 
     def fixed(self, used: int, free: int) -> "FixedLimits":
-        """Return the limits on a disk with so many bytes free, `used` of it taken by files of KV."""
         warm_bytes = (used + free) // 2 if self.warm_bytes is None else self.warm_bytes
         return FixedLimits(warm_bytes, int(warm_bytes * self.high), int(warm_bytes * self.low), self.free_bytes_floor)
 
 
 @dataclass(frozen=True)
 class FixedLimits:
-    """In bytes: the most that the tier may take, its high and low watermarks, and what stays free."""
+    """In bytes."""
 
     warm_bytes: int
     high_bytes: int
@@ -48,7 +43,6 @@ class FixedLimits:
     free_bytes_floor: int
 
     def excess(self, used: int, free: int) -> tuple[int, Reason]:
-        """Return how many bytes should go, 0 for none, and why."""
         over = used - self.low_bytes if used > self.high_bytes else 0
         below = max(0, self.free_bytes_floor - free)
         return (below, Reason.FLOOR) if below > over else (over, Reason.CAPACITY)
@@ -57,9 +51,7 @@ class FixedLimits:
         return used <= self.warm_bytes and free >= self.free_bytes_floor
 
     def refusal(self, used: int, free: int, held: Callable[[], int], folder: str) -> str:
-        """Return why there is no room for new files, in words for the operator; "" if there is. `held` counts pinned
-        bytes.
-        """
+        """Return why there is no room for new files, or "". `held` counts pinned bytes."""
         if free < self.free_bytes_floor:
             return (
                 f"the disk of {folder} has {binary_size(free)} free, and {binary_size(self.free_bytes_floor)} have to"

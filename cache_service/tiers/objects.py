@@ -1,7 +1,6 @@
-"""Rows of objects in the ledger: which files have a copy in the object store, which must go, and whose the place is.
+"""Rows of objects in the ledger: copies of files, deletions, and whose the place is.
 
-Functions of a connection, inside the caller's transaction. Triggers put an object without a use among the deletions. An
-object's row is written before its upload begins.
+Triggers put an object without a use among the deletions.
 """
 
 import secrets
@@ -12,14 +11,13 @@ from typing import Any, NamedTuple
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection, among
+from cache_service.files.holding import Range
 from cache_service.files.references import COLUMNS, FileRow, described
 from cache_service.ledger import object_references
 from cache_service.tiers.remote.contract import ObjectName
 
 
 class Object(NamedTuple):
-    """An object, and the file that it is a copy of."""
-
     file: FileRow
     generation: str = ""
 
@@ -29,7 +27,6 @@ class Object(NamedTuple):
 
 
 def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
-    """Return copies of the named files."""
     statement = (
         f"SELECT generation, {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present = 1"
     )
@@ -38,7 +35,6 @@ def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> l
 
 
 def exists(connection: Connection, name: ObjectName) -> bool:
-    """Return whether there is still a use for an object."""
     return connection.execute(f"SELECT 1 FROM objects WHERE {_THIS} AND present = 1", name).fetchone() is not None
 
 
@@ -47,7 +43,7 @@ _THIS = "kind = ? AND chain_hash = ? AND digest = ? AND generation = ?"
 
 
 class Begun(NamedTuple):
-    """The files whose upload begins, and those that another node is uploading."""
+    """Files whose upload begins, and those that another node is uploading."""
 
     uploads: list[Object]
     others: list[FileName]
@@ -55,17 +51,17 @@ class Begun(NamedTuple):
 
 def begin_uploads(
     connection: Connection,
-    files: Iterable[tuple[FileRow, list[tuple[str, int]]]],
+    files: Iterable[tuple[FileRow, list[Range]]],
     uploader: str = "",
     live: Set[str] = frozenset(),
 ) -> Begun:
-    """Note that uploads of files begin, and which states (uid, snapshot) use them. A file that has a copy needs none.
+    """Note that uploads begin, and which states use them. A file that has a copy needs none; a repeated upload keeps
+    its key.
 
-    In a cluster `uploader` is this node, and `live` are the others that are there. Each upload has a key of its own,
-    which it keeps when it is repeated.
+    In a cluster `uploader` is this node, and `live` are others.
     """
     begun = Begun([], [])
-    for file, holders in files:
+    for file, ranges in files:
         name = file.name
         row = connection.execute(
             "SELECT digest, present, generation, uploader FROM objects WHERE kind = ? AND chain_hash = ?", name
@@ -74,7 +70,7 @@ def begin_uploads(
         if not present and by != uploader and by in live:
             begun.others.append(name)
             continue
-        if not present and (digest, by) != (file.digest, uploader):  # no row, a gone node's, or of other bytes
+        if not present and (digest, by) != (file.digest, uploader):  # none, a gone node's, or of other bytes
             give_up(connection, [name], by)
             generation = secrets.token_hex(8)
             connection.execute(
@@ -82,7 +78,7 @@ def begin_uploads(
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)",
                 (*file.columns, generation, uploader),
             )
-        is_used = object_references.add(connection, holders, name)
+        is_used = object_references.add(connection, ranges, name)
         if not present and is_used:
             begun.uploads.append(Object(file, generation))
         elif not present:
@@ -91,20 +87,20 @@ def begin_uploads(
 
 
 def end_uploads(
-    connection: Connection, done: Mapping[ObjectName, list[tuple[str, int]]], tried: Iterable[ObjectName] = ()
+    connection: Connection, done: Mapping[ObjectName, list[Range]], tried: Iterable[ObjectName] = ()
 ) -> None:
-    """Note that the `done` are there, used by these states (uid, snapshot), too; those that were `tried` may be.
+    """Note that the `done` are there, used by these states, too; those that were `tried` may be.
 
-    Another node may have dropped rows and deletions meanwhile, taking this one for gone.
+    Another node may have taken this one for gone, and dropped their rows.
     """
-    for name, holders in done.items():
+    for name, ranges in done.items():
         if connection.execute(f"UPDATE objects SET present = 1 WHERE {_THIS}", name).rowcount:
-            object_references.add(connection, holders, name.file)
+            object_references.add(connection, ranges, name.file)
     disown(connection, [*done, *tried])
 
 
 def give_up(connection: Connection, names: Iterable[FileName], uploader: str) -> None:
-    """Upload these no longer, and delete them where they may be."""
+    """Delete them where they may be."""
     connection.executemany(
         "DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND present = 0 AND uploader = ?",
         [(*name, uploader) for name in names],
@@ -112,12 +108,10 @@ def give_up(connection: Connection, names: Iterable[FileName], uploader: str) ->
 
 
 def present(connection: Connection) -> set[ObjectName]:
-    """Return all objects that are there."""
     return set(_named(connection.execute(f"SELECT {_NAME} FROM objects WHERE present = 1")))
 
 
 def forget(connection: Connection, names: Iterable[ObjectName]) -> None:
-    """Note that these are missing, or not what they should be."""
     connection.executemany(f"DELETE FROM objects WHERE {_THIS}", names)
 
 
@@ -134,18 +128,16 @@ def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
 
 
 def any_held_back(connection: Connection, uploader: str) -> bool:
-    """Return whether deletions wait for uploads of this node."""
     row = connection.execute("SELECT 1 FROM object_deletions WHERE uploader = ? LIMIT 1", (uploader,)).fetchone()
     return row is not None
 
 
 def release(connection: Connection, uploader: str) -> None:
-    """Let whoever deletes delete what this node was uploading: it uploads nothing now."""
     connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ?", (uploader,))
 
 
 def deletions(connection: Connection, limit: int, others: Set[str] = frozenset()) -> dict[int, ObjectName]:
-    """Return the next objects that have to go, by their rows' numbers; not those that `others` may be uploading."""
+    """Return the next ones, by their rows' numbers, but for what `others` may be uploading."""
     nodes = ["", *sorted(others)]
     rows = connection.execute(
         f"SELECT id, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
@@ -156,13 +148,13 @@ def deletions(connection: Connection, limit: int, others: Set[str] = frozenset()
 
 
 def end_deletions(connection: Connection, numbers: Iterable[int]) -> bool:
-    """Note that these are gone; return whether there is nothing more to delete."""
+    """Return whether there is nothing more to delete."""
     connection.executemany("DELETE FROM object_deletions WHERE id = ?", [(number,) for number in numbers])
     return connection.execute("SELECT 1 FROM object_deletions LIMIT 1").fetchone() is None
 
 
 def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
-    """Return the objects of an agent's state and of its snapshots, on all models if model_id is empty."""
+    """`key` without model_id: on all models."""
     rows = connection.execute(
         "SELECT DISTINCT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a"
         " JOIN object_refs AS r ON r.uid = a.uid JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash"
@@ -174,7 +166,7 @@ def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
 
 
 def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]) -> None:
-    """Lets this agent's deletion wait for those of these objects that have to go, whoever's turn computed them."""
+    """Let this agent's deletion wait for those of these objects that have to go."""
     connection.executemany(
         f"UPDATE object_deletions SET namespace = ?, agent_id = ?, model_id = ? WHERE {_THIS}",
         [(*key, *name) for name in names],
@@ -182,7 +174,6 @@ def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]
 
 
 def waiting(connection: Connection, key: AgentKey) -> int:
-    """Return how many objects the agent's deletion waits for, on all models if model_id is empty."""
     (count,) = connection.execute(
         "SELECT count(*) FROM object_deletions WHERE namespace = ? AND agent_id = ?"
         " AND (model_id = ? OR model_id = '' OR ? = '')",
@@ -201,9 +192,7 @@ def backlog(connection: Connection) -> tuple[int, int]:
 
 
 def begin(connection: Connection, location: str, cluster_id: str = "", uploader: str = "") -> tuple[str, bool]:
-    """Return who this directory, or cluster, is at the place, and whether that may be empty: no object of it can be
-    elsewhere. Interrupted uploads are given up.
-    """
+    """Return who we are at the place, and whether that may be empty: no object can be elsewhere."""
     connection.execute(
         "INSERT INTO remote_place (id, owner, location) VALUES (1, ?, '') ON CONFLICT DO NOTHING",
         (cluster_id or uuid.uuid4().hex,),
@@ -218,13 +207,12 @@ def confirm(connection: Connection, location: str) -> None:
 
 
 def left_at(connection: Connection) -> str:
-    """Return where there are objects; "" if there are none."""
+    """Return where there are objects, or ""."""
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     return str(row[0]) if row is not None and any_objects(connection) else ""
 
 
 def abandon(connection: Connection) -> tuple[str, int]:
-    """Give up all objects; return their place, and how many there were. Files on the disk are put again."""
     location = left_at(connection)
     (count,) = connection.execute("SELECT count(*) FROM objects WHERE present = 1").fetchone()
     for table in ("objects", "object_refs", "object_deletions"):
@@ -234,7 +222,6 @@ def abandon(connection: Connection) -> tuple[str, int]:
 
 
 def any_objects(connection: Connection) -> bool:
-    """Return whether there may be objects of this directory anywhere."""
     statement = "SELECT EXISTS (SELECT 1 FROM objects) OR EXISTS (SELECT 1 FROM object_deletions)"
     return bool(connection.execute(statement).fetchone()[0])
 

@@ -1,7 +1,6 @@
-"""Quotas: what namespaces take and may take, and writes of ledgers that are held to it.
+"""Quotas of namespaces, and writes of ledgers that are held to them.
 
-Triggers of store.db count bytes of ledgers; those of KV are sums of warm.db. A segment counts 8 bytes a token and its
-text, once however many branches stand on it; a turn its record, a workflow run its summary, payload and events.
+A segment counts 8 bytes a token and its text, however many branches stand on it.
 """
 
 import sqlite3
@@ -21,35 +20,28 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 RETRY_SECONDS: Final = 30.0
-"""When to ask again where there is no room."""
 
 
 class Usage(NamedTuple):
-    """Bytes of one namespace: files of KV; ledgers, with records of workflow runs."""
-
     kv: int
     ledger: int
 
     @property
     def total(self) -> int:
-        """Bounded by a quota."""
         return self.kv + self.ledger
 
 
 def ledger_bytes(connection: Connection, namespace: str) -> int:
-    """Read store.db."""
     counted = "SELECT coalesce(sum(ledger_bytes), 0) FROM namespaces WHERE namespace = ?"  # on PostgreSQL, of 64 rows
     return int(connection.execute(counted, (namespace,)).fetchone()[0])
 
 
 def kv_bytes(connection: sqlite3.Connection, namespace: str) -> int:
-    """Read warm.db."""
     summed = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE namespace = ?"
     return int(connection.execute(summed, (namespace,)).fetchone()[0])
 
 
 def all_ledger_bytes(connection: Connection) -> dict[str, int]:
-    """Return `ledger_bytes` of each namespace that has any."""
     rows = connection.execute(
         "SELECT namespace, sum(ledger_bytes) FROM namespaces GROUP BY namespace HAVING sum(ledger_bytes) != 0"
     )
@@ -57,12 +49,10 @@ def all_ledger_bytes(connection: Connection) -> dict[str, int]:
 
 
 def all_kv_bytes(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return `kv_bytes` of each namespace that has any."""
     return dict(connection.execute("SELECT namespace, sum(size_bytes) FROM files GROUP BY namespace").fetchall())
 
 
 def ledger_sums(connection: Connection) -> dict[str, int]:
-    """Return `all_ledger_bytes`, counted again."""
     rows = connection.execute(
         "SELECT namespace, sum(bytes) FROM ("
         "SELECT namespace, 8 * tokens + text_bytes AS bytes FROM segments"
@@ -74,7 +64,7 @@ def ledger_sums(connection: Connection) -> dict[str, int]:
 
 
 def recount_ledgers(connection: sqlite3.Connection) -> None:
-    """Count all ledgers again; nothing is written where the counts are right."""
+    """Nothing is written where the counts are right."""
     counted = ledger_sums(connection)
     if counted != all_ledger_bytes(connection):
         connection.execute("DELETE FROM namespaces")
@@ -83,9 +73,7 @@ def recount_ledgers(connection: sqlite3.Connection) -> None:
 
 @dataclass(frozen=True)
 class Quotas:
-    """Bytes that each namespace may take, its own quota or everybody's; None is no quota. KV, ledgers and records of
-    workflow runs count together.
-    """
+    """Bytes that each namespace may take, its own quota or everybody's."""
 
     everybody: int | None = None
     own: Mapping[str, int] = field(default_factory=dict)
@@ -94,19 +82,15 @@ class Quotas:
         return self.own.get(namespace, self.everybody)
 
     def excess(self, namespace: str, used: Usage) -> int:
-        """Return how many bytes a namespace takes more than it may."""
         quota = self.of(namespace)
         return 0 if quota is None else max(0, used.total - quota)
 
     def has_room(self, namespace: str, ledger: int, held: int) -> bool:
-        """Return whether so many bytes of ledgers may be there, beside the KV that cannot be evicted."""
         quota = self.of(namespace)
         return quota is None or ledger + held <= quota
 
     def refusal(self, namespace: str, used: Usage, held: int, *, of_ledger: bool) -> ResourceExhausted:
-        """Return why a ledger may not grow, or new KV is not kept. `used` is what would be there, `held` what is pinned
-        KV.
-        """
+        """`used` is what would be there, `held` pinned KV."""
         quota, flag = self.of(namespace), "--namespaces" if namespace in self.own else "--namespace-bytes"
         advice = "unpin or delete agents, delete workflow runs, or raise the quota (the turn is kept, its KV is not)"
         if of_ledger:
@@ -120,15 +104,11 @@ class Quotas:
 
 
 NO_QUOTAS = Quotas()
-"""Every namespace may take whatever the warm tier and the disk have."""
 
 
 @dataclass(eq=False)
 class LedgerWriter:
-    """Transactions that may add bytes to ledgers; KV makes room after the commit. Event loop.
-
-    `make_room` is called with a namespace that takes more than it may, and returns at once.
-    """
+    """Transactions that may add bytes to ledgers; KV makes room after the commit. Event loop."""
 
     _database: Ledgers
     _rows: WarmRows
@@ -136,13 +116,12 @@ class LedgerWriter:
     _make_room: Callable[[str], object]
 
     async def commit(self, namespace: str, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """As `write`, for work that knows its own repetition: see Ledgers.commit."""
+        """As `write`, by Ledgers.commit."""
         return await self._run(self._database.commit, namespace, lambda connection: work(connection, *args, **kwargs))
 
     async def write(self, namespace: str, work: Query[Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, which changes this namespace's ledgers only, as one durable transaction.
-
-        Raises ResourceExhausted, and nothing has changed, if there is no room for its bytes even without evictable KV.
+        """Run `work`, which changes this namespace's ledgers only. Raises ResourceExhausted without room beside pinned
+        KV.
         """
         return await self._run(self._database.write, namespace, lambda connection: work(connection, *args, **kwargs))
 

@@ -1,12 +1,11 @@
-"""Makes the object store agree with the rows: uploads of files that states hold, deletions of objects without use.
+"""Makes the object store agree with the rows: uploads of files that are held, deletions of objects without use.
 
 One thread decides and writes rows; a few more upload. An upload has its row before it begins; where the row goes
 meanwhile, its deletion waits until the upload is over, or its node is gone. In a cluster each node uploads its own
-files, and the first by name that reaches the object store deletes for all; two that both believe to be first do no
-harm. Objects and rows are compared at each start and every hour: that finds the last PUT of a killed node.
+files, and the first by name deletes for all; two do no harm. Objects and rows are compared at each start and every
+hour, which finds the last PUT of a killed node.
 
-The queue is in memory: a start compares who holds files here with who uses objects there. After a failure the thread
-waits, for up to a minute, or until a caller waits for a deletion. Otherwise each commit wakes it.
+The queue is in memory. After a failure the thread waits, for up to a minute, or until a caller waits for a deletion.
 """
 
 import logging
@@ -51,7 +50,7 @@ LONGEST_PAUSE = 60.0
 _LONGEST_PAUSE_OF_A_NODE = 10.0
 _IDLE_SECONDS = 60.0
 _FIRST_CLAIM_SECONDS = 5.0
-"""A start waits so long for the object store: in a cluster its lease goes on."""
+"""In a cluster the lease of a start goes on."""
 _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500
@@ -60,15 +59,13 @@ _COMPARE_SECONDS = 3600.0
 
 
 class Nodes(Protocol):
-    """The cluster, as the replicator needs it."""
-
     @property
     def name(self) -> str:
-        """This node's name; "" on a single machine."""
+        """ "" on a single machine."""
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; "" on a single machine."""
+        """ "" on a single machine."""
 
     @property
     def sweeps(self) -> bool:
@@ -78,15 +75,13 @@ class Nodes(Protocol):
         """Say whether this node can."""
 
     def others(self) -> Set[str]:
-        """The names of the other nodes that are there."""
+        """The other nodes that are there."""
 
     def after_beat(self, call: Callable[[], None]) -> None:
         """Call it, on a thread, whenever other nodes may have done something."""
 
 
 class Alone:
-    """A single machine."""
-
     name: Final = ""
     cluster_id: Final = ""
     sweeps: Final = True
@@ -104,7 +99,7 @@ class Alone:
 
 @dataclass(eq=False)
 class Replicator:
-    """The thread that uploads and deletes. `start` before anything is published, `close` before the BlockStore."""
+    """`start` before anything is published, `close` before the BlockStore."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -113,7 +108,7 @@ class Replicator:
     _tier: "S3Tier"
     _metrics: RemoteMetrics
     seconds: float
-    """For how long a caller should wait for deletions."""
+    """How long a caller should wait for deletions."""
     _nodes: Nodes
 
     def __post_init__(self) -> None:
@@ -121,13 +116,14 @@ class Replicator:
         """The place is ours, as far as is known."""
         self._owner, self._may_create = "", False
         self._compared: float | None = None
+        self._found: float | None = None
         self._lock = threading.Lock()
         self._new: dict[FileName, None] = {}
         self._later: dict[FileName, None] = {}
         """Tails, which the next turn replaces, and what has failed."""
         self._busy: dict[FileName, None] = {}
         self._unsettled: set[ObjectName] = set()
-        """Uploads that began, and whose end the ledger does not know: their rows may be gone."""
+        """Uploads whose end the ledger does not know: their rows may be gone."""
         self._doing = Operation.CLAIM
         self._wake = threading.Event()
         self._hurry = threading.Event()
@@ -136,16 +132,11 @@ class Replicator:
         self._uploaders = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="upload")
 
     def start(self) -> None:
-        """Claim the place, and begin. A place that does not answer is claimed later.
-
-        Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
-        """
+        """Claim the place, now or later, and begin. Blocks. Raises RemoteRefused; then there is nothing to close."""
         self._owner, self._may_create = self._database.write_blocking(
             objects.begin, self._tier.location, self._nodes.cluster_id, self._nodes.name
         )
-        held = self._rows.read_blocking(holding.holders_of_all)
-        uids = sorted({uid for uid, _, _ in held})
-        self.add(name for *_, name in held - self._database.read_blocking(object_references.referred, uids))
+        self._find()
         claim = self._uploaders.submit(self._claim)
         try:
             claim.result(_FIRST_CLAIM_SECONDS)
@@ -162,22 +153,31 @@ class Replicator:
         self._thread.start()
 
     def add(self, names: Iterable[FileName]) -> None:
-        """Upload these, if they are here and held when their turn comes. Any thread."""
+        """Upload these, if they are held when their turn comes. Any thread."""
         with self._lock:
             self._new.update(dict.fromkeys(names))
         self._wake.set()
 
+    def _find(self) -> None:
+        """Upload what is held here and referred to by no row there."""
+        held = self._rows.read_blocking(holding.all_ranges)
+        uids = sorted({each.uid for each, _ in held})
+        missing = {name for _, name in held - self._database.read_blocking(object_references.referred, uids)}
+        with self._lock:
+            missing -= self._later.keys()
+        if missing:
+            self.add(missing)
+        self._found = time.monotonic()
+
     def backlog(self) -> int:
-        """Any thread."""
         with self._lock:
             return len(self._new.keys() | self._later.keys() | self._busy.keys())
 
     def hurry(self) -> None:
-        """End the wait after a failure: a caller waits for a deletion."""
+        """End the wait after a failure."""
         self._hurry.set()
 
     def close(self) -> None:
-        """Stop after the requests that are running. May be called twice."""
         self._stopping.set()
         self._wake.set()
         self._hurry.set()
@@ -205,7 +205,7 @@ class Replicator:
                 self._wake.wait(_IDLE_SECONDS)
 
     def _round(self) -> bool:
-        """Do a part of what there is to do; return whether there may be more."""
+        """Return whether there may be more to do."""
         name, deleted = self._nodes.name, False
         if name and self._database.read_blocking(objects.any_held_back, name):  # also while no object can be reached
             self._database.write_blocking(objects.release, name)
@@ -214,6 +214,8 @@ class Replicator:
             self._unsettled.clear()
         if not self.is_ready:
             self._claim()
+        if self._found is None or time.monotonic() - self._found >= _COMPARE_SECONDS:
+            self._find()
         if self._nodes.sweeps:
             if self._compared is None or time.monotonic() - self._compared >= _COMPARE_SECONDS:
                 self._compare()
@@ -249,7 +251,6 @@ class Replicator:
         self._nodes.reach_objects(True)
 
     def _compare(self) -> None:
-        """Compare objects with rows, if the place is still ours."""
         self._claim()
         self._doing = Operation.LIST
         present = self._database.read_blocking(objects.present)
@@ -293,10 +294,10 @@ class Replicator:
                 self._busy = {}
 
     def _upload_some(self, are_new: bool) -> bool:
-        """Upload what is busy, and leave there what has to be tried again; return whether there may be more to do."""
-        files = self._rows.read_blocking(holding.holders, list(self._busy))
+        """Leave what is busy where it has to be tried again; return whether there may be more to do."""
+        files = self._rows.read_blocking(holding.ranges, list(self._busy))
         over = self._busy.keys() - {file.name for file in files}  # gone meanwhile
-        chosen = {file: holders for file, holders in files.items() if not (are_new and _is_tail(file))}
+        chosen = {file: ranges for file, ranges in files.items() if not (are_new and _is_tail(file))}
         begun = self._database.write_blocking(
             objects.begin_uploads, chosen.items(), self._nodes.name, self._nodes.others()
         )
@@ -309,10 +310,10 @@ class Replicator:
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         over |= {each.file.name for each, result in results.items() if isinstance(result, bool)}
         self._blocks.follow().result()  # forks of before, which knew no object to refer to
-        holders = self._rows.read_blocking(holding.holders, [each.file.name for each in done])
+        ranges = self._rows.read_blocking(holding.ranges, [each.file.name for each in done])
         self._database.write_blocking(
             objects.end_uploads,
-            {each.name: holders.get(each.file, []) for each in done},
+            {each.name: ranges.get(each.file, []) for each in done},
             [each.name for each in begun.uploads],
         )
         self._unsettled.clear()
@@ -327,8 +328,8 @@ class Replicator:
         return bool(over) or are_new
 
     def _put(self, each: Object) -> bool | RemoteError | OSError | None:
-        """Upload one file; return True if it is there, False if nothing good is on the disk, an error for which it has
-        to be tried again, and None if the store stops.
+        """Return True if the object is there, False if nothing good is on the disk, an error to try again, None if the
+        store stops.
         """
         if self._stopping.is_set():
             return None

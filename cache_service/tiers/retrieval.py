@@ -1,4 +1,4 @@
-"""Brings files back from the object store, on threads of their own, once for all who ask at the same time."""
+"""Brings files back from the object store, once for all who ask at the same time."""
 
 import asyncio
 import logging
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _Outcome = tuple[Fetched, FileRow | None]
-"""How a fetch ended, and the file, if a state still has a use for it."""
+"""How a fetch ended, and the file, if there is a use for it."""
 _THREADS = 8
 _REST_SECONDS = 10.0
 
 
 @dataclass(eq=False)
 class Retriever:
-    """Fetches files. `fetch` on the event loop; close it before the BlockStore."""
+    """`fetch` on the event loop; close it before the BlockStore."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -46,9 +46,7 @@ class Retriever:
     _tier: "S3Tier"
     _metrics: RemoteMetrics
     _ready: Callable[[], bool]
-    """Returns whether the tier may be asked."""
     _seconds: float
-    """The most that a fetch waits."""
 
     def __post_init__(self) -> None:
         self._threads = Threads(_THREADS, thread_name_prefix="fetch")
@@ -57,11 +55,10 @@ class Retriever:
         self._running: dict[ObjectName, Future[_Outcome]] = {}
 
     async def fetch(self, namespace: str, names: Sequence[FileName]) -> list[FileRow]:
-        """Return those of `names` that are on the disk by now; the others are misses.
+        """Return those of `names` that are on the disk by now; longer fetches go on, for the next one who asks.
 
-        Longer fetches go on, for the next one who asks. A missing or damaged object is forgotten. After a failure
-        nothing is asked for some seconds: computing KV is faster than waiting. Raises ResourceExhausted if there is no
-        room.
+        A missing or damaged object is forgotten. After a failure nothing is asked for some seconds: computing KV is
+        faster than waiting. Raises ResourceExhausted.
         """
         warm = await self._rows.read(references.find, namespace=namespace, names=names)
         missing = set(names) - {row.name for row in warm}
@@ -78,7 +75,7 @@ class Retriever:
         return [*warm, *fetched]
 
     def close(self) -> None:
-        """Wait for the requests that are running; the others are given up."""
+        """Wait for running requests only."""
         self._threads.shutdown(cancel_futures=True)
 
     def _submit(self, each: Object) -> Future[_Outcome]:

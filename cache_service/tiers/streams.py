@@ -1,8 +1,4 @@
-"""Files of KV as streams of bytes, between the nodes of a cluster.
-
-Reading and writing have a thread each. The last thing done to a file is queued after what is being done to it, so a
-caller may go away at any moment.
-"""
+"""Files of KV as streams, between the nodes of a cluster. A caller may go away at any moment."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -25,7 +21,7 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False)
 class BlockStreams:
-    """Files to other nodes and from them. Use from one event loop; close it before the BlockStore."""
+    """Use from one event loop; close it before the BlockStore."""
 
     _directory: DataDirectory
     _rows: WarmRows
@@ -36,9 +32,7 @@ class BlockStreams:
         self._writing = Threads(1, thread_name_prefix="stream writes")
 
     async def read(self, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
-        """Yield a published file in chunks of CHUNK_BYTES, also if it is deleted meanwhile. Close the generator. Raises
-        NotFound; DataLoss if the disk fails.
-        """
+        """Yield a file in chunks, also if it is deleted meanwhile. Close the generator. Raises NotFound, DataLoss."""
         if not await self._rows.read(references.find, namespace=namespace, names=[name]):
             raise NotFound("file", name.chain_hash.hex(), "it may have been evicted; compute it again")
         source = pieces(name, self._directory.path(name))
@@ -52,8 +46,8 @@ class BlockStreams:
     async def write(self, file: FileRow, publication: Publication, chunks: AsyncIterator[bytes]) -> None:
         """Take a file in and publish it, as `publication` says; one that is there already is not asked for.
 
-        Holds one chunk in memory. Raises what `chunks` raises; DataLoss for other bytes than announced;
-        ResourceExhausted. Then, or if the caller is cancelled, nothing is left of it.
+        Raises what `chunks` raises; DataLoss for other bytes than announced; ResourceExhausted. Then nothing is left of
+        it.
         """
         for _, path in await asyncio.wrap_future(self._blocks.stage(publication.key.namespace, [file.name])):
             spool = Spool(path, file.size_bytes, file.digest)
@@ -72,7 +66,7 @@ class BlockStreams:
 
 
 def _last(thread: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":
-    """Have the last thing done to a file, also where the store is closing."""
+    """Queue it after all that is being done, also where the store is closing."""
     try:
         return thread.submit(work)
     except RuntimeError:

@@ -1,7 +1,4 @@
-"""The limits of the warm tier and the quotas at work: files are counted, and evicted where there are too many.
-
-Runs on the thread of `blocks`, so that nothing is published while it counts.
-"""
+"""The limits of the warm tier and the quotas at work, on the thread of files."""
 
 import logging
 import shutil
@@ -33,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class WarmTier:
-    """Counts, evicts and expires. `start` once; then on one thread at a time."""
+    """`start` once; then one thread at a time."""
 
     _directory: DataDirectory
     _database: Ledgers
@@ -47,30 +44,27 @@ class WarmTier:
         self._limits: FixedLimits | None = None
         self.hints = TurnHints()
         self.free: Callable[[], int] = lambda: shutil.disk_usage(self._directory.root).free
-        """Bytes of the disk that are free."""
 
     def start(self) -> None:
-        """Count what is there, and fix limits that depend on it."""
+        """Fix limits that depend on what is there."""
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
 
     @property
     def limits(self) -> FixedLimits:
-        """In bytes, since `start`."""
         assert self._limits is not None, "start has not been called"
         return self._limits
 
     def used(self) -> int:
-        """Bytes of all files of KV: published and in staging."""
         return self._rows.read_blocking(references.total) + size_of(self._directory.staging)
 
     def enforce(self, protected: str | None = None, namespace: str | None = None) -> bool:
         """Evict until the tier is below its low watermark, if it is above the high one; return whether it is in its
         limits.
 
-        With a `namespace`, this first makes room in its quota, at the expense of no other. `protected` stays, None for
-        the agent that was used last, unless it will not speak again. Nothing is evicted where protected and pinned
-        agents have too much by themselves.
+        With a `namespace`, this first makes room in its quota. `protected` stays, None for the agent that was used
+        last, unless it will not speak again. Nothing is evicted where protected and pinned agents have too much by
+        themselves.
         """
         if namespace is not None and not self._enforce_quota(namespace, protected):
             return False
@@ -87,7 +81,7 @@ class WarmTier:
             self._enforce_quota(namespace, "")
 
     def enforce_quotas(self) -> None:
-        """Call `make_room` in every namespace that takes more than it may: quotas may have been lowered."""
+        """Quotas may have been lowered."""
         kv = self._rows.read_blocking(usage.all_kv_bytes)
         bounded = {namespace: size for namespace, size in kv.items() if self._quotas.of(namespace) is not None}
         ledger = self._database.read_blocking(usage.all_ledger_bytes) if bounded else {}  # of a cluster, all of it
@@ -102,7 +96,7 @@ class WarmTier:
             raise refusal
 
     def refusal(self, namespace: str) -> ResourceExhausted | None:
-        """Return the error for new files of the namespace; None if there is room."""
+        """Return the error for new files; None if there is room."""
         used = self._usage(namespace)
         if self._quotas.excess(namespace, used):
             held = self._held_bytes(None, namespace)
@@ -112,10 +106,10 @@ class WarmTier:
         return ResourceExhausted(problem, retry_after=RETRY_SECONDS) if problem else None
 
     def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
-        """Drop one agent's KV, pinned or not; its objects, too, or not. Raises NotFound."""
+        """Drop one agent's KV, pinned or not. Raises NotFound."""
         uid = self._database.read_blocking(agents.existing, key).version.uid
         had_objects = objects and self._database.write_blocking(object_references.drop, uid)
-        dropped = self._rows.write(eviction.drop_agent, uid, key.namespace)
+        dropped = self._rows.change(eviction.drop_agent, uid, key.namespace)
         self._finish(replace(dropped, agents=max(dropped.agents, int(had_objects))), Reason.REQUEST)
         return dropped
 
@@ -138,7 +132,7 @@ class WarmTier:
         expired = self._database.erase(lambda result: result.erased > 0, work).result()
         here = self._rows.read_blocking(holding.holding, expired.idle)
         if here or expired.had_objects:
-            dropped = self._rows.write(drop) if here else Dropped()
+            dropped = self._rows.change(drop) if here else Dropped()
             self._finish(replace(dropped, agents=len(here | expired.had_objects)), Reason.TTL)
         if expired.erased:
             erased = self._rows.follow(erase=True)
@@ -171,14 +165,13 @@ class WarmTier:
 
         uids = self._rows.read_blocking(holding.known)
         idle = self._database.write_blocking(order)
-        self._finish(self._rows.write(work), reason)
+        self._finish(self._rows.change(work), reason)
 
     def _usage(self, namespace: str) -> Usage:
         kv = self._rows.read_blocking(usage.kv_bytes, namespace)
         return Usage(kv, self._database.read_blocking(usage.ledger_bytes, namespace))
 
     def _held_bytes(self, protected: str | None = None, namespace: str | None = None) -> int:
-        """Return the bytes of the files that pinned agents (of the namespace, if one is given) and `protected` hold."""
         return self._rows.read_blocking(
             holding.held_bytes, self._database.read_blocking(eviction.pinned, protected, namespace)
         )

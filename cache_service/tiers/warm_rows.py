@@ -1,127 +1,95 @@
-"""warm.db as the store uses it: each transaction first follows the ledger's changes since the last one.
+"""warm.db as the store uses it: each change first follows the ledger's. Where the two differ, the ledger is right."""
 
-So its view of who holds files is never older than the ledger was when it began. No transaction writes both databases;
-where they differ, the ledger is right.
-"""
-
-import asyncio
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 
-from cache_service.files import holding, references
+from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory
 from cache_service.files.holding import KVChange
 from cache_service.files.references import Dropped
 from cache_service.ledger import kv_changes
 from cache_service.ledger.database import Database
-from cache_service.ledger.ledgers import Ledgers, Query, Work
+from cache_service.ledger.ledgers import Ledgers, Query
 
 _PATIENCE: Final = 1.0
 _PAUSE: Final = 0.01
-"""Seconds to wait until a change that was just made is followed: an erasure returns how much it has freed."""
+"""Seconds to wait for a change that was just made: an erasure returns how much it has freed."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-@dataclass(eq=False)
-class WarmRows:
-    """Rows of files. `write` and `follow` on the thread of files, `read` on the event loop, others on any thread."""
+class WarmRows(Database):
+    """`change` and `follow` on the thread of files."""
 
-    _directory: DataDirectory
-    _ledger: Ledgers
-    _database: Database
-    _forgets: bool = True
-    """No other node follows the ledger, so changes may be deleted after they were followed here."""
+    def __init__(self, directory: DataDirectory, ledger: Ledgers, forgets: bool = True) -> None:
+        """`forgets`: no other node follows the ledger."""
+        super().__init__(directory.warm_database, warm_database.prepare)
+        self._directory = directory
+        self._ledger = ledger
+        self._forgets = forgets
 
-    async def read(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work`, with these arguments, in one consistent state."""
-        return await self._database.read(work, *args, **kwargs)
-
-    def read_blocking(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """As `read`, for a thread that isn't the event loop's."""
-        return self._database.read_blocking(work, *args, **kwargs)
-
-    def read_within(self, seconds: float | None, work: Work[sqlite3.Connection, _T]) -> _T:
-        """As `read_blocking`; raises TimeoutError where it had to wait so long."""
-        return self._database.read_within(seconds, work)
-
-    def write(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Follow the ledger, and run `work`, as one durable transaction. Raises as Database.write."""
+    def change(self, work: Query[sqlite3.Connection, _P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Follow the ledger, and run `work`, as one durable transaction. Raises as `write`."""
 
         def both(connection: sqlite3.Connection) -> tuple[Dropped, _T]:
             dropped, result = self._follow(connection), work(connection, *args, **kwargs)
             there = references.existing(connection, dropped.files)  # again, by what was done since
             return replace(dropped, files=[name for name in dropped.files if name not in there]), result
 
-        dropped, result = self._database.write_blocking(both)
+        dropped, result = self.write_blocking(both)
         self.unlink(dropped)
         return result
 
     def follow(self, *, erase: bool = False) -> Dropped:
-        """Follow the ledger; return what went, which is unlinked.
+        """Return what went, which is unlinked. Raises as `write`; the next `change` does it.
 
-        With `erase` the ledger forgets what it said (once all have followed), and a scrub is owed. Raises as
-        Database.write; then it is done with the next `write`.
+        With `erase` the ledger forgets what it said, and a scrub is owed.
         """
         dropped = Dropped()
-        self._database.scrub_owed |= erase
+        self.scrub_owed |= erase
         end = time.monotonic() + (_PATIENCE if erase else 0)
-        while self._ledger.read_blocking(kv_changes.newest) > self._database.read_blocking(holding.followed):
-            followed = self._database.write_blocking(self._follow)
+        while self._ledger.read_blocking(kv_changes.newest) > self.read_blocking(holding.followed):
+            followed = self.write_blocking(self._follow)
             self.unlink(followed)
             dropped.add(followed)
             if time.monotonic() >= end:
                 break
-            time.sleep(_PAUSE)  # On PostgreSQL another transaction may have to end first.
+            time.sleep(_PAUSE)  # on PostgreSQL another transaction may have to end first
         if erase:
             self.forget_followed()
         return dropped
 
     def forget_followed(self) -> None:
-        """Let the ledger forget what was followed: its rows name agents that may be gone."""
+        """Delete the ledger's rows, which name agents that may be gone."""
         if not self._forgets:
             return
-        followed = self._database.read_blocking(holding.followed)
+        followed = self.read_blocking(holding.followed)
         if self._ledger.read_blocking(kv_changes.any_up_to, followed):
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
-    def reconcile(self, *, anew: bool = False) -> None:
-        """Follow the ledger and forget holders that it does not have. Before serving.
+    def reconcile(self) -> None:
+        """Follow all of the ledger, which may be one of before.
 
-        Where others follow it too, it may have forgotten erasures that were not followed here: files that no state
-        holds go. `anew`: follow all of it again, since the ledger may be one of before.
+        Where others follow it too, it may have forgotten erasures: files that nobody holds go.
         """
-        if anew:
-            self._database.write_blocking(holding.follow_again)
-        states = self._ledger.read_blocking(kv_changes.states, self._database.read_blocking(holding.known))
+        states = self._ledger.read_blocking(kv_changes.states, self.read_blocking(holding.known))
         self._owe_scrub(states.changes)
-        self.unlink(self._database.write_blocking(holding.reconcile, states))
+        self.unlink(self.write_blocking(holding.reconcile, states))
         if not self._forgets:
-            self.unlink(self._database.write_blocking(holding.drop_nobodys))
+            self.unlink(self.write_blocking(holding.drop_nobodys))
 
     def unlink(self, dropped: Dropped) -> None:
-        """Unlink files whose rows a transaction has dropped. On the thread of files."""
         self._directory.remove(dropped.files)
 
-    @property
-    def scrub_owed(self) -> bool:
-        """Names of what was erased may still be in the file or its WAL."""
-        return self._database.scrub_owed
-
-    async def scrub(self, *, patient: bool = True) -> None:
-        """See Database.scrub; nothing where it is not owed."""
-        if self.scrub_owed:
-            await asyncio.wrap_future(self._database.scrub(patient))
-
     def _follow(self, connection: sqlite3.Connection) -> Dropped:
-        changes = self._ledger.read_blocking(kv_changes.after, holding.followed(connection))
-        self._owe_scrub(changes)
-        return holding.follow(connection, changes)
+        states = self._ledger.read_blocking(kv_changes.after, holding.followed(connection))
+        self._owe_scrub(states.changes)
+        return holding.follow(connection, states)
 
     def _owe_scrub(self, changes: Iterable[KVChange]) -> None:
-        """An erasure owes a scrub, however long ago it was: names and tokens go from the file."""
-        self._database.scrub_owed |= any(change.source_uid is None for change in changes)
+        """However long ago an erasure was, names and tokens go from the file."""
+        self.scrub_owed |= any(change.source_uid is None for change in changes)

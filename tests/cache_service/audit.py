@@ -31,7 +31,6 @@ TABLES = {
 
 @contextmanager
 def reading(data: Path, name: str = "store.db") -> Iterator[sqlite3.Connection]:
-    """A connection that only looks."""
     connection = sqlite3.connect(f"file:{data}/{name}?mode=ro", uri=True, isolation_level=None)
     try:
         yield connection
@@ -91,7 +90,7 @@ def check(data: Path, world: World) -> None:
             assert list(kept) == list(memory.kept)
             for name, wanted in memory.kept.items():
                 _check_ledger(connection, kept[name].head, wanted.state)
-                assert holding.of(warm, memory.uid, kept[name].id) == wanted.files
+                assert holding.of(warm, memory.uid, wanted.version) == wanted.files
         rows = warm.execute("SELECT kind, chain_hash, digest, size_bytes, agent_id FROM files").fetchall()
         found = {FileName(FileKind(kind), name): (*rest,) for kind, name, *rest in rows}
         assert found == {name: (file.digest, file.size, file.origin) for name, file in world.files.items()}
@@ -105,6 +104,7 @@ def check(data: Path, world: World) -> None:
         ledger_bytes = sum(8 + len(str(token.id)) for _, token in alive) + records
         found_bytes = quotas.kv_bytes(warm, "default"), quotas.ledger_bytes(connection, "default")
         assert found_bytes == (kv_bytes, ledger_bytes)
+        assert quotas.all_ledger_bytes(connection) == quotas.ledger_sums(connection)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
@@ -118,7 +118,6 @@ def check_files(data: Path, world: World, staged: int) -> None:
 
 
 def check_empty(data: Path) -> None:
-    """Nothing is left when nobody is."""
     for name, tables in TABLES.items():
         with reading(data, name) as connection:
             for table in tables:

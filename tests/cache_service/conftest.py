@@ -42,8 +42,6 @@ ENGINES = ["sqlite", *(["postgres"] if find_spec("cache_service.cluster") else [
 
 @dataclass(frozen=True)
 class Running:
-    """A store that serves, and stubs of its services."""
-
     data: Path
     registry: CollectorRegistry
     store: Store
@@ -51,11 +49,9 @@ class Running:
     agents: agent_pb2_grpc.AgentServiceAsyncStub
 
     async def delete(self, key: types_pb2.AgentKey | None = None) -> agent_pb2.DeleteAgentResponse:
-        """Delete an agent (default: kv.key())."""
         return await self.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key or kv.key()))
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """A sample of the registry."""
         return self.registry.get_sample_value(name, labels)
 
 
@@ -67,7 +63,6 @@ async def running(
     remote: RemoteSettings = NO_REMOTE_TIER,
     cluster: ClusterSettings | None = None,
 ) -> AsyncIterator[Running]:
-    """Serve `data` for a while."""
     registry = CollectorRegistry()
     home: Any = OwnLedger
     if cluster is not None:
@@ -94,7 +89,6 @@ async def running(
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A data directory with a path short enough for a socket."""
     parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     yield parent / "d"
     shutil.rmtree(parent)
@@ -119,7 +113,6 @@ def cluster(postgres_server: Server) -> Iterator[ClusterSettings]:
 
 @pytest.fixture
 def postgres_settings(postgres_server: Server) -> Iterator[Settings]:
-    """A place for one ledger."""
     from cache_service.cluster.postgres.settings import Settings, Survives
 
     schema = f"test {os.getpid()} {next(_numbers)}"
@@ -130,7 +123,6 @@ def postgres_settings(postgres_server: Server) -> Iterator[Settings]:
 
 @pytest.fixture
 def postgres(postgres_settings: Settings) -> Iterator[Postgres]:
-    """A ledger on PostgreSQL."""
     from cache_service.cluster.postgres.database import Postgres
 
     postgres = Postgres(postgres_settings)
@@ -143,12 +135,10 @@ _numbers = count()
 
 
 def code(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> grpc.StatusCode:
-    """The status of a failed call."""
     return error.value.code()
 
 
 def field_of(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
-    """The field that an INVALID_ARGUMENT names."""
     refused = from_rpc(error.value)
     assert isinstance(refused, InvalidArgument)
     return refused.field

@@ -14,12 +14,10 @@ from .process import ready, spawn
 
 
 def resize(root: Path, size: int) -> None:
-    """Let the file system have this many bytes."""
     subprocess.run(["mount", "-o", f"remount,size={size}", str(root)], check=True)
 
 
 def used(root: Path) -> int:
-    """Bytes that it has in use."""
     found = os.statvfs(root)
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 

@@ -37,8 +37,6 @@ _AT_ONCE = 1 if FULL else 4
 
 @dataclass
 class Bench:
-    """The child process, and where its directories are."""
-
     folder: Path
     control: Control
     child: Victims
@@ -49,11 +47,9 @@ class Bench:
 
     @property
     def limits(self) -> DiskLimits:
-        """The limits of the stores."""
         return self.scenario.limits(self.template)
 
     def lay_out(self, number: int) -> Path:
-        """A fresh data directory for a slot."""
         data = self.folder / str(number) / "d"
         shutil.copytree(self.template, data)
         self.scenario.litter(data)
@@ -76,13 +72,11 @@ class Bench:
         return victim.data, self.scenario.act(victim)
 
     def log(self) -> str:
-        """What the stores have logged."""
         return (self.folder / "log").read_text(errors="replace")
 
 
 @asynccontextmanager
 async def bench(library: Path, template: Path, scenario: Scenario, *mistakes: str) -> AsyncIterator[Bench]:
-    """A child process for one scenario; it is dead in the end, and the directories are gone."""
     folder = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     try:
         control = Control(folder / "control", folder)
@@ -112,12 +106,10 @@ def groups(scenarios: Iterable[Scenario]) -> list[tuple[Scenario, ...]]:
 
 
 def name_of(group: tuple[Scenario, ...]) -> str:
-    """What a test of a group is called by."""
     return ", ".join(scenario.name for scenario in group)
 
 
 async def undisturbed(bench: Bench) -> Course:
-    """Run the scenario and count."""
     number = next(bench.slots)
     scenario, slot = bench.scenario, bench.control[number]
     if scenario.act is None:
@@ -213,7 +205,6 @@ _NAMES = re.compile(r"[0-9a-f]{8,}|(?<=/)[0-9a-f]{2}$")
 
 @pytest.fixture(scope="session")
 def template() -> Iterator[Path]:
-    """A data directory in which there is something of everything, closed in order."""
     parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
 
     async def make() -> None:

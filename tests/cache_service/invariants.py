@@ -96,7 +96,6 @@ async def files(store: Store) -> list[pb.StoredFile]:
 
 
 def paths(data: Path) -> set[str]:
-    """All files of KV in the directory, wherever they are."""
     folders = [data / folder for folder in ("blocks", "windows", "staging")]
     return {str(path) for folder in folders for path in folder.rglob("*") if path.is_file()}
 
@@ -132,18 +131,15 @@ def check_directory(store: Running) -> None:
 
 
 def holds(data: Path, text: bytes) -> list[str]:
-    """The files of a directory in which these bytes are."""
     return [str(path) for path in data.rglob("*") if path.is_file() and text in path.read_bytes()]
 
 
 def expect(found: View, allowed: Sequence[View], what: str = "") -> None:
-    """Assert that it is one of these."""
     if found not in allowed:
         raise AssertionError(f"{what}\n{differences(found, allowed)}")
 
 
 def differences(found: View, allowed: Iterable[View]) -> str:
-    """In words, what is in none of the allowed views."""
     lines = []
     for each in allowed:
         lines.append("--- against one that is allowed:")

@@ -21,7 +21,6 @@ def key(agent: str = "ada", namespace: str = "default", model: str = "demo") -> 
 
 
 def content(header: blockfile.BlockHeader) -> bytes:
-    """A file's bytes: one layer, one head, head dim 64, so 64 random-looking bytes a token."""
     specs, data = {}, b""
     for name in blockfile.TENSORS:
         dtype, width = ("U32", 8) if name.endswith("weights") else ("F32", 1)
@@ -47,7 +46,6 @@ def header(
 
 
 def write(staged: pb.StagedFile, header: blockfile.BlockHeader, data: bytes | None = None) -> pb.StoredFile:
-    """Write a staged file of the kind that it was staged as, and describe it for PublishBlocks."""
     data = content(replace(header, window=staged.kind == pb.FILE_KIND_WINDOW)) if data is None else data
     Path(staged.path).write_bytes(data)
     return pb.StoredFile(
@@ -62,7 +60,6 @@ def write(staged: pb.StagedFile, header: blockfile.BlockHeader, data: bytes | No
 
 
 def message(name: FileName) -> pb.FileName:
-    """A file's name as requests have it."""
     kind = pb.FILE_KIND_BLOCK if name.kind is FileKind.BLOCK else pb.FILE_KIND_WINDOW
     return pb.FileName(kind=kind, chain_hash=name.chain_hash)
 
@@ -74,7 +71,6 @@ def turn(
     agent: types_pb2.AgentKey | None = None,
     **fields: object,
 ) -> pb.CommitTurnRequest:
-    """A turn whose tokens stand for their own decimal digits."""
     text, offsets = b"", []
     for token in tokens:
         text += str(token).encode()
@@ -94,70 +90,57 @@ def turn(
 
 
 def size(path: str) -> int:
-    """Bytes of a file."""
     return Path(path).stat().st_size
 
 
 def read(path: str | Path) -> bytes:
-    """A file's bytes."""
     return Path(path).read_bytes()
 
 
 def copy(source: str, target: Path) -> None:
-    """Copy a file; the target's directory is made."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(Path(source).read_bytes())
 
 
 def move(source: str, target: Path) -> None:
-    """Rename a file."""
     Path(source).rename(target)
 
 
 def link(path: Path, target: Path) -> None:
-    """A symbolic link."""
     path.symlink_to(target)
 
 
 def delete(path: str) -> None:
-    """Unlink a file behind the store's back."""
     Path(path).unlink()
 
 
 def overwrite(path: str, data: bytes) -> None:
-    """Replace a file's content in place."""
     Path(path).write_bytes(data)
 
 
 def open_to_all(path: str) -> None:
-    """Give a file the mode that a careless writer leaves."""
     Path(path).chmod(0o666)
 
 
 def is_directory(path: str) -> bool:
-    """Whether there is a directory of this name."""
     return Path(path).is_dir()
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything of this name."""
     return path.exists()
 
 
 def make_directory(path: Path, mode: int = 0o755) -> Path:
-    """A new directory with exactly this mode."""
     path.mkdir()
     path.chmod(mode)
     return path
 
 
 def mode(path: str) -> int:
-    """A file's permission bits."""
     return Path(path).stat().st_mode & 0o777
 
 
 def get(agent: str = "ada") -> agent_pb2.GetAgentRequest:
-    """GetAgent of an agent."""
     return agent_pb2.GetAgentRequest(key=key(agent))
 
 
@@ -177,6 +160,5 @@ def on_a_full_disk(path: Path) -> IO[bytes]:
 
 
 def parsed(data: bytes) -> tuple[blockfile.BlockHeader, dict[str, tuple[str, tuple[int, ...]]]]:
-    """What a file says of itself: its header, and each tensor's dtype and shape."""
     header, specs = blockfile.parse(data, len(data))
     return header, {name: (spec.dtype, spec.shape) for name, spec in specs.items()}

@@ -53,7 +53,6 @@ class Machine(RuleBasedStateMachine):
         return self.runner.run(call())
 
     def refused(self, method: Callable[[Any], Awaitable[object]], request: object) -> str:
-        """The status of a call that must fail."""
         try:
             answer = self.call(method, request)
         except grpc.aio.AioRpcError as error:

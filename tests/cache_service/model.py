@@ -22,15 +22,11 @@ Files = frozenset[FileName]
 
 
 class Token(NamedTuple):
-    """A token of a ledger; no two commits share a serial."""
-
     id: int
     serial: int
 
 
 class Turn(NamedTuple):
-    """A whole turn of a ledger: which commit, the version it made, where it ended, how much of it was generated."""
-
     serial: int
     version: int
     end: int
@@ -38,17 +34,13 @@ class Turn(NamedTuple):
 
 
 class State(NamedTuple):
-    """A ledger."""
-
     tokens: tuple[Token, ...] = ()
     turns: tuple[Turn, ...] = ()
 
     def cut(self, tokens: int) -> "State":
-        """Its first tokens, and the turns that are wholly within."""
         return State(self.tokens[:tokens], tuple(turn for turn in self.turns if turn.end <= tokens))
 
     def common(self, other: "State") -> int:
-        """How many tokens from the same commits both begin with."""
         pairs = zip(self.tokens, other.tokens, strict=False)
         shorter = min(len(self.tokens), len(other.tokens))
         return next((at for at, (one, two) in enumerate(pairs) if one != two), shorter)
@@ -73,8 +65,6 @@ EMPTY = State()
 
 
 class Kept(NamedTuple):
-    """A snapshot."""
-
     version: int
     state: State
     files: Files
@@ -82,16 +72,12 @@ class Kept(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A turn that can be replayed."""
-
     digest: bytes
     version: int
     serial: int
 
 
 class File(NamedTuple):
-    """A published file: whose turn computed it, and what it is."""
-
     origin: str
     header: BlockHeader
     digest: bytes
@@ -124,7 +110,6 @@ class Memory:
 
     @property
     def names(self) -> set[FileName]:
-        """All that it and its snapshots refer to."""
         return set(self.files).union(*(kept.files for kept in self.kept.values()))
 
 
@@ -133,8 +118,6 @@ def _kept(memory: Memory) -> Kept:
 
 
 class World:
-    """All agents, and the files that exist."""
-
     def __init__(self) -> None:
         self.agents: dict[str, Memory] = {}
         self.files: dict[FileName, File] = {}
@@ -142,7 +125,6 @@ class World:
 
     @property
     def states(self) -> list[State]:
-        """All that agents and snapshots stand for."""
         agents = self.agents.values()
         return [memory.state for memory in agents] + [kept.state for m in agents for kept in m.kept.values()]
 
@@ -151,7 +133,6 @@ class World:
         return any(turn.serial == serial for state in self.states for turn in state.turns)
 
     def commit(self, agent: str, uid: str, keep: int, ids: list[int], generated: int) -> Turn:
-        """A turn; the agent is created if it isn't there."""
         memory = self.agents.setdefault(agent, Memory(uid, 0))
         self._serial += 1
         kept = memory.state.cut(keep)
@@ -162,19 +143,16 @@ class World:
         return turn
 
     def fork(self, new: str, uid: str, state: State, files: Files, keep: int | None) -> None:
-        """A second agent, with a state of the first or its beginning."""
         if keep is not None and keep < len(state.tokens):
             state, files = state.cut(keep), self.within(files, keep)
         self.agents[new] = Memory(uid, 1, state, files, 1)
 
     def trim(self, agent: str, keep: int) -> None:
-        """Drop the rest of a ledger."""
         memory = self.agents[agent]
         if keep < len(memory.state.tokens):
             self.become(agent, memory.state.cut(keep), self.within(memory.files, keep))
 
     def become(self, agent: str, state: State, files: Files) -> None:
-        """Another state with its files, as a new version."""
         memory = self.agents[agent]
         before = memory.files
         self._move(memory, state, files)
@@ -192,12 +170,10 @@ class World:
             self.drop(kept.files)
 
     def snapshot(self, agent: str, name: str) -> None:
-        """Name the present state; nothing happens if it has that name."""
         memory = self.agents[agent]
         memory.kept.setdefault(name, _kept(memory))
 
     def forget(self, agent: str, name: str) -> None:
-        """Delete a snapshot, and the answers of turns that no branch has any more."""
         memory = self.agents[agent]
         self.drop(memory.kept.pop(name).files)
         requests = memory.requests.items()
@@ -205,23 +181,22 @@ class World:
         memory.made = {version: turn for version, turn in memory.made.items() if self.is_whole(turn[1])}
 
     def publish(self, agent: str, version: Version, names: Files, new: dict[FileName, File]) -> None:
-        """Files of a state, of which some are new; nothing happens if the agent is another one by now."""
         memory = self.agents.get(agent)
         if memory is None or memory.uid != version.uid:
             return
         self.files.update(new)
+        made = memory.revision, memory.made.get(version.number, (b"", 0))[0]
+        if version.revision not in (*made, *(kept.revision for kept in memory.kept.values())):
+            return
+        before, late = memory.names, memory.published > version.number
         for name, kept in memory.kept.items():
-            if (kept.version, kept.revision) == version[1:]:
-                memory.kept[name] = kept._replace(files=kept.files | names)
-        before = memory.files
-        was_had = version.revision in (memory.revision, memory.made.get(version.number, (b"", 0))[0])
-        if memory.published <= version.number and was_had:
-            memory.files, memory.published = names, version.number
-            memory.evicted = False
-            self.drop(before)
+            if kept.version == version.number or (kept.version > version.number and not late):
+                memory.kept[name] = kept._replace(files=kept.files | names if late else names)
+        if not late:
+            memory.files, memory.published, memory.evicted = names, version.number, False
+        self.drop(before)
 
     def evict(self, agent: str) -> int:
-        """Drop an agent's KV; the bytes of files that are gone."""
         memory = self.agents[agent]
         names = memory.names
         memory.files = frozenset()
@@ -233,7 +208,6 @@ class World:
         return sum(before[name].size for name in gone)
 
     def delete(self, agent: str) -> int:
-        """Erase an agent, and what its turns computed where it is gone; the bytes of published files that are gone."""
         memory = self.agents.pop(agent, None)
         names = {name for name, file in self.files.items() if file.origin == agent}
         names |= memory.names if memory is not None else set()
@@ -242,23 +216,19 @@ class World:
         return before - sum(file.size for file in self.files.values())
 
     def expire(self) -> None:
-        """The time of all that have one is over."""
         for agent in [agent for agent, memory in self.agents.items() if memory.ends]:
             self.delete(agent)
         for agent in [agent for agent, memory in self.agents.items() if memory.expires]:
             self.evict(agent)
 
     def quarantine(self, name: FileName) -> None:
-        """A file turned out to be bad."""
         del self.files[name]
 
     def within(self, names: Files, tokens: int) -> Files:
-        """Those of the names whose files stand wholly within the first tokens."""
         headers = {name: self.files[name].header for name in names & self.files.keys()}
         return frozenset(n for n, header in headers.items() if header.first_token + header.token_count <= tokens)
 
     def drop(self, names: Iterable[FileName]) -> None:
-        """Forget files that nobody refers to any more."""
         held = set[FileName]().union(*(memory.names for memory in self.agents.values()))
         for name in set(names) - held:
             self.files.pop(name, None)

@@ -13,7 +13,6 @@ from agentmem.channels import connect
 
 
 async def spawn(data: Path, *arguments: str, umask: int = -1) -> asyncio.subprocess.Process:
-    """Start a store; it may not be ready yet."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -70,17 +70,14 @@ class Scenario:
 
 
 def chain(number: int) -> BlockHeader:
-    """The header of the block of this number."""
     return kv.header([number, 0])
 
 
 def name(number: int, kind: pb.FileKind.ValueType = pb.FILE_KIND_BLOCK) -> pb.FileName:
-    """The name of a block or a window."""
     return pb.FileName(kind=kind, chain_hash=chain(number).chain_hash)
 
 
 async def version(store: Store, key: types_pb2.AgentKey) -> types_pb2.AgentVersion:
-    """An agent's present version."""
     return (await store.cache.OpenCache(pb.OpenCacheRequest(key=key, peek=True))).version
 
 
@@ -93,7 +90,6 @@ async def commit(
 
 
 async def hold(store: Store, key: types_pb2.AgentKey, blocks: Sequence[int], windows: Sequence[int] = ()) -> None:
-    """Publish what is missing of these, as the state that the agent is in now."""
     names = [*map(name, blocks), *(name(number, pb.FILE_KIND_WINDOW) for number in windows)]
     headers = {
         kv.header([n, 0], key.namespace).chain_hash: kv.header([n, 0], key.namespace) for n in (*blocks, *windows)
@@ -140,7 +136,6 @@ def workflow(base: int, payload: bytes) -> pb.WorkflowRecord:
 
 
 async def append(store: Store) -> None:
-    """A turn that keeps the whole ledger."""
     await commit(store, "ada", list(range(100, 400)), 5, await version_before(store, "ada", 7), "ada 8")
 
 
@@ -156,12 +151,10 @@ async def version_before(store: Store, agent: str, number: int) -> types_pb2.Age
 
 
 async def create(store: Store) -> None:
-    """An agent's first turn."""
     await commit(store, "new", [1, 2], 0, None, "new 1")
 
 
 async def publish(store: Store) -> None:
-    """Two blocks and a window that are new, one block that is there; the tail is dropped."""
     await hold(store, kv.key(), [1, 20, 21], [21])
 
 

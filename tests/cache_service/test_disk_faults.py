@@ -45,7 +45,6 @@ class Fault:
     half: int | None = None
 
     def points(self, scenario: Scenario, operations: list[str]) -> list[int]:
-        """The operations to fail at."""
         return points(operations, f"{scenario.name}, errno {self.error}", self.kinds, self.half)
 
 
@@ -111,7 +110,6 @@ def check_refusal(error: grpc.aio.AioRpcError, fault: Fault) -> None:
 
 
 async def repeat(scenario: Scenario, course: Course, victim: Victim, done: bool) -> None:
-    """The same call on a disk that works."""
     assert scenario.act is not None
     try:
         await scenario.act(victim)
@@ -123,8 +121,6 @@ async def repeat(scenario: Scenario, course: Course, victim: Victim, done: bool)
 
 
 class Tried(NamedTuple):
-    """A store whose disk has failed at a point."""
-
     scenario: Scenario
     course: Course
     number: int
@@ -212,7 +208,6 @@ async def test_starts_on_a_disk_that_fails(
 
 
 async def start(tested: Bench, course: Course, fault: Fault, operation: int) -> None:
-    """A start that does not heed the fault, or is refused in words and succeeds when the disk does."""
     number = next(tested.slots)
     data, slot = tested.lay_out(number), tested.control[number]
     last = FOR_EVER if fault.lasts else operation

@@ -87,7 +87,6 @@ def test_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_full_tmpfs(tmp_path: Path) -> None:
-    """A file system of its own, mounted where nobody else sees it."""
     fills = f"mount -t tmpfs -o size=1m,mode=700 tmpfs {tmp_path} && head -c 2M /dev/zero > {tmp_path}/lock 2>&-;"
     wrapper = ("unshare", "-rm", "sh", "-c")
     if subprocess.run([*wrapper, f"mount -t tmpfs tmpfs {tmp_path}"], capture_output=True, check=False).returncode:

@@ -10,13 +10,13 @@ import grpc
 import pytest
 
 from agentmem.errors import Internal
-from agentmem.kv.blockfile import FileName
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import Version
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from cache_service.files import holding
 from cache_service.files.holding import Standing
-from cache_service.files.references import Dropped
-from cache_service.ledger import agents, kv_changes, snapshots
+from cache_service.ledger import kv_changes, snapshots
 from cache_service.tiers.warm_rows import WarmRows
 from tests.cache_service import kv
 from tests.cache_service.audit import reading
@@ -45,9 +45,8 @@ async def hold(store: Running, version: types_pb2.AgentVersion, blocks: list[lis
 
 
 def held(data: Path) -> Held:
-    """What each state holds, by uid and snapshot."""
     with reading(data, "warm.db") as connection:
-        states = connection.execute("SELECT DISTINCT uid, snapshot FROM held").fetchall()
+        states = connection.execute("SELECT DISTINCT uid, first_version FROM held").fetchall()
         return {(uid, number): holding.of(connection, uid, number) for uid, number in states}
 
 
@@ -63,10 +62,6 @@ async def branch(store: Running) -> None:
     await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork", keep_tokens=2))
 
 
-async def name_state(store: Running) -> None:
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="three"))
-
-
 async def forget_state(store: Running) -> None:
     await cut(store)
     await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="two"))
@@ -76,7 +71,7 @@ async def delete(store: Running) -> None:
     await store.delete()
 
 
-CHANGES = [cut, go_back, branch, name_state, forget_state, delete]
+CHANGES = [cut, go_back, branch, forget_state, delete]
 
 
 def die_in_between(patch: pytest.MonkeyPatch) -> None:
@@ -113,20 +108,6 @@ async def test_what_was_left_to_do_is_done_by_the_next_start(
             assert connection.execute("SELECT count(*) FROM kv_changes").fetchone() == (0,)
 
 
-async def test_a_start_that_does_not_follow_is_found(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault that the test above is for: a deleted agent's KV stays."""
-    async with running(data) as store:
-        await furnish(store)
-        with monkeypatch.context() as patch:
-            die_in_between(patch)
-            with pytest.raises(grpc.aio.AioRpcError):
-                await store.delete()
-    monkeypatch.setattr(kv_changes, "after", lambda connection, change: [])
-    monkeypatch.setattr(holding, "reconcile", lambda *arguments: Dropped())
-    async with running(data):
-        assert on_disk(data), "with nothing followed they would stay"
-
-
 async def test_a_newer_version_that_was_published_stays(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trim that is followed late takes nothing from what came after it."""
     await furnish(store)
@@ -134,36 +115,14 @@ async def test_a_newer_version_that_was_published_stays(store: Running, monkeypa
     trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
     version = (await store.cache.CommitTurn(kv.turn([7], trimmed.agent.version, 1))).version
     await hold(store, version, [[0], [0, 7]])
-    mine = held(store.data)[version.uid, 0]
+    before = held(store.data)
     late = store.store._database.read_blocking(kv_changes.after, changes)
 
     def again(connection: sqlite3.Connection) -> None:
         holding.follow(connection, late)
 
-    store.store._rows.write(again)
-    assert held(store.data)[version.uid, 0] == mine
-
-
-async def test_an_agent_that_is_deleted_while_it_publishes_leaves_nothing(
-    store: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ledger is asked inside the transaction of warm.db. Deleted after the answer, the deletion follows."""
-    version = (await store.cache.CommitTurn(kv.turn([0]))).version
-    header = kv.header([0])
-    [staged] = await stage(store, name(header))
-    ask = kv_changes.standing
-
-    def delete_then(connection: sqlite3.Connection, *arguments: Any) -> Standing:
-        found = ask(connection, *arguments)
-        store.store._database.write_blocking(agents.delete, AgentKey.from_proto(kv.key()))
-        return found
-
-    monkeypatch.setattr(kv_changes, "standing", delete_then)
-    await publish(store, [kv.write(staged, header)], version, [name(header)])
-    monkeypatch.undo()
-    await store.store.upkeep(0)
-    assert held(store.data) == {}
-    assert on_disk(store.data) == []
+    store.store._rows.change(again)
+    assert held(store.data) == before
 
 
 async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:
@@ -178,10 +137,20 @@ async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:
             await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("later"), name=f"s{number}"))
     (data / "store.db").write_bytes(backup)
     async with running(data) as store:
-        assert set(held(data)) <= {(version.uid, 0)}
+        assert set(held(data)) <= {(version.uid, 1)}
         await store.delete()
         assert held(data) == {}
         assert on_disk(data) == []
+
+
+async def test_an_agent_that_has_published_no_whole_state_is_marked_where_it_is_evicted(store: Running) -> None:
+    """As after files that came from another node."""
+    version = (await store.cache.CommitTurn(kv.turn([0]))).version
+    mine, known = Version.from_proto(version), Standing(exists=True, is_known=True)
+    names = {FileName(FileKind.BLOCK, kv.header([0]).chain_hash)}
+    store.store._rows.change(holding.publish, AgentKey.from_proto(kv.key()), mine, names, known, adds=True)
+    await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM))
+    assert store.store._rows.read_blocking(holding.was_evicted, mine.uid)
 
 
 async def test_whoever_follows_an_erased_snapshot_owes_a_scrub(store: Running) -> None:
@@ -190,5 +159,5 @@ async def test_whoever_follows_an_erased_snapshot_owes_a_scrub(store: Running) -
     rows = store.store._rows
     store.store._database.write_blocking(snapshots.delete, AgentKey.from_proto(kv.key()), "two")
     assert not rows.scrub_owed
-    rows.write(lambda _: None)
+    rows.change(lambda _: None)
     assert rows.scrub_owed

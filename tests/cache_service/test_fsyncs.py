@@ -13,7 +13,6 @@ BATCH = 8
 
 
 def of_one_directory() -> list[int]:
-    """Numbers of blocks whose chain hashes begin with the same byte."""
     numbers: dict[int, list[int]] = {}
     for number in range(100, 10_000):
         found = numbers.setdefault(chain(number).chain_hash[0], [])

@@ -38,7 +38,6 @@ Answers = dict[str, pb.Ledger | grpc.StatusCode]
 
 
 async def ask(store: Running) -> Answers:
-    """Every ledger, or the status that there was instead."""
     return {f"{key.namespace}/{key.agent_id}": await answer(store, key) for key in AGENTS}
 
 
@@ -81,7 +80,6 @@ async def commit(store: Running, agent: str, number: int) -> None:
 
 
 def wrong(found: Answers, right: Answers) -> list[str]:
-    """Return the answers that are not what they were."""
     return [name for name, each in found.items() if isinstance(each, pb.Ledger) and each != right[name]]
 
 
@@ -118,7 +116,6 @@ TOLD = (DirectoryUnusable, DatabaseDamaged, ForeignDatabase, SchemaTooNew, Agent
 
 
 async def one(data: Path, right: Answers, what: str) -> str:
-    """What becomes of one damaged directory."""
     try:
         async with running(data, ROOMY) as store:
             found = await ask(store)

@@ -61,5 +61,4 @@ async def test_a_damaged_file_is_refused_at_publication(store: Running) -> None:
 
 
 def _equal(data: bytes, other: bytes) -> bool:
-    """Whether two files say the same of themselves."""
     return kv.parsed(data) == kv.parsed(other)

@@ -84,34 +84,6 @@ async def test_each_names_a_memory_of_its_own_with_files(deep: Running, part: st
     audit.check_empty(deep.data)
 
 
-async def test_each_is_listed_in_the_order_of_its_bytes(deep: Running) -> None:
-    for key in keys("agent"):
-        await deep.cache.CommitTurn(kv.turn([1], agent=key))
-    for size in (1, 7, 1000):
-        listed, token = [], ""
-        while True:
-            request = agent_pb2.ListAgentsRequest(namespace="default", page_size=size, page_token=token)
-            page = await deep.agents.ListAgents(request)
-            listed += [agent.key.agent_id for agent in page.agents]
-            if not (token := page.next_page_token):
-                break
-        assert listed == sorted(HOSTILE, key=str.encode)
-    for text in HOSTILE:
-        request = agent_pb2.ListAgentsRequest(namespace="default", agent_id=text)
-        assert [agent.key.agent_id for agent in (await deep.agents.ListAgents(request)).agents] == [text]
-
-
-async def test_each_names_a_fork(deep: Running) -> None:
-    key = kv.key("source")
-    await add_file(deep, key, 0, (await deep.cache.CommitTurn(kv.turn([0], agent=key))).version)
-    for text in HOSTILE:
-        request = agent_pb2.ForkAgentRequest(key=key, new_agent_id=text)
-        assert (await deep.agents.ForkAgent(request)).agent.key == kv.key(text)
-    await deep.delete(key)
-    assert (await found(deep, name(header(key, 0)))) and len(await ids(deep)) == len(HOSTILE)
-    check_paths(deep)
-
-
 async def ids(store: Running) -> list[str]:
     page = await store.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default", page_size=1000))
     return [agent.key.agent_id for agent in page.agents]
@@ -136,19 +108,6 @@ async def test_each_names_a_snapshot(deep: Running) -> None:
         await deep.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name=text))
     await deep.delete()
     audit.check_empty(deep.data)
-
-
-async def test_each_is_a_label_and_a_request_id(deep: Running) -> None:
-    version = types_pb2.AgentVersion()
-    for number, text in enumerate(SHORT):
-        request = kv.turn([number], version, agent=kv.key("b"), label=text, request_id=text)
-        version = (await deep.cache.CommitTurn(request)).version
-        with audit.reading(deep.data) as connection:
-            assert connection.execute("SELECT label FROM agents").fetchall() == [(text,)]
-    for number, text in enumerate(SHORT, start=1):
-        done = await deep.cache.CommitTurn(kv.turn([9], agent=kv.key("b"), request_id=text))
-        assert done.replayed.version.version == number
-    check_paths(deep)
 
 
 @pytest.mark.parametrize("field", ["workflow_id", "namespace"])

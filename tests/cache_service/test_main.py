@@ -24,12 +24,10 @@ from .process import ready, spawn
 
 
 def modes(data: Path) -> dict[str, int]:
-    """Permission bits of everything in the directory, itself included."""
     return {str(path): path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
 
 
 def strangers(data: Path) -> dict[str, int]:
-    """What in the directory is not its owner's alone, by modes."""
     found = {}
     for path in (data, *data.rglob("*")):
         try:

@@ -54,7 +54,6 @@ async def test_the_disk_says_what_is_free_and_what_must_stay(store: Running) -> 
 
 
 async def page(store: Running) -> str:
-    """The page as Prometheus gets it."""
     return (await asyncio.to_thread(generate_latest, store.registry)).decode()
 
 
@@ -62,7 +61,7 @@ async def test_a_database_that_fails_leaves_the_rest_of_the_page(store: Running)
     def spoil(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE files RENAME TO gone")
 
-    await asyncio.to_thread(store.store._rows._database.write_blocking, spoil)
+    await asyncio.to_thread(store.store._rows.write_blocking, spoil)
     found = await page(store)
     assert 'agentmem_cache_disk_bytes{kind="staging"} 0.0' in found
     assert 'kind="blocks"' not in found and "agentmem_cache_agents{" not in found

@@ -132,7 +132,6 @@ class StoreMachine(Machine):
 
     @rule(data=st.data(), agent=AGENTS, writer=WRITERS, ids=TOKENS, window=st.booleans())
     def speak(self, data: st.DataObject, agent: str, writer: int, ids: list[int], window: bool) -> None:
-        """A whole turn, as a worker does it."""
         self.look(agent, writer)
         self.commit(data, agent, writer, ids, named=True)
         self.publish(agent, writer, window)
@@ -182,7 +181,6 @@ class StoreMachine(Machine):
 
     @rule(agent=AGENTS, writer=WRITERS, window=st.booleans())
     def publish(self, agent: str, writer: int, window: bool) -> None:
-        """Files of the state that the writer has seen, late or not."""
         version = self.seen[writer].get(agent, Version())
         if not version.uid:
             return
@@ -209,7 +207,6 @@ class StoreMachine(Machine):
 
     @rule()
     def abandon(self) -> None:
-        """A file that was written and is never published."""
         header = kv.header([1, 2, 3])
         (staged,) = self.stage([FileName(FileKind.BLOCK, header.chain_hash)])
         kv.write(staged, header)

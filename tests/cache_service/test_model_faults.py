@@ -12,8 +12,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Version
-from cache_service.files import holding, references, warm_database
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
+from cache_service.files.references import Dropped
 from cache_service.ledger import agents, kv_changes, snapshots, turns, versions
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
@@ -27,7 +28,6 @@ FAULTS: dict[str, Callable[[Patch], None]] = {}
 
 
 def fault(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Register a fault under its function's name."""
     FAULTS[function.__name__] = function
     return function
 
@@ -84,7 +84,7 @@ def snapshots_are_forgotten_when_files_are_dropped(patch: Patch) -> None:
         for name in names:
             row = connection.execute(
                 "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS (SELECT 1 FROM"
-                " held AS h WHERE h.kind = files.kind AND h.chain_hash = files.chain_hash AND h.snapshot = 0)"
+                " held AS h WHERE h.kind = files.kind AND h.chain_hash = files.chain_hash AND h.last_version IS NULL)"
                 " RETURNING size_bytes",
                 (*name, namespace),
             ).fetchone()
@@ -129,25 +129,18 @@ def a_deletion_leaves_what_its_turns_computed(patch: Patch) -> None:
 
 
 @fault
-def a_row_that_goes_is_not_counted(patch: Patch) -> None:
-    broken = warm_database._SCHEMA.replace("bytes - old.size_bytes", "bytes")
-    assert broken != warm_database._SCHEMA
-    patch.setattr(warm_database, "_SCHEMA", broken)
-
-
-@fault
 def files_do_not_follow_the_ledger(patch: Patch) -> None:
-    patch.setattr(kv_changes, "after", lambda connection, change: [])
+    patch.setattr(holding, "follow", lambda connection, states: Dropped())
 
 
 @fault
 def a_cut_state_keeps_its_files(patch: Patch) -> None:
-    give = kv_changes.give
+    move = kv_changes.move
 
-    def careless(c: sqlite3.Connection, n: str, v: Version, s: tuple[str, int], tokens: int, snapshot: int = 0) -> None:
-        give(c, n, v, s, tokens + 1000, snapshot)
+    def careless(c: sqlite3.Connection, n: str, v: Version, s: tuple[str, int], tokens: int) -> None:
+        move(c, n, v, s, tokens + 1000)
 
-    patch.setattr(kv_changes, "give", careless)
+    patch.setattr(kv_changes, "move", careless)
 
 
 @pytest.mark.slow

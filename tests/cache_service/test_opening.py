@@ -26,7 +26,6 @@ from .process import ready, spawn
 
 
 def state(data: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Modes, times and bytes of all that is there."""
     return {
         str(path): (path.stat().st_mode, path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in (data, *data.rglob("*"))

@@ -25,16 +25,13 @@ OWN = ("found", "usage", "chain", "used", "page", "names", "j", "uploading", "CO
 
 
 def scanned(connection: sqlite3.Connection, statement: str) -> list[str]:
-    """The steps of a statement's plan that walk a table."""
     steps = [row[3].split() for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
     return [" ".join(step) for step in steps if step[0] == "SCAN" and not (step[1] in OWN or step[1][0] == "(")]
 
 
 class Trace:
-    """The statements that a store runs."""
-
     def __init__(self, store: Running) -> None:
-        self.databases = {"store.db": store.store._database, "warm.db": store.store._rows._database}
+        self.databases = {"store.db": store.store._database, "warm.db": store.store._rows}
         self.statements: dict[str, list[str]] = {name: [] for name in self.databases}
 
     def __enter__(self) -> Trace:
@@ -104,7 +101,6 @@ async def test_a_page_of_runs_is_a_range_of_an_index(store: Running) -> None:
 
 
 def plan(store: Running, statement: str) -> list[str]:
-    """What SQLite does for a statement."""
     return store.store._database.read_blocking(
         lambda connection: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
     )
@@ -129,7 +125,7 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
 
     with Trace(store) as trace:
         pinned, idle = store.store._database.read_blocking(ask)
-        store.store._rows.write(work)
+        store.store._rows.change(work)
     steps = {step for steps in trace.scans().values() for step in steps}
     assert steps <= {
         "SCAN files",

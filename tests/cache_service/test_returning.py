@@ -15,7 +15,6 @@ from .conftest import Running, code, field_of
 
 
 async def find_snapshot(store: Running, text: bytes, common: int) -> tuple[int, list[int]] | None:
-    """The version and the tokens of the snapshot that a prompt is found to go on from."""
     opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
     request = pb.FindSnapshotRequest(
         key=kv.key(), base=opened.version, text=text, common_tokens=common, tokenizer_hash=opened.ledger.tokenizer_hash

@@ -19,20 +19,6 @@ def test_the_defaults_are_in_the_home_directory(monkeypatch: pytest.MonkeyPatch)
     assert settings.metrics == "127.0.0.1:9466"
 
 
-def test_flags_go_before_environment_and_environment_before_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    file = tmp_path / "agentmem.toml"
-    file.write_text('[store]\ndata = "/file"\nrun-dir = "/run"\ngrace = 3\n[worker]\nanything = 1\n')
-    monkeypatch.setenv("AGENTMEM_CONFIG", str(file))
-    monkeypatch.setenv("AGENTMEM_STORE_GRACE", "4")
-    monkeypatch.setenv("AGENTMEM_STORE_METRICS", "")
-    settings = load(StoreSettings, ["--data", "/flag"])
-    assert settings.data_directory == Path("/flag") and settings.address == "unix:/run/store.sock"
-    assert settings.grace == 4 and settings.metrics == ""
-    assert load(StoreSettings, ["--listen", "unix:/x.sock"]).address == "unix:/x.sock"
-
-
 def test_limits_of_the_warm_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(StoreSettings, []).limits == DiskLimits()
     monkeypatch.setenv("AGENTMEM_STORE_FREE_BYTES_FLOOR", "7")
@@ -53,18 +39,6 @@ def test_quotas_of_all_namespaces_and_of_single_ones(monkeypatch: pytest.MonkeyP
     for wrong in (["--namespace-bytes", "0"], ["--namespaces", "b=0"], ["--namespaces", "b=x"], ["--namespaces", "b"]):
         with pytest.raises(SettingsError, match="namespace"):
             load(StoreSettings, wrong)
-
-
-def test_unknown_keys_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "agentmem.toml"
-    file.write_text("[store]\ndate = 1\n")
-    monkeypatch.setenv("AGENTMEM_CONFIG", str(file))
-    with pytest.raises(SettingsError, match="date"):
-        load(StoreSettings, [])
-    monkeypatch.delenv("AGENTMEM_CONFIG")
-    monkeypatch.setenv("AGENTMEM_STORE_DATE", "1")
-    with pytest.raises(SettingsError, match="AGENTMEM_STORE_DATE"):
-        load(StoreSettings, [])
 
 
 def test_the_remote_tier_is_off_unless_a_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,18 +61,7 @@ async def test_an_older_states_file_is_not_referred_to(store: Running, stale: bo
     assert (await store.agents.GetAgent(kv.get())).agent.blocks == (1 if stale else 2)
 
 
-async def test_a_file_of_a_deleted_agent_is_dropped(store: Running) -> None:
-    version = (await store.cache.CommitTurn(kv.turn([1]))).version
-    await store.delete()
-    header = kv.header([1])
-    data = kv.content(header)
-    described = describe(header, data, version=version)
-    await write(store, described, data)
-    assert on_disk(store.data) == []
-
-
 async def send(store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion) -> None:
-    """A state of two-token blocks by stream, up to its publication."""
     for number in blocks:
         header = kv.header([number, 0])
         data = kv.content(header)

@@ -1,14 +1,11 @@
 """The moment that an agent's chat template sees belongs to its ledger: every state keeps its own."""
 
-import grpc
-import pytest
-
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service.ledger.test_branches import fork, restore, snapshot, trim
 
 from . import kv
-from .conftest import Running, code, field_of
+from .conftest import Running
 
 MONDAY, TUESDAY = "2026-03-02T09:30:00+01:00", "2026-03-03T09:30:00+01:00"
 
@@ -21,7 +18,6 @@ async def commit(store: Running, tokens: list[int], time: str) -> None:
 
 
 async def time(store: Running, agent: str = "ada") -> str:
-    """What the agent's ledger says, and what it is shown with."""
     ledger = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))).ledger
     shown = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent.template_time
     assert ledger.template_time == shown
@@ -48,9 +44,3 @@ async def test_an_imported_agent_has_the_files(store: Running) -> None:
     ledger = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).ledger
     await store.cache.CreateAgent(pb.CreateAgentRequest(key=kv.key("bob"), ledger=ledger))
     assert await time(store, "bob") == MONDAY
-
-
-async def test_it_is_short(store: Running) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await commit(store, [1], "2" * 65)
-    assert (code(error), field_of(error)) == (grpc.StatusCode.INVALID_ARGUMENT, "template_time")

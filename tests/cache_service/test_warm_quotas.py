@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -10,14 +10,14 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.connection import Connection
 from cache_service.tiers import quotas
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import Quotas, Usage
-from tests.cache_service.tiers.test_blocks import found, name, on_disk, publish, stage
-from tests.cache_service.tiers.test_warm import FILE, evictions, pin
+from tests.cache_service.tiers.test_blocks import name, on_disk, publish, stage
+from tests.cache_service.tiers.test_warm import FILE, evictions, hold, pin, speak, there
 
 from . import kv
 from .conftest import Running, code, running
@@ -29,45 +29,11 @@ QUOTA = 6 * FILE + 10 * LEDGER + 200  # headers differ by a few bytes
 
 @pytest.fixture
 async def store(data: Path) -> AsyncIterator[Running]:
-    """A store with room for six files in each namespace, and for many in one of its own."""
     async with running(data, DiskLimits(1000 * FILE, 0), Quotas(QUOTA, {"rich": 100 * FILE})) as store:
         yield store
 
 
-def header(number: int, namespace: str) -> kv.blockfile.BlockHeader:
-    return kv.header([number, 0], namespace)
-
-
-async def speak(
-    store: Running,
-    agent: str,
-    blocks: Sequence[int],
-    base: types_pb2.AgentVersion | None = None,
-    namespace: str = "default",
-) -> types_pb2.AgentVersion:
-    """A turn whose state consists of these blocks; those that don't exist are published."""
-    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent, namespace)))).version
-    await hold(store, agent, blocks, version, namespace)
-    return version
-
-
-async def hold(
-    store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion, namespace: str = "default"
-) -> None:
-    headers = {header(n, namespace).chain_hash: header(n, namespace) for n in blocks}
-    staged = await stage(store, *map(name, headers.values()), namespace=namespace)
-    files = [kv.write(file, headers[file.chain_hash]) for file in staged]
-    await publish(store, files, version, list(map(name, headers.values())), kv.key(agent, namespace))
-
-
-async def there(store: Running, *blocks: int, namespace: str = "default") -> list[int]:
-    names = [name(header(n, namespace)) for n in blocks]
-    hashes = {file.chain_hash for file in await found(store, *names, namespace=namespace)}
-    return [n for n, each in zip(blocks, names, strict=True) if each.chain_hash in hashes]
-
-
 def taken(store: Running, namespace: str = "default") -> Usage:
-    """What the store counts."""
     kv_bytes = store.store._rows.read_blocking(quotas.kv_bytes, namespace)
     return Usage(kv_bytes, store.store._database.read_blocking(quotas.ledger_bytes, namespace))
 
@@ -116,7 +82,7 @@ async def test_pinned_agents_and_the_one_that_speaks_stay(store: Running) -> Non
 async def test_what_serves_nobody_in_the_namespace_goes_first(store: Running) -> None:
     await speak(store, "a", [0, 1])
     for number, namespace in ((90, "default"), (91, "other")):
-        protected = header(number, namespace)
+        protected = kv.header([number, 0], namespace)
         (staged,) = await stage(store, name(protected), namespace=namespace)
         await publish(store, [kv.write(staged, protected)], key=kv.key("", namespace))
     await speak(store, "b", [2, 3])

@@ -1,12 +1,9 @@
-"""`python -m tests.faults.between …`: a store that is killed between the ledger's commit and what warm.db makes of it.
-
-The first argument is the mistake that it makes as well, or "-" for none.
-"""
+"""`python -m tests.faults.between …`: a store that is killed when the ledger has committed and warm.db has not."""
 
 import os
 import signal
 import sys
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from cache_service.__main__ import main
 from cache_service.files import holding
@@ -14,16 +11,10 @@ from cache_service.ledger import kv_changes
 from cache_service.ledger.database import Database
 from cache_service.tiers.warm_rows import WarmRows
 
-FORGETFUL: Final = "forgetful"
-"""The ledger drops what it has said before anybody has followed it."""
-NO_MISTAKE: Final = "-"
-
 
 def _follow_or_die(self: WarmRows, *, erase: bool = False) -> Any:
     change = self._ledger.read_blocking(kv_changes.last)
-    if change > self._database.read_blocking(holding.followed):
-        if sys.argv[1] == FORGETFUL:
-            self._ledger.write_blocking(kv_changes.forget, change)
+    if change > self.read_blocking(holding.followed):
         _die(self._ledger)
     return _follow(self, erase=erase)
 
@@ -38,4 +29,4 @@ _follow = WarmRows.follow
 
 if __name__ == "__main__":
     WarmRows.follow = _follow_or_die  # type: ignore[method-assign]
-    main(sys.argv[2:])
+    main(sys.argv[1:])

@@ -16,8 +16,6 @@ FOR_EVER = 2**31 - 1
 
 
 class Kind(IntFlag):
-    """What an operation does; the numbers are those of shim.c."""
-
     CREATE = 1
     WRITE = 2
     SYNC = 4
@@ -86,7 +84,6 @@ class Slot(ctypes.Structure):
         self.armed = 1
 
     def disarm(self) -> None:
-        """Let everything happen again."""
         self.armed = 0
 
     def operations(self) -> list[str]:
@@ -113,7 +110,6 @@ class Control:
         return slot
 
     def environment(self, library: Path) -> dict[str, str]:
-        """This process's environment, for a child under the control of this file."""
         return {**os.environ, "LD_PRELOAD": str(library), "AGENTMEM_FAULTS": str(self.path)}
 
 
@@ -122,7 +118,6 @@ class _Layout(ctypes.Structure):
 
 
 def build(folder: Path) -> Path:
-    """Compile the shim into `folder`; the library. Raises Unbuildable."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         raise Unbuildable("faults are injected by LD_PRELOAD, which needs Linux and a C compiler")

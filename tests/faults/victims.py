@@ -33,8 +33,6 @@ from tests.faults.shim import SLOTS, Control
 
 @dataclass(frozen=True)
 class Victim:
-    """One store of the child, seen through its socket."""
-
     number: int
     data: Path
     cache: cache_store_pb2_grpc.CacheStoreServiceAsyncStub
@@ -42,8 +40,6 @@ class Victim:
 
 
 class Victims:
-    """The child process, from the test's side."""
-
     def __init__(self, process: asyncio.subprocess.Process, control: Control) -> None:
         self._process = process
         self._control = control
@@ -61,14 +57,12 @@ class Victims:
         return problem
 
     def victim(self, number: int, data: Path) -> Victim:
-        """The store that was started as `number`."""
         channel = connect(self._socket(number))
         self._channels.append(channel)
         cache, agents = cache_store_pb2_grpc.CacheStoreServiceStub, agent_pb2_grpc.AgentServiceStub
         return Victim(number, data, cache(channel), agents(channel))
 
     async def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -88,7 +82,6 @@ class Victims:
 
 @asynccontextmanager
 async def victims(control: Control, library: Path, *flags: str) -> AsyncIterator[Victims]:
-    """A child process that is killed in the end. Flags are those of `main`; its log is in <base>/log."""
     with (control.base / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.faults.victims", *flags),

@@ -31,7 +31,6 @@ async def shimmed(fault_shim: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def failures(stack: Stack, at_least: int) -> None:
-    """Wait until so many states could not be written."""
     async with asyncio.timeout(60):
         while await stack.metric("worker", "agentmem_cache_store_failures_total") < at_least:
             await asyncio.sleep(0.02)

@@ -97,12 +97,10 @@ class Load:
                 self.over_http += 1
 
     async def check(self) -> None:
-        """Every acknowledged turn is in the ledger."""
         for told in self.told:
             await check(self.stack, told)
 
     async def goes_on(self) -> None:
-        """Each agent, and the SDK, has another turn."""
         turns, chats = [len(told.turns) for told in self.told], self.over_http
         async with asyncio.timeout(60):
             while self.over_http == chats or any(
@@ -126,7 +124,6 @@ async def load(stack: Supervised) -> AsyncIterator[tuple[Load, Watched]]:
 
 
 async def serves(stack: Supervised) -> float:
-    """Wait until worker and store themselves say that they serve; the moment at which they did."""
     async with asyncio.timeout(60):
         while not (
             await serving(f"unix:{stack.run}/store.sock")
@@ -168,8 +165,6 @@ class Record:
 
 @dataclass
 class Drill:
-    """The faults, one after the other; each heals, and is remembered for the alert that it should raise."""
-
     stack: Supervised
     talking: Load
     watched: Watched
@@ -280,7 +275,6 @@ async def recording(stack: Supervised, folder: Path) -> AsyncIterator[Record]:
 
 
 async def fill(stack: Supervised) -> list[types_pb2.AgentKey]:
-    """Agents with long ledgers, until the namespace has no room for a turn."""
     keys: list[types_pb2.AgentKey] = []
     async with connect(f"unix:{stack.run}/store.sock") as channel:
         store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)

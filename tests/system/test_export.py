@@ -63,7 +63,6 @@ async def test_it_goes_on_elsewhere_as_it_would_here(stack: Stack, client: Clien
 
 
 def renamed(file: bytes) -> bytes:
-    """The file as if it were nobody's."""
     return forged(file, lambda found: found.head.ClearField("key"))
 
 

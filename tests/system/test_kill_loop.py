@@ -22,8 +22,6 @@ UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 
 @dataclass
 class Told:
-    """What one agent's client was told: its acknowledged turns, and the one that it is trying."""
-
     agent: str
     turns: list[Turn] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -54,7 +52,6 @@ async def talk(client: Client, told: Told) -> None:
 
 
 async def check(stack: Stack, told: Told) -> None:
-    """The ledger is the acknowledged turns, and at most the one that was being tried, wholly."""
     before = len(told.turns)
     ledger = await stack.ledger(told.agent)
     acknowledged = len(told.turns)  # while the ledger was on its way, another one may have been

@@ -17,7 +17,6 @@ from tests.tiny_models import write_gemma3, write_llama
 
 @pytest.fixture(autouse=True)
 def store_settings(bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store of a stack has the bucket."""
     monkeypatch.setenv("AGENTMEM_STORE_REMOTE", bucket.location())
     monkeypatch.setenv("AGENTMEM_STORE_REMOTE_ENDPOINT", bucket.endpoint)
     monkeypatch.setenv("AGENTMEM_STORE_REMOTE_TIMEOUT", "5")

@@ -24,7 +24,6 @@ ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(
 
 
 def continuation(client: Client, base: Version, held: int, ledger: Ledger) -> pb.CommitTurnRequest:
-    """The turn that makes `ledger` of its first `held` tokens."""
     start = ledger.text_end(held)
     return pb.CommitTurnRequest(
         key=client.key("a"),

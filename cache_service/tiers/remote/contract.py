@@ -1,11 +1,11 @@
-"""Names, errors and settings of the remote tier; `s3` keeps its objects.
+"""Names, errors and settings of the remote tier.
 
 RemoteError
-├── ObjectMissing        there is no such object: the file is a miss, and stays one
-├── ObjectDamaged        its bytes are not those that were put: likewise
-├── RemoteUnavailable    unreachable, slow or overloaded: the same call may succeed later
-└── RemoteRefused        it will not, until an operator mends the settings or the bucket
-    └── NotOwner         the place is another store's
+├── ObjectMissing
+├── ObjectDamaged
+├── RemoteUnavailable    the same call may succeed later
+└── RemoteRefused        an operator has to mend something
+    └── NotOwner
 """
 
 import re
@@ -17,10 +17,7 @@ from agentmem.kv.object_location import Location
 
 
 class ObjectName(NamedTuple):
-    """An object's name: the file that it is a copy of, the xxh3_128 of its bytes, its upload's random generation (hex).
-
-    No two uploads have the same name, so that who deletes one deletes nothing that came after it.
-    """
+    """A file, the xxh3_128 of its bytes, and its upload's random generation: a deletion deletes no later upload."""
 
     kind: FileKind
     chain_hash: bytes
@@ -29,28 +26,27 @@ class ObjectName(NamedTuple):
 
     @property
     def file(self) -> FileName:
-        """The file that this is a copy of."""
         return FileName(self.kind, self.chain_hash)
 
 
 class RemoteError(Exception):
-    """The remote tier could not do it; the message says what was wrong, and holds no secret."""
+    """The message holds no secret."""
 
 
 class ObjectMissing(RemoteError):
-    """There is no such object."""
+    """There is none."""
 
 
 class ObjectDamaged(RemoteError):
-    """The object is not what was put: another size, or other bytes."""
+    """It has other bytes."""
 
 
 class RemoteUnavailable(RemoteError):
-    """It did not answer, or said that it is overloaded; try again later."""
+    """It did not answer, or is overloaded."""
 
 
 class RemoteRefused(RemoteError):
-    """It answered no: credentials, permissions, the bucket. An operator has to fix that first."""
+    """Credentials, permissions, the bucket."""
 
 
 class NotOwner(RemoteRefused):
@@ -62,10 +58,7 @@ _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+/?")
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """Which remote tier there is; credentials come from AWS's environment or files.
-
-    `endpoint` "" is AWS's own, `region` "" what these say. `timeout` is in seconds, of one request.
-    """
+    """ "": as AWS's environment says. `timeout` is in seconds, of one request."""
 
     location: Location | None = None
     endpoint: str = ""
@@ -74,7 +67,7 @@ class RemoteSettings:
 
 
 def check_endpoint(text: str) -> str:
-    """`text` if it is empty or an address without user, path and query. Raises ValueError."""
+    """Raises ValueError for an address with user, path or query."""
     if text and not _ENDPOINT.fullmatch(text):
         raise ValueError("must be http://HOST:PORT or https://HOST:PORT; credentials come from AWS's environment only")
     return text.rstrip("/")

@@ -1,20 +1,13 @@
 """The remote tier in S3, or in what speaks like it: MinIO, Ceph, R2, Garage.
 
-It needs conditional writes (PUT with If-None-Match), and a bucket without versioning: where old versions are kept, what
-was deleted can still be read by who may read the bucket's versions.
-
-Below the prefix are objects, and the manifest that says whose they are:
+It needs conditional writes (PUT with If-None-Match), and a bucket without versioning. Below the prefix are:
 
     manifest.json                                               whose the prefix is
-    blocks/ab/<chain hash>-<digest>-<generation>.safetensors    copies of blocks, by the first byte of their chain hash
-    windows/ab/<chain hash>-<digest>-<generation>.safetensors   copies of windows
+    blocks/ab/<chain hash>-<digest>-<generation>.safetensors    by the first byte of the chain hash
+    windows/ab/<chain hash>-<digest>-<generation>.safetensors
 
-A namespace is part of the chain hash, so two namespaces never share an object, and keys don't say whose they are. Which
-blocks make up an agent is in the ledger alone.
-
-Rows say which objects may be read, and whatever no row knows is deleted. Two stores on one prefix would delete each
-other's objects, so a prefix has one owner, the random id of the data directory or cluster, and a store that finds
-another one there refuses to start. A copied data directory has the same id: do not give both the same prefix.
+A namespace is part of the chain hash, so keys don't say whose they are. What no row knows is deleted, so a prefix has
+one owner: the data directory or cluster.
 """
 
 import errno
@@ -73,21 +66,20 @@ _CONNECT_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 20
 _LIST_PAGE = 1000
 
-_UNREADABLE = (errno.EIO, errno.EINVAL, errno.ELOOP)  # of a disk that fails, and of what is no regular file
+_UNREADABLE = (errno.EIO, errno.EINVAL, errno.ELOOP)  # of no regular file, too
 
-# Answers of S3 that come without an exception of their own, and that no repetition changes.
+# Answers without an exception, which no repetition changes.
 _REFUSALS = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "InvalidBucketName")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 def object_key(name: ObjectName) -> str:
-    """An object's key."""
     chain_hash = name.chain_hash.hex()
     return f"{FOLDERS[name.kind]}/{chain_hash[:2]}/{chain_hash}-{name.digest.hex()}-{name.generation}{SUFFIX}"
 
 
 def object_name(key: str) -> ObjectName | None:
-    """The object that has this key; None if no object of ours has."""
+    """Return None if no object of ours has this key."""
     match = _KEY.fullmatch(key)
     if match is None or match["folder"] not in _KINDS:
         return None
@@ -96,12 +88,11 @@ def object_name(key: str) -> ObjectName | None:
 
 
 def manifest(owner: str) -> bytes:
-    """Return the manifest of a place."""
     return json.dumps({"format": FORMAT, "owner": owner}).encode()
 
 
 def owner_of(data: bytes) -> str:
-    """Return whose the place with this manifest is. Raises NotOwner if no version of ours that we know wrote it."""
+    """Raises NotOwner."""
     try:
         content = json.loads(data)
         version, owner = content["format"], content["owner"]
@@ -116,9 +107,8 @@ _IDENTITIES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINE
 
 
 def _from_files() -> "Boto3CredentialProvider | None":
-    """Return what reads AWS's profiles and logins, if boto3 is installed and finds an identity. Raises RemoteRefused.
-
-    Without it obstore reads the environment, and asks for the identities of EC2, ECS and EKS.
+    """Return the reader of AWS's profiles and logins, if boto3 finds an identity; obstore reads the environment, and
+    asks EC2, ECS and EKS. Raises RemoteRefused.
     """
     try:
         from botocore.exceptions import BotoCoreError
@@ -137,14 +127,13 @@ def _from_files() -> "Boto3CredentialProvider | None":
 
 
 class S3Tier:
-    """Copies of published files below one prefix of one bucket. All methods block; any thread.
+    """Objects below one prefix. All methods block, on any thread, and may be repeated.
 
-    An object is immutable, and every method may be repeated. All raise RemoteRefused and RemoteUnavailable, after
-    seconds of retries. `location` is the place as an operator would write it.
+    All raise RemoteRefused and RemoteUnavailable, after seconds of retries.
     """
 
     def __init__(self, location: Location, endpoint: str, region: str, timeout: float) -> None:
-        """Raises RemoteRefused if the client can't be made of this."""
+        """Raises RemoteRefused."""
         self.location = f"{location} at {endpoint}" if endpoint else str(location)
         try:
             config: S3Config = {}
@@ -172,10 +161,7 @@ class S3Tier:
             raise RemoteRefused(f"{self.location}: {_first_line(error)}") from error
 
     def claim(self, owner: str, *, may_create: bool) -> None:
-        """Take the place, if it is empty and `may_create`. Raises NotOwner if it is not the owner's then.
-
-        Of two that claim an empty place at once one succeeds.
-        """
+        """Take the place, if it is empty and `may_create`; of two at once one succeeds. Raises NotOwner."""
         found = self._owner()
         if found is None and may_create:
             try:
@@ -198,9 +184,7 @@ class S3Tier:
             )
 
     def _owner(self) -> str | None:
-        """Return whose the place is; None without a manifest. It is read before it is written: a server may ignore that
-        a PUT is to create.
-        """
+        """Return None without a manifest. Read before a write: a server may ignore that a PUT is to create."""
         try:
             with self._errors("manifest"):
                 return owner_of(bytes(obstore.get(self._store, MANIFEST).bytes()))
@@ -210,10 +194,8 @@ class S3Tier:
             raise NotOwner(f"{self.location}: {error}") from error
 
     def put(self, name: ObjectName, path: Path) -> None:
-        """Upload a published file, if the object isn't there. When this returns it is there, whole.
-
-        Raises ObjectDamaged if the file has not this digest or the disk cannot read it, ObjectMissing if there is none,
-        OSError if it cannot be opened now. After RemoteUnavailable the object may be there.
+        """Upload a file, if the object isn't there. Raises ObjectDamaged, ObjectMissing, OSError if the file cannot be
+        opened now. After RemoteUnavailable the object may be there.
         """
         try:
             with open(open_regular(path), "rb") as file:
@@ -233,10 +215,8 @@ class S3Tier:
             return
 
     def get(self, name: ObjectName, size_bytes: int, target: Path) -> None:
-        """Bring an object's bytes to `target`, a path in staging/ where nothing is; mode 0600, not fsynced.
-
-        Where this raises, `target` is gone. Raises ObjectMissing, ObjectDamaged; ResourceExhausted and Internal of the
-        local disk.
+        """Bring an object to `target`, not fsynced. Raises ObjectMissing, ObjectDamaged, ResourceExhausted,
+        Internal.
         """
         spool = Spool(target, size_bytes, name.digest)
         try:
@@ -250,15 +230,12 @@ class S3Tier:
             raise
 
     def delete(self, names: Sequence[ObjectName]) -> None:
-        """Delete objects; those that aren't there count as deleted. Where this raises, some may be gone."""
+        """Where this raises, some may be gone."""
         with self._errors("deletion"):
             obstore.delete(self._store, [object_key(name) for name in names])
 
     def names(self) -> Iterator[ObjectName]:
-        """Yield all objects, in no order; what isn't named as we name objects is left out. Pages are asked for lazily.
-
-        One that is put or deleted meanwhile may be among them or not.
-        """
+        """Yield all objects, in no order, a page at a time."""
         for folder in FOLDERS.values():
             pages = obstore.list(self._store, f"{folder}/", chunk_size=_LIST_PAGE)
             while True:
@@ -276,13 +253,12 @@ class S3Tier:
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
-        """Raise ours for obstore's errors. AlreadyExists is an answer that callers ask for, and passes."""
         try:
             yield
         except (AlreadyExistsError, RemoteError):
             raise
         except (BaseError, FileNotFoundError) as error:
-            raise self._error(doing, error) from None  # the original's text is long, and may hold an access key's id
+            raise self._error(doing, error) from None  # the original may hold an access key's id
 
     def _error(self, doing: str, error: Exception) -> RemoteError:
         code = _CODE.search(str(error))
@@ -297,5 +273,5 @@ class S3Tier:
 
 
 def _first_line(error: Exception) -> str:
-    """The part of obstore's message that says what happened; the rest is the server's answer, or a dump."""
+    """The rest is the server's answer, or a dump."""
     return str(error).split("\n", 1)[0].split(": <?xml", 1)[0].split(" Authorization", 1)[0][:300]

@@ -1,5 +1,4 @@
-"""An agent's memory as worker and store share it.
+"""An agent's memory (`ledger`) and its files (`blockfile`, `bits`) as worker and store share them.
 
-`ledger` is the memory, `blockfile` the format and names of KV files, `bits` their quantization, `tiers` their place,
-`hints` the order of eviction, `object_location` the object store.
+`tiers` is where files are, `hints` the order of eviction, `object_location` the object store.
 """

@@ -10,7 +10,7 @@ _WINDOWS: Final = "w"
 
 
 class SideBits(NamedTuple):
-    """Bits of one kind of layer: "4", or "5/4" if K and V differ."""
+    """ "4", or "5/4" if K and V differ."""
 
     k: int
     v: int
@@ -20,10 +20,7 @@ class SideBits(NamedTuple):
 
 
 class KVBits(NamedTuple):
-    """Bits per element of K and V: "4", "5/4", "4w6" or "5/4w8/6".
-
-    Windows do not grow with the context, so bits are cheapest there.
-    """
+    """ "4", "5/4", "4w6" or "5/4w8/6". Windows do not grow with the context, so bits are cheapest there."""
 
     k: int
     v: int
@@ -31,7 +28,7 @@ class KVBits(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError that says what to write."""
+        """Raises ValueError."""
         full, *windows = text.split(_WINDOWS)
         if len(windows) > 1:
             raise ValueError(_WANTED)
@@ -61,13 +58,13 @@ def _sides(text: str) -> SideBits:
 
 
 AUTO: Final = "auto"
-"""As a setting: the fewest bits that are good for the model, found at its first load."""
+"""The fewest bits that are good for the model, found at its first load."""
 
 DEFAULT: Final = KVBits(4, 4)
 
 
 def _written(given: object) -> str:
-    """Return the canonical text. Registry files have numbers, too: `kv_bits = 8`."""
+    """Registry files have numbers, too: `kv_bits = 8`."""
     if given == AUTO:
         return AUTO
     whole_number = isinstance(given, int) and not isinstance(given, bool)
@@ -75,4 +72,3 @@ def _written(given: object) -> str:
 
 
 KVBitsText = Annotated[str, BeforeValidator(_written)]
-"""A setting: `KVBits` as text, or "auto"."""

@@ -1,7 +1,6 @@
 """KV files: names, headers, and the digest that every load checks. Needs no tensor library.
 
-A file is safetensors. Its name, a chain hash, names the inputs (fingerprint, namespace, previous and own tokens), not
-the bytes.
+A file is safetensors. Its name, a chain hash, names its inputs: fingerprint, namespace, previous and own tokens.
 """
 
 import hashlib
@@ -17,14 +16,14 @@ import xxhash
 
 from agentmem.v1 import cache_store_pb2
 
-if TYPE_CHECKING:  # The gateway reads constants from here, and needs no NumPy.
+if TYPE_CHECKING:  # the gateway needs no NumPy
     from agentmem.kv.ledger import Uint32
 
 FORMAT_VERSION = 1
 BLOCK_TOKENS = 256
 TENSORS = ("k.weights", "k.scales", "k.biases", "v.weights", "v.scales", "v.biases")
 STATE = "state."
-"""Prefix of the names of recurrent states, in files of windows."""
+"""The prefix of recurrent states' names, in files of windows."""
 NO_PARENT = b""
 CHUNK_BYTES = 256 * 1024
 """One message of a stream: larger ones stall the event loop."""
@@ -46,8 +45,8 @@ class BlockFileError(Exception):
 class BlockHeader:
     """A file's safetensors metadata; hashes are hex in the file.
 
-    A window has the name, and may have the shapes, of the block that ends where it does, hence `window`. Its tokens are
-    the last before position first_token + token_count.
+    A window may have the name and shapes of the block that ends where it does. Its tokens are the last before
+    first_token + token_count.
     """
 
     fingerprint: str
@@ -72,7 +71,7 @@ class BlockHeader:
 
 
 class FileKind(IntEnum):
-    """The numbers are those of agentmem.v1.FileKind."""
+    """As agentmem.v1.FileKind."""
 
     BLOCK = 1
     WINDOW = 2
@@ -82,7 +81,7 @@ class FileKind(IntEnum):
 
 
 class FileName(NamedTuple):
-    """A window at a block's end has the block's chain hash, so the kind is part of the name."""
+    """A window at a block's end has the block's chain hash."""
 
     kind: FileKind
     chain_hash: bytes
@@ -101,7 +100,7 @@ class FileName(NamedTuple):
 
     @classmethod
     def from_proto(cls, name: cache_store_pb2.FileName | cache_store_pb2.StoredFile) -> Self:
-        """Read a message. Raises ValueError for an unknown kind."""
+        """Raises ValueError for an unknown kind."""
         return cls(FileKind(name.kind), bytes(name.chain_hash))
 
     def to_proto(self) -> cache_store_pb2.FileName:
@@ -110,8 +109,6 @@ class FileName(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor's safetensors dtype, shape, and byte range in the file."""
-
     dtype: str
     shape: tuple[int, ...]
     start: int
@@ -119,9 +116,9 @@ class TensorSpec:
 
 
 def chain_hash(fingerprint: str, namespace: str, parent: bytes, token_ids: "Sequence[int] | Uint32") -> bytes:
-    """Return the name, 32 bytes, of the block that holds `token_ids` after `parent` (NO_PARENT for the first).
+    """Return the name, 32 bytes, of the block of `token_ids` after `parent`, NO_PARENT for the first.
 
-    SHA-256 over length-prefixed parts takes about a microsecond for 256 tokens, and collisions cannot be crafted.
+    SHA-256 over length-prefixed parts: a microsecond for 256 tokens, and collisions cannot be crafted.
     """
     digest = hashlib.sha256()
     for part in (fingerprint.encode(), namespace.encode(), parent, _packed(token_ids)):
@@ -137,7 +134,7 @@ def _packed(token_ids: "Sequence[int] | Uint32") -> bytes:
 
 
 def chain_hashes(fingerprint: str, namespace: str, token_ids: "Sequence[int] | Uint32") -> Iterator[bytes]:
-    """Yield the names of a sequence's blocks; the last may be a tail."""
+    """The last may be a tail."""
     parent = NO_PARENT
     for first in range(0, len(token_ids), BLOCK_TOKENS):
         parent = chain_hash(fingerprint, namespace, parent, token_ids[first : first + BLOCK_TOKENS])
@@ -145,12 +142,12 @@ def chain_hashes(fingerprint: str, namespace: str, token_ids: "Sequence[int] | U
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """Return the xxh3_128 of a file, 16 bytes, which finds faults of disks and software, not forgers."""
+    """xxh3_128 finds faults, not forgers."""
     return xxhash.xxh3_128_digest(data)
 
 
 RunningDigest = xxhash.xxh3_128
-"""`digest` in pieces: `update` with each, then `digest`."""
+"""`digest` in pieces."""
 
 
 def header_bytes(prefix: bytes | memoryview) -> int:
@@ -164,7 +161,7 @@ def header_bytes(prefix: bytes | memoryview) -> int:
 
 
 def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict[str, TensorSpec]]:
-    """Parse header and tensors from a file's beginning, all checked against each other. Raises BlockFileError."""
+    """Parse a file's beginning, all checked against each other. Raises BlockFileError."""
     end_of_header = header_bytes(prefix)
     if end_of_header > min(len(prefix), file_size):
         raise BlockFileError("truncated", "the header is cut off")
@@ -191,13 +188,12 @@ def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict
 
 
 def _prefix(name: str) -> str:
-    """Return what precedes a tensor's own name: "", or a group's number and a dot."""
+    """Return "", or a group's number and a dot."""
     number, dot, rest = name.partition(".")
     return number + dot if number.isdecimal() and rest in TENSORS else ""
 
 
 def verify(found: BlockHeader, wanted: BlockHeader) -> None:
-    """Raise BlockFileError unless the header is the wanted one."""
     for name, value in wanted.__dict__.items():
         if getattr(found, name) != value:
             raise BlockFileError("header", f"{name} differs")

@@ -1,12 +1,9 @@
 """Turn hints: in how many steps agents speak next. The worker evicts from the pool by them, the store from the disk.
 
-Least recently used is the wrong guess if agents take turns: the one that spoke longest ago speaks next.
-
-- A hint is for the agent's next turn that generates; Prefill does not end it.
-- A turn ends the hint that it found on arrival, not one set since, because runners look ahead while an agent speaks. A
-  failed turn ends none.
-- Steps do not count down: only the caller knows what a step is. It sends all agents' hints each time.
-- Hints reorder agents within their own namespace only, so that no namespace evicts another's agents.
+- A hint is for the agent's next turn that generates. That turn ends the hint that it found on arrival, not one set
+  since: runners look ahead. A failed turn ends none.
+- Steps do not count down: the caller sends all agents' hints each time.
+- Hints reorder agents within their own namespace only.
 """
 
 import time
@@ -27,14 +24,14 @@ _NEVER, _UNKNOWN, _SOON = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Hint:
-    """Steps until an agent's next turn (None: never again), until `ends` by TurnHints' clock. Compared by identity."""
+    """Steps until an agent's next turn (None: never again), until `ends`. Compared by identity."""
 
     steps: int | None
     ends: float
 
 
 class TurnHints:
-    """One for each process. Any thread. `now` is a clock in seconds."""
+    """One for each process. Any thread. `now` is in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -43,7 +40,6 @@ class TurnHints:
         """By namespace, the first to expire first."""
 
     def set(self, hints: Mapping[AgentKey, int | None]) -> None:
-        """Replace hints: steps until an agent's next turn, None for never again."""
         now = self._now()
         with self._lock:
             for key, steps in hints.items():
@@ -70,7 +66,7 @@ class TurnHints:
         return self._ranks([key])[key][0] == _NEVER
 
     def order(self, keys: Iterable[AgentKey]) -> list[AgentKey]:
-        """Return agents in the order of eviction, from the order of last use, oldest first.
+        """Return agents in the order of eviction, from the order of last use.
 
         Within a namespace: those that never speak again, those without a hint, then by distance and last use.
         """
@@ -78,9 +74,7 @@ class TurnHints:
         return _ordered(by_use, self._ranks(by_use))
 
     def evictable_before(self, keys: Iterable[AgentKey], to: AgentKey) -> list[AgentKey]:
-        """Return those of `keys`, in `order`, to evict before `to` if that were used now: none of its namespace that
-        speak as soon.
-        """
+        """Return those to evict before `to` if that were used now: none of its namespace that speak as soon."""
         by_use = [*(key for key in keys if key != to), to]
         ranks = self._ranks(by_use)
         ordered = _ordered(by_use, ranks)
@@ -89,7 +83,7 @@ class TurnHints:
         return [key for key in before if key.namespace != to.namespace or ranks[key] != as_soon]
 
     def _ranks(self, keys: Iterable[AgentKey]) -> dict[AgentKey, tuple[int, int]]:
-        """Rank all at one moment, so that no hint expires between them."""
+        """Rank all at one moment: no hint expires between them."""
         now = self._now()
         with self._lock:
             return {key: _rank(self._hints.get(key.namespace, {}).get(key), now) for key in keys}
@@ -113,7 +107,7 @@ def _drop_oldest(held: dict[AgentKey, Hint], now: float) -> None:
 
 
 def _rank(hint: Hint | None, now: float) -> tuple[int, int]:
-    """Return a sort key; the first is evicted first."""
+    """The first is evicted first."""
     if hint is None or hint.ends <= now:
         return _UNKNOWN, 0
     return (_NEVER, 0) if hint.steps is None else (_SOON, -hint.steps)

@@ -11,13 +11,12 @@ from agentmem.v1 import cache_store_pb2, types_pb2
 
 Uint32: TypeAlias = npt.NDArray[np.uint32]
 TokenIds: TypeAlias = Sequence[int] | Uint32
-"""Token ids as arguments; results are arrays."""
+"""Results are arrays."""
 
 
 class Version(NamedTuple):
-    """(uid, number, revision) of a ledger state. ("", 0, b"") is an agent that does not exist.
-
-    The store draws 16 random bytes as the revision of each state, since a restored backup can reuse a number.
+    """("", 0, b"") is an agent that does not exist. A restored backup can reuse a number, but not a revision of 16
+    random bytes.
     """
 
     uid: str = ""
@@ -36,7 +35,6 @@ NO_VERSION = Version()
 
 
 def other_revision(number: int) -> str:
-    """Return the message of ABORTED for another revision of this number."""
     return (
         f"the agent is at version {number}, which is not the one that is meant: it has gone on, or a backup was"
         " restored; read it again"
@@ -44,10 +42,10 @@ def other_revision(number: int) -> str:
 
 
 class TurnPlace(NamedTuple):
-    """A turn that is wholly in a ledger: the tokens at its end, and how many of them it generated.
+    """A turn that is wholly in a ledger.
 
-    `messages` and `message_hash` are the length and last hash of the conversation's hash chain at its end, answer
-    included; 0 if not known as a chat. `version` is the one that the turn made; 0 if not known.
+    `messages` and `message_hash` are of the conversation's hash chain at its end, answer included; 0 if not known as a
+    chat. `version` 0 is not known.
     """
 
     end_token: int
@@ -64,7 +62,6 @@ class TurnPlace(NamedTuple):
         return cache_store_pb2.LedgerTurn(**self._asdict())
 
     def ending_at(self, token: int) -> "TurnPlace":
-        """Return the turn cut at `token`."""
         return TurnPlace(token, max(0, self.generated_tokens - (self.end_token - token)))
 
 
@@ -74,11 +71,10 @@ def _no_tokens() -> Uint32:
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """An agent's memory: token ids [tokens], their text as bytes, each token's end in it [tokens], and turns.
+    """Token ids [tokens], their text as bytes, each token's end in it [tokens], and turns, oldest first.
 
-    Offsets never decrease, and the last is len(text). Turns are oldest first. Sequences of integers become arrays.
-    `opening_bytes` is the length of what precedes the first user's words and stays when older turns are dropped; it may
-    exceed the text; 0: not known. `template_time` is the chat template's present, in ISO 8601; "": not known.
+    Sequences of integers become arrays. `opening_bytes` is the length of what precedes the first user's words and stays
+    when older turns are dropped; it may exceed the text; 0: not known. `template_time` is in ISO 8601; "": not known.
     """
 
     token_ids: Uint32 = field(default_factory=_no_tokens)
@@ -95,7 +91,7 @@ class Ledger:
 
     @classmethod
     def from_proto(cls, ledger: cache_store_pb2.Ledger) -> Self:
-        """Read a message, without checks. 128,000 tokens take 0.1 ms."""
+        """Without checks. 128,000 tokens take 0.1 ms."""
         return cls(
             token_ids=np.array(ledger.token_ids, np.uint32),
             text=ledger.text,
@@ -107,7 +103,7 @@ class Ledger:
         )
 
     def to_proto(self) -> cache_store_pb2.Ledger:
-        """Return a message. 128,000 tokens take 8 ms."""
+        """128,000 tokens take 8 ms."""
         return cache_store_pb2.Ledger(
             token_ids=self.token_ids.tolist(),
             text=self.text,
@@ -137,11 +133,10 @@ class Ledger:
         return bool(self.turns) and self.turns[-1].end_token == len(self) and self.turns[-1].generated_tokens > 0
 
     def text_end(self, tokens: int) -> int:
-        """Return the bytes of the first tokens' text."""
         return int(self.offsets[tokens - 1]) if tokens else 0
 
     def tokens_within(self, size: int) -> int:
-        """Return the number of tokens wholly within the text's first `size` bytes."""
+        """Return the number of tokens wholly within the first `size` bytes."""
         return int(np.searchsorted(self.offsets, size, side="right"))
 
     def kept(self, tokens: int) -> "Ledger":
@@ -167,10 +162,8 @@ class Ledger:
         carried_turns: Sequence[TurnPlace] = (),
         message_hashes: Sequence[bytes] = (),
     ) -> "Ledger":
-        """Return the ledger with more tokens, whose texts are `pieces`.
-
-        They are a turn that ends with `generated_tokens`, or no turn if that is None. `carried_turns` are earlier turns
-        among them, placed in the new ledger. `message_hashes` are the conversation's hash chain, if known.
+        """They are a turn that ends with `generated_tokens`, or no turn if that is None. `carried_turns` are earlier
+        turns among them, placed in the new ledger. `message_hashes` are the conversation's, if known.
         """
         end = len(self) + len(token_ids)
         known = (len(message_hashes), message_hashes[-1]) if message_hashes else (0, b"")
@@ -193,7 +186,7 @@ def common_length(a: bytes | TokenIds, b: bytes | TokenIds) -> int:
 
 
 def ordered(token_ids: TokenIds) -> bytes:
-    """Return tokens as big-endian uint32: such bytes sort like the tokens."""
+    """Return big-endian uint32, which sorts like the tokens."""
     return _array(token_ids).astype(">u4").tobytes()
 
 
@@ -202,7 +195,6 @@ def unordered(data: bytes) -> Uint32:
 
 
 def shared_tokens(a: bytes, b: bytes) -> int:
-    """Return the common beginning's tokens of two results of `ordered`."""
     return common_length(a, b) // 4
 
 

@@ -1,4 +1,4 @@
-"""The setting of the object store that keeps copies of KV files: s3://BUCKET/PREFIX."""
+"""The setting of the object store: s3://BUCKET/PREFIX."""
 
 import re
 from typing import Annotated, Final, NamedTuple, Self
@@ -10,7 +10,7 @@ _S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?P<prefix>(
 
 
 class Location(NamedTuple):
-    """A bucket, and a prefix, which may be empty, without slashes at its ends."""
+    """A prefix is without slashes at its ends."""
 
     bucket: str
     prefix: str

@@ -11,15 +11,13 @@ Tier: TypeAlias = types_pb2.Tier.ValueType
 
 
 class Part(NamedTuple):
-    """Tokens of one block, from `start` to `end` in the ledger, and the hottest tier that has their KV."""
-
     start: int
     end: int
     tier: Tier
 
 
 def parts(tokens: int, stored: Iterable[tuple[Tier, Mapping[int, int]]]) -> Iterator[Part]:
-    """Yield all tokens of a ledger in order, with several parts for a block in several tiers.
+    """Yield all tokens in order, with several parts for a block in several tiers.
 
     `stored` has for each tier, the hottest first, the ends of its blocks by their first tokens.
     """
@@ -36,7 +34,7 @@ def parts(tokens: int, stored: Iterable[tuple[Tier, Mapping[int, int]]]) -> Iter
 
 
 def messages(found: Iterable[Part], ends: Sequence[int]) -> list[agent_pb2.KVBlock]:
-    """Return parts as messages; `ends` are the tokens' ends in the text, in bytes."""
+    """`ends` are in bytes of the text."""
     offsets = [0, *ends]
     return [
         agent_pb2.KVBlock(
@@ -64,7 +62,6 @@ def with_hot(listed: agent_pb2.ListBlocksResponse, tokens: int, ends: Sequence[i
 
 
 def _joined(found: Iterable[Part]) -> Iterator[Part]:
-    """Join parts of the same block and tier."""
     held: Part | None = None
     for part in found:
         if held is not None and held.tier == part.tier and held.start // BLOCK_TOKENS == part.start // BLOCK_TOKENS:

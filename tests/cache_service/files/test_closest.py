@@ -29,7 +29,6 @@ _PLACES = st.tuples(st.sampled_from(["n", "m"]), st.sampled_from(["f", "g"]), st
 def test_the_closest_shares_as_much_as_any(
     held: list[tuple[tuple[str, str, bytes], list[int]]], place: tuple[str, str, bytes], wanted: list[int]
 ) -> None:
-    """Of those in the namespace, of the model and behind the same block; without tokens none is found."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     warm_database.prepare(connection)
     there = {}
@@ -50,7 +49,6 @@ def test_the_closest_shares_as_much_as_any(
 
 
 async def hold(store: Running, tokens: list[int], namespace: str = "default") -> pb.FileName:
-    """A block of an agent, published with its tokens."""
     key = kv.key(namespace=namespace)
     opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=key))
     version = (await store.cache.CommitTurn(kv.turn(tokens, opened.version, agent=key))).version

@@ -23,10 +23,6 @@ def directory(tmp_path: Path) -> Iterator[DataDirectory]:
 NAME = FileName(FileKind.WINDOW, bytes(range(32)))
 
 
-def test_files_lie_by_kind_and_first_byte(directory: DataDirectory) -> None:
-    assert directory.path(NAME) == directory.root / "windows" / "00" / f"{bytes(range(32)).hex()}.safetensors"
-
-
 def test_a_directory_has_one_holder_at_a_time(directory: DataDirectory) -> None:
     other = DataDirectory(directory.root)
     with pytest.raises(DirectoryUnusable, match="another store"):

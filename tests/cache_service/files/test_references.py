@@ -7,7 +7,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
-from tests.cache_service.ledger.test_branches import commit, fork, restore, snapshot, trim
+from tests.cache_service.ledger.test_branches import commit, fork
 from tests.cache_service.streams import describe, write
 from tests.cache_service.tiers.remote.tier import remote, settled
 from tests.cache_service.tiers.test_blocks import WINDOW, found, name, publish, stage
@@ -54,20 +54,6 @@ async def test_it_is_that_of_the_state_that_was_published_last(store: Running) -
     assert await fingerprint(store) == ""
 
 
-async def test_branches_have_what_their_files_have(store: Running) -> None:
-    await speak(store, OLD, [1, 2])
-    await snapshot(store, "before")
-    await fork(store, "eve")
-    await speak(store, NEW, [3, 4])
-    assert (await fingerprint(store), await fingerprint(store, "eve")) == (NEW, OLD)
-    await fork(store, "cut", keep_tokens=1)
-    assert await fingerprint(store, "cut") == "", "no file stands within one token"
-    await restore(store, "before")
-    assert await fingerprint(store) == OLD
-    await trim(store, 1)
-    assert await fingerprint(store) == "", "what the automatic snapshot has is not the state's"
-
-
 async def test_what_was_evicted_or_is_damaged_has_none(store: Running) -> None:
     await speak(store, OLD, [1])
     await fork(store, "eve")
@@ -100,7 +86,6 @@ async def test_the_object_store_counts_where_there_is_one(data: Path, bucket: s3
 
 
 def kv_files(store: Running) -> list[str]:
-    """What is on the disk."""
     return [str(path) for folder in ("blocks", "windows") for path in (store.data / folder).rglob("*.safetensors")]
 
 

@@ -25,14 +25,12 @@ TABLES = (
 
 
 def part(*tokens: int, generated: int = 0) -> Ledger:
-    """One turn whose tokens stand for one byte each."""
     ends = np.arange(1, len(tokens) + 1, dtype=np.uint32)
     text = bytes(token % 256 for token in tokens)
     return Ledger(np.array(tokens, dtype=np.uint32), text, ends, "t", (TurnPlace(len(tokens), generated),))
 
 
 def turn(*tokens: int, key: AgentKey = ADA, base: Version = NO_VERSION, keep: int = 0, **fields: Any) -> Turn:
-    """A turn on `base` that keeps so many tokens."""
     given = {"request_id": "", "request_digest": b"", "record": b"", "conversation": agents.NO_CONVERSATION, **fields}
     return Turn(key, base, keep, part(*tokens), **given)
 
@@ -47,7 +45,6 @@ OBJECTS = [FileName(FileKind.BLOCK, bytes([number]) * 16) for number in range(3)
 
 
 def upload(connection: Connection, key: AgentKey, names: Iterable[FileName]) -> None:
-    """Let the agent's state have these copies in the object store, and no others."""
     state = agents.existing(connection, key)
     wanted = set(names)
     for name in sorted(wanted):
@@ -58,7 +55,7 @@ def upload(connection: Connection, key: AgentKey, names: Iterable[FileName]) -> 
             " ON CONFLICT DO NOTHING",
             (*name, *key, b"", b"d"),
         )
-    object_references.give(connection, state.version.uid, wanted)
+    object_references.publish(connection, state.version, wanted)
 
 
 def count(connection: Connection, table: str) -> int:
@@ -67,13 +64,11 @@ def count(connection: Connection, table: str) -> int:
 
 
 def charged(connection: Connection) -> dict[str, int]:
-    """Bytes of ledgers by namespace, where there are any."""
     rows = connection.execute("SELECT namespace, sum(ledger_bytes) FROM namespaces GROUP BY namespace")
     return {namespace: size for namespace, size in rows if size}
 
 
 def counted(connection: Connection) -> dict[str, int]:
-    """The same, counted anew."""
     rows = connection.execute(
         "SELECT namespace, sum(size) FROM (SELECT namespace, 8 * tokens + text_bytes AS size FROM segments"
         " UNION ALL SELECT namespace, length(record) FROM turns"
@@ -83,5 +78,4 @@ def counted(connection: Connection) -> dict[str, int]:
 
 
 def damaged(connection: Connection) -> list[int]:
-    """Segments that are not what was written."""
     return [*segments.damaged(connection)]

@@ -1,7 +1,5 @@
 """Forks, snapshots, trims and restores over the socket: exact ledgers, who keeps which files, what leaves no bytes."""
 
-import asyncio
-
 import grpc
 import pytest
 
@@ -9,22 +7,19 @@ from agentmem.errors import NotFound, from_rpc
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, field_of
+from tests.cache_service.conftest import Running, code
 from tests.cache_service.rpc.test_servicer_agents import TEXT, TOKENS, secret_turn, traces
-from tests.cache_service.tiers.test_blocks import add, found, on_disk
 
 
 async def commit(
     store: Running, tokens: list[int], agent: str = "ada", keep: int | None = None
 ) -> types_pb2.AgentVersion:
-    """A turn of an agent after what it has, or after the first `keep` tokens."""
     opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
     keep = len(opened.ledger.token_ids) if keep is None else keep
     return (await store.cache.CommitTurn(kv.turn(tokens, opened.version, keep, kv.key(agent)))).version
 
 
 async def tokens(store: Running, agent: str = "ada") -> list[int]:
-    """An agent's ledger, whose text is checked against its tokens."""
     ledger = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))).ledger
     assert ledger.text == b"".join(str(token).encode() for token in ledger.token_ids)
     assert all(turn.end_token <= len(ledger.token_ids) for turn in ledger.turns)
@@ -54,7 +49,6 @@ async def forget(store: Running, name: str) -> None:
 
 
 async def names(store: Running, agent: str = "ada", page_size: int | None = None) -> list[str]:
-    """The names of an agent's snapshots on all pages."""
     found, token = [], ""
     while True:
         request = agent_pb2.ListSnapshotsRequest(key=kv.key(agent), page_size=page_size, page_token=token)
@@ -100,60 +94,6 @@ async def test_a_fork_is_born_with_its_own_times(store: Running) -> None:
     assert code(error) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_fork_of_an_older_version_or_of_a_part(store: Running) -> None:
-    for token in range(1, 4):
-        await commit(store, [token, 10 * token])
-    await fork(store, "old", at_version=2)
-    await fork(store, "part", keep_tokens=3)
-    await fork(store, "both", at_version=2, keep_tokens=1)
-    await fork(store, "none", keep_tokens=0)
-    await commit(store, [7], keep=1)
-    await fork(store, "branch", at_version=3)
-    assert await tokens(store, "old") == [1, 10, 2, 20]
-    assert await tokens(store, "part") == [1, 10, 2]
-    assert await tokens(store, "both") == [1]
-    assert await tokens(store, "none") == []
-    assert await tokens(store, "branch") == [1, 10, 2, 20, 3, 30]
-    await commit(store, [9], "none")
-    assert await tokens(store, "none") == [9]
-    for at_version in (0, 5, 2**64 - 1):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await fork(store, "never", at_version=at_version)
-        assert code(error) is grpc.StatusCode.NOT_FOUND
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await fork(store, "never", keep_tokens=3)
-    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == "keep_tokens"
-
-
-async def test_a_fork_needs_a_source_and_a_free_name(store: Running) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await fork(store, "eve")
-    assert code(error) is grpc.StatusCode.NOT_FOUND
-    await commit(store, [1])
-    await fork(store, "eve")
-    for taken in ("eve", "ada"):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await fork(store, taken)
-        assert code(error) is grpc.StatusCode.ALREADY_EXISTS
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await fork(store, "")
-    assert field_of(error) == "new_agent_id"
-
-
-async def test_a_name_is_one_versions(store: Running) -> None:
-    await commit(store, [1])
-    first = await snapshot(store, "here")
-    assert await snapshot(store, "here") == first, "a retry"
-    await commit(store, [2])
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await snapshot(store, "here")
-    assert code(error) is grpc.StatusCode.ALREADY_EXISTS
-    for bad in ("", "auto-1", "auto-", "n" * 129, "é" * 65):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await snapshot(store, bad)
-        assert field_of(error) == "name"
-
-
 async def test_unknown_snapshots_and_agents_are_not_found(store: Running) -> None:
     for call in (names(store), snapshot(store, "x"), restore(store, "x"), forget(store, "x"), trim(store, 0)):
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -177,64 +117,6 @@ async def test_snapshots_are_listed_newest_first_in_pages(store: Running) -> Non
         assert await names(store, page_size=size) == wanted[::-1]
 
 
-async def test_a_fork_keeps_the_files_of_its_parent(store: Running) -> None:
-    version = await commit(store, [1])
-    shared = await add(store, [1], version)
-    child = await fork(store, "eve")
-    assert (child.blocks, child.tier) == (1, types_pb2.TIER_WARM)
-    assert (await store.delete()).freed_bytes == 0
-    (file,) = await found(store, shared)
-    assert (await store.delete(kv.key("eve"))).freed_bytes == file.size_bytes
-    assert on_disk(store.data) == []
-
-
-async def test_a_snapshot_keeps_its_files_until_it_is_deleted(store: Running) -> None:
-    first = await commit(store, [1])
-    old = await add(store, [1], first)
-    await snapshot(store, "here")
-    second = await commit(store, [2], keep=0)
-    new = await add(store, [2], second)
-    assert len(await found(store, old, new)) == 2
-    await forget(store, "here")
-    assert len(await found(store, old, new)) == 2, "the automatic one has it"
-    await forget(store, "auto-1")
-    assert [file.chain_hash for file in await found(store, old, new)] == [new.chain_hash]
-    assert len(on_disk(store.data)) == 1
-
-
-async def test_files_that_come_late_are_the_snapshots_too(store: Running) -> None:
-    first = await commit(store, [1])
-    await snapshot(store, "here")
-    await commit(store, [2], keep=0)
-    await trim(store, 0)
-    late = await add(store, [1], first)
-    await forget(store, "auto-1")
-    restored = await restore(store, "here")
-    assert restored.blocks == 1
-    await forget(store, "here")
-    assert len(await found(store, late)) == 1, "the agent has it"
-
-
-async def test_the_oldest_automatic_snapshot_goes_with_its_files(store: Running) -> None:
-    files = []
-    for token in range(1, 7):
-        files.append(await add(store, [token], await commit(store, [token], keep=0)))
-    assert [file.chain_hash for file in await found(store, *files)] == [name.chain_hash for name in files[1:]]
-    # Behind the files that go after the transaction.
-    await asyncio.wrap_future(store.store._blocks.stage("default", []))
-    assert len(on_disk(store.data)) == 5
-
-
-async def test_deleting_an_agent_deletes_its_snapshots_with_their_files(store: Running) -> None:
-    await add(store, [1], await commit(store, [1]))
-    await snapshot(store, "here")
-    await add(store, [2], await commit(store, [2], keep=0))
-    await store.delete()
-    assert on_disk(store.data) == []
-    await commit(store, [1])
-    assert await names(store) == []
-
-
 async def test_a_deleted_branch_leaves_no_bytes(store: Running) -> None:
     packed = b"".join(token.to_bytes(4, "little") for token in TOKENS[200:202])
     await store.cache.CommitTurn(secret_turn("ada"))
@@ -245,26 +127,9 @@ async def test_a_deleted_branch_leaves_no_bytes(store: Running) -> None:
     assert await tokens(store) == []
 
 
-async def test_a_fork_of_a_part_keeps_no_more_than_the_part(store: Running) -> None:
-    await store.cache.CommitTurn(secret_turn("ada"))
-    await fork(store, "eve", keep_tokens=2)
-    await store.delete()
-    ledger = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("eve")))).ledger
-    assert list(ledger.token_ids) == TOKENS[:2] and ledger.text == TEXT * 2 and not ledger.turns
-    assert traces(store.data, TEXT * 3, TOKENS[2].to_bytes(4, "little")) == []
-
-
 async def test_branches_stay_in_their_namespace(store: Running) -> None:
     await commit(store, [1])
     request = agent_pb2.ForkAgentRequest(key=kv.key(namespace="other"), new_agent_id="eve")
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await store.agents.ForkAgent(request)
     assert code(error) is grpc.StatusCode.NOT_FOUND
-
-
-async def test_what_is_left_of_a_turn_can_be_cut_again(store: Running) -> None:
-    await store.cache.CommitTurn(kv.turn([1, 2, 3]))
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=2))
-    await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="auto-1"))
-    trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
-    assert (trimmed.agent.tokens, trimmed.agent.turns) == (1, 0)

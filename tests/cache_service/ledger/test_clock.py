@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import benchmarks
-from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace
-from agentmem.validation import AgentKey
-from cache_service.ledger import agents, clock, turns
-from cache_service.ledger.agents import Conversation
-from cache_service.ledger.clock import SETTLING, STEP, Clock, Moment, Reading, Time, advanced, resumed
+from cache_service.ledger.clock import SETTLING, Clock, Reading, Time, advanced, resumed
 from cache_service.ledger.database import Database
-from cache_service.ledger.turns import Turn
 from tests.cache_service import kv
 from tests.cache_service.conftest import running
 from tests.cache_service.offline.directory import change
@@ -35,8 +22,6 @@ USES = "SELECT used FROM agents ORDER BY used"
 
 
 class Machine:
-    """Clocks that are set and pass by order."""
-
     def __init__(self) -> None:
         self.boot, self.awake, self.wall = "first", 5 * SECOND, 1_000_000 * DAY // 50
 
@@ -70,7 +55,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def restarted(database: Database, machine: Machine, clock: Clock) -> Clock:
-    """The next process's."""
     stop(database, clock)
     return Clock(database, machine.read)
 
@@ -214,48 +198,3 @@ for deed in deeds:
 print(time.time(), store._database.read_blocking(lambda c: c.execute("SELECT count(*) FROM agents").fetchone()[0]))
 store.close()
 """
-
-
-def begin(connection: sqlite3.Connection, now: Moment) -> None:
-    """For the child: an agent that is deleted when it was idle for 30 days."""
-    key = AgentKey("n", "a", "m")
-    part = Ledger(np.zeros(1, np.uint32), b"x", np.ones(1, np.uint32), "t", (TurnPlace(1, 0),))
-    turns.commit(connection, Turn(key, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b"")), now)
-    agents.change(connection, key, ttl=DAY, delete_after=30 * DAY)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "processes",
-    [
-        [["commit", f"{40 * 86400}", "upkeep", "0", "upkeep"]],
-        [["commit"], [f"{40 * 86400}", "upkeep"], ["0", "upkeep"]],
-        [[f"{40 * 86400}", "commit"], ["0", "upkeep"]],
-    ],
-    ids=["for a moment", "while it was stopped", "since before"],
-)
-def test_a_machine_whose_clock_is_set_loses_no_agent(data: Path, tmp_path: Path, processes: list[list[str]]) -> None:
-    """The real store on real clocks, of which one is set."""
-    library, shift = tmp_path / "clock.so", tmp_path / "shift"
-    source = Path(benchmarks.__file__).parent / "cluster" / "clock.c"
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if sys.platform != "linux" or compiler is None:
-        pytest.skip("the clock is set by LD_PRELOAD, which needs Linux and a C compiler")
-    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
-    environment = {**os.environ, "LD_PRELOAD": str(library), "AGENTMEM_CLOCK": str(shift)}
-    for deeds in processes:
-        shift.write_text(deeds[0] if deeds[0].lstrip("-").isdigit() else "0")
-        command = [sys.executable, "-c", CHILD, str(data), str(shift), *deeds]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        assert run.returncode == 0, run.stderr
-        wall, left = run.stdout.split()
-        set_to = [int(deed) for deed in deeds if deed.lstrip("-").isdigit()]
-        assert abs(float(wall) - time.time() - (set_to[-1] if set_to else 0)) < DAY / SECOND, "the clock was set"
-        assert left == "1"
-
-
-def test_this_machine_has_both_clocks() -> None:
-    first, second = clock.read(), clock.read()
-    assert first.boot == second.boot and second.awake >= first.awake > 0
-    assert bool(first.boot) == (sys.platform == "darwin" or clock._BOOT_ID.exists())
-    assert abs(second.wall - first.wall - (second.awake - first.awake)) < STEP

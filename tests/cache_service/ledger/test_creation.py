@@ -17,7 +17,6 @@ from tests.cache_service.conftest import Running, code, field_of, running
 
 
 def content(tokens: list[int], *turns: tuple[int, int]) -> pb.Ledger:
-    """A ledger whose tokens stand for their own decimal digits."""
     turn = kv.turn(tokens)
     places = [pb.LedgerTurn(end_token=end, generated_tokens=generated) for end, generated in turns]
     return pb.Ledger(

@@ -168,15 +168,6 @@ def test_notes_join_the_next_transaction_and_the_last_one_at_close(tmp_path: Pat
     connection.close()
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {schema.version() + 1}")
-    connection.close()
-    with pytest.raises(schema.SchemaTooNew, match="use a newer agentmem"):
-        Database(path).open()
-
-
 def test_an_older_schema_is_brought_along_script_by_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that fails leaves nothing of it, and what those before it made."""
 

@@ -23,7 +23,6 @@ WORD = "Geheimnis-für-ada "
 
 @contextmanager
 def reader(data: Path) -> Iterator[None]:
-    """Another program in the middle of reading the database."""
     with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT * FROM agents").fetchall()
@@ -32,7 +31,6 @@ def reader(data: Path) -> Iterator[None]:
 
 @pytest.fixture
 async def hasty(data: Path) -> AsyncIterator[Running]:
-    """A store whose database waits for nobody."""
     async with running(data) as store:
         await store.store._database.write(lambda c: c.execute("PRAGMA busy_timeout = 10").fetchall())
         yield store

@@ -23,14 +23,12 @@ async def talk(
     model: str = "demo",
     label: str = "",
 ) -> types_pb2.AgentVersion:
-    """A turn after which the agent has this conversation."""
     key = kv.key(agent, namespace, model)
     turn = kv.turn([len(hashes)], base, keep, key, message_hashes=hashes, label=label)
     return (await store.cache.CommitTurn(turn)).version
 
 
 async def find(store: Running, hashes: list[bytes], **fields: str) -> tuple[str, int, int] | None:
-    """Who has how many of the messages, at which version."""
     wanted = {"namespace": "default", "model_id": "demo", **fields}
     found = await store.agents.FindAgent(agent_pb2.FindAgentRequest(**wanted, message_hashes=hashes))
     if not found.HasField("agent"):

@@ -13,7 +13,6 @@ from tests.cache_service.conftest import Running, code, field_of
 
 
 async def commit(store: Running, tokens: list[int], agent: str = "ada", **fields: Any) -> types_pb2.AgentVersion:
-    """A turn after what there is: its last token was generated, its text is the tokens' digits."""
     opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
     keep = len(opened.ledger.token_ids)
     return (await store.cache.CommitTurn(kv.turn(tokens, opened.version, keep, kv.key(agent), **fields))).version

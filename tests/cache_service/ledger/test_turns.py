@@ -7,7 +7,7 @@ import grpc
 import pytest
 from google.protobuf import duration_pb2
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, field_of
@@ -15,24 +15,6 @@ from tests.cache_service.conftest import Running, code, field_of
 
 async def ledger(store: Running, key: types_pb2.AgentKey | None = None) -> pb.OpenCacheResponse:
     return await store.cache.OpenCache(pb.OpenCacheRequest(key=key or kv.key()))
-
-
-async def test_a_repeated_request_id_adds_nothing_and_answers_the_same(store: Running) -> None:
-    record = pb.TurnRecord(
-        delta=inference_pb2.Delta(text="é", token_ids=[1]), finished=inference_pb2.Finished(durable=True)
-    )
-    request = kv.turn([1, 2], request_id="r", request_digest=b"d", record=record)
-    first = await store.cache.CommitTurn(request)
-    assert not first.HasField("replayed")
-    await store.cache.CommitTurn(kv.turn([3], first.version, keep=2))
-    again = await store.cache.CommitTurn(request)
-    assert again.version == again.replayed.version == first.version
-    assert again.replayed.record.delta == record.delta and again.replayed.record.finished.durable
-    assert again.replayed.record.finished.version == first.version
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), request_id="r"))
-    assert opened.turn == again.replayed
-    assert list(opened.ledger.token_ids) == [1, 2, 3]
-    assert not (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), request_id="q"))).HasField("turn")
 
 
 async def test_of_concurrent_writers_one_wins(store: Running) -> None:

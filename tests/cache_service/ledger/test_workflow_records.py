@@ -15,10 +15,9 @@ from agentmem import validation
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.offline.check import check
 from cache_service.offline.recover import recover
-from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, field_of, running
 from tests.cache_service.invariants import holds
-from tests.cache_service.ledger.test_erasure import hasty, reader
+from tests.cache_service.ledger.test_erasure import hasty
 
 __all__ = ["hasty"]
 SECRET = b"said in confidence, "
@@ -47,7 +46,6 @@ def delete(workflow: str = "w", version: int = 1, namespace: str = "n") -> pb.De
 
 
 async def listed(store: Running, size: int | None = None) -> list[list[pb.WorkflowRecord]]:
-    """All pages of namespace n."""
     pages: list[list[pb.WorkflowRecord]] = []
     token = ""
     while not pages or token:
@@ -132,21 +130,6 @@ async def test_a_deleted_record_is_gone_from_the_files(store: Running) -> None:
     assert code(error) is grpc.StatusCode.NOT_FOUND
     assert (await store.cache.PutWorkflowRecord(put("w"))).version == 1
     assert [len(page) for page in await listed(store)] == [4]
-
-
-async def test_a_repeated_deletion_is_ok_once_it_is_scrubbed(hasty: Running) -> None:
-    await hasty.cache.PutWorkflowRecord(put("w", payload=SECRET * 99))
-    with reader(hasty.data):
-        await hasty.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
-        for _ in range(2):
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await hasty.cache.DeleteWorkflowRecord(delete())
-            assert code(error) is grpc.StatusCode.UNAVAILABLE
-    await hasty.cache.DeleteWorkflowRecord(delete())
-    assert holds(hasty.data, SECRET) == []
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hasty.cache.DeleteWorkflowRecord(delete())
-    assert code(error) is grpc.StatusCode.NOT_FOUND
 
 
 async def test_events_are_appended_and_read_from_any_of_them_on(store: Running) -> None:

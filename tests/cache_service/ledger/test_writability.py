@@ -15,7 +15,6 @@ from tests.cache_service.conftest import Running
 
 
 def written(store: Running) -> int:
-    """Bytes of the database's log."""
     return (store.data / "store.db-wal").stat().st_size
 
 
@@ -75,7 +74,6 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_file_system_that_fills_up(data: Path) -> None:
-    """A real one."""
     mount = f"mount -t tmpfs -o size=60m tmpfs {data.parent}"
     if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
         pytest.skip("a small file system cannot be mounted here")

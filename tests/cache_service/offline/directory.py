@@ -51,7 +51,6 @@ async def publish(
 
 
 async def fill(data: Path) -> None:
-    """Make the directory; no store runs afterwards."""
     async with running(data) as store:
         first = (await store.cache.CommitTurn(kv.turn(ADA[:300]))).version
         await publish(store, ADA[:300], first, "ada")
@@ -137,19 +136,16 @@ def change(data: Path, statement: str, *values: Any) -> None:
 
 
 def query(data: Path, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Ask both databases as one."""
     with closing(sqlite3.connect(data / "store.db")) as connection:
         connection.execute("ATTACH ? AS warm", (str(data / "warm.db"),))
         return connection.execute(statement, values).fetchall()
 
 
 def database_of(data: Path, table: str) -> Path:
-    """The database that has a table, or an index of it."""
     return data / ("warm.db" if table.startswith(WARM_TABLES) else "store.db")
 
 
 def ledgers(data: Path) -> list[tuple[Any, ...]]:
-    """All that a repair must never change."""
     return [
         *query(data, "SELECT * FROM segments ORDER BY id"),
         *query(data, "SELECT * FROM agents ORDER BY uid"),
@@ -159,7 +155,6 @@ def ledgers(data: Path) -> list[tuple[Any, ...]]:
 
 
 def zero_page(database: Path, page: int) -> None:
-    """Overwrite one page of a database with zeros."""
     with closing(sqlite3.connect(database)) as connection:
         (size,) = connection.execute("PRAGMA page_size").fetchone()
     with open(database, "r+b") as file:
@@ -168,7 +163,6 @@ def zero_page(database: Path, page: int) -> None:
 
 
 def zero_table(data: Path, table: str) -> None:
-    """Overwrite the first page of a table's or an index's tree with zeros."""
     zero_page(database_of(data, table), root_page(data, table))
 
 
@@ -178,7 +172,6 @@ def root_page(data: Path, table: str) -> int:
 
 
 def pages_of(data: Path, table: str, kind: str) -> list[int]:
-    """Pages of a table's tree: "leaf", "internal" or "overflow"."""
     database = database_of(data, table)
     with closing(sqlite3.connect(database)) as connection:
         count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))

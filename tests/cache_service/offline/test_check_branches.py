@@ -31,7 +31,7 @@ async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: 
     assert query(branched, "SELECT count(*) FROM segments WHERE generated_tokens = -1")[0][0] == 1, "one is cut"
     assert query(branched, "SELECT count(*) FROM turns WHERE segment IS NULL")[0][0] > 0
     assert query(branched, "SELECT count(*) FROM published WHERE evicted = 1")[0][0] > 0
-    assert query(branched, "SELECT count(*) FROM held WHERE snapshot")[0][0] > 0
+    assert query(branched, "SELECT count(*) FROM held WHERE last_version IS NOT NULL")[0][0] > 0
     before = everything(branched)
     checked = check(branched)
     assert checked.findings == []
@@ -74,7 +74,6 @@ _ORPHAN: dict[str, Any] = {
 
 
 def plant(data: Path) -> None:
-    """A segment that nobody stands on."""
     row = {**_ORPHAN, "digest": segments.digest(_ORPHAN)}
     change(data, f"INSERT INTO segments ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", *row.values())
 
@@ -109,7 +108,7 @@ async def test_what_is_counted_or_left_over_is_mended(branched: Path, fault: str
 
 
 async def test_a_file_that_only_a_snapshot_refers_to_is_named_with_its_agent(branched: Path) -> None:
-    others = "snapshot = 0 AND uid NOT IN (SELECT uid FROM agents WHERE agent_id = 'bob')"
+    others = "last_version IS NULL AND uid NOT IN (SELECT uid FROM agents WHERE agent_id = 'bob')"
     change(branched, f"DELETE FROM held WHERE {others}")
     flip(block(branched, ADA, -1))
     (finding,) = check(branched, repair=True).findings

@@ -25,7 +25,6 @@ async def filled(data: Path) -> Path:
 
 
 def kv_bytes(data: Path) -> int:
-    """Bytes of all KV."""
     return sum(
         path.stat().st_size for folder in ("blocks", "windows") for path in (data / folder).rglob("*") if path.is_file()
     )

@@ -42,7 +42,6 @@ def without_tables(data: Path) -> None:
 
 
 def anew(data: Path) -> None:
-    """As a first start leaves it."""
     (data / "store.db").unlink()
     database = Database(data / "store.db")
     database.open()
@@ -122,7 +121,6 @@ async def test_directories_that_were_never_used_start(data: Path) -> None:
 
 
 async def test_orphans_of_a_directory_that_is_empty_now_are_deleted(data: Path) -> None:
-    """All agents are deleted, and a crash came before the files were."""
     async with running(data) as store:
         version = (await store.cache.CommitTurn(kv.turn(ADA))).version
         await publish(store, ADA, version, "ada")

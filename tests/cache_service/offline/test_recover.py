@@ -48,7 +48,7 @@ from .directory import (
 pytestmark = pytest.mark.sampled(2)
 
 AGENTS, TURNS = 40, 6
-HELD = "SELECT uid, snapshot, kind, chain_hash FROM held"
+HELD = "SELECT DISTINCT uid, kind, chain_hash FROM held ORDER BY 1, 2, 3"
 
 
 def new(data: Path) -> Path:
@@ -56,7 +56,6 @@ def new(data: Path) -> Path:
 
 
 async def ledger(store: Running, agent: str) -> list[int]:
-    """An agent's tokens; its text is held against them."""
     found = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))).ledger
     assert found.text == b"".join(str(token).encode() for token in found.token_ids)
     return list(found.token_ids)
@@ -86,7 +85,6 @@ async def fill_many(data: Path) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="session")
 def many() -> Iterator[tuple[Path, dict[str, list[int]]]]:
-    """What `fill_many` makes, closed in order."""
     parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     told = asyncio.run(fill_many(parent / "d"))
     for leftover in (parent / "d").glob("store.sock*"):
@@ -97,7 +95,6 @@ def many() -> Iterator[tuple[Path, dict[str, list[int]]]]:
 
 @pytest.fixture
 def told(data: Path, many: tuple[Path, dict[str, list[int]]]) -> dict[str, list[int]]:
-    """A directory of many pages in `data`, and each agent's ledger."""
     template, told = many
     shutil.copytree(template, data)
     return told

@@ -6,7 +6,6 @@ import grpc
 import pytest
 
 from agentmem.errors import NotFound, from_rpc
-from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
@@ -46,14 +45,7 @@ async def test_an_unknown_agent_is_not_found(store: Running) -> None:
             assert isinstance(refused, NotFound) and (refused.kind, refused.name) == ("agent", key.agent_id)
 
 
-async def test_what_the_store_does_not_serve_is_unimplemented(store: Running) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=kv.key()))
-    assert code(error) is grpc.StatusCode.UNIMPLEMENTED
-
-
 async def listed(store: Running, page_size: int | None = None, **fields: str) -> list[tuple[str, str]]:
-    """All pages of a list, as (agent_id, model_id)."""
     keys: list[tuple[str, str]] = []
     token = ""
     while True:
@@ -123,7 +115,6 @@ TEXT = b"a text that must not stay "
 
 
 def traces(data: Path, *patterns: bytes) -> list[str]:
-    """Files of the directory that hold any of these bytes."""
     files = [path for path in data.rglob("*") if path.is_file()]
     return [str(path) for path in files if any(pattern in path.read_bytes() for pattern in patterns)]
 
@@ -192,24 +183,3 @@ async def test_deleting_again_is_not_found_unless_allowed(store: Running) -> Non
     assert code(error) is grpc.StatusCode.NOT_FOUND
     response = await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(), allow_missing=True))
     assert response.deleted == 0
-
-
-async def test_an_agent_created_again_is_another_one(store: Running) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([1], request_id="r", request_digest=b"d"))).version
-    await store.delete()
-    again = await store.cache.CommitTurn(kv.turn([2], request_id="r", request_digest=b"e"))
-    assert again.version.uid != first.uid and not again.HasField("replayed")
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.CommitTurn(kv.turn([3], first, keep=1))
-    assert code(error) is grpc.StatusCode.ABORTED
-
-
-async def test_blocks_that_another_agent_uses_survive_a_deletion(store: Running) -> None:
-    ada = (await store.cache.CommitTurn(kv.turn([1]))).version
-    eve = (await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))).version
-    shared = await add(store, [1], ada)
-    await add(store, [1], eve, "eve")
-    assert (await store.delete()).freed_bytes == 0
-    (file,) = await found(store, shared)
-    assert blockfile.digest(kv.read(file.path)) == file.digest
-    assert (await store.delete(kv.key("eve"))).freed_bytes == file.size_bytes

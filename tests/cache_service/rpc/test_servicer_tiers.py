@@ -21,7 +21,6 @@ async def get(store: Running, agent: str = "a") -> agent_pb2.Agent:
 
 
 async def set_ttl(store: Running, agent: str, **times: float) -> agent_pb2.Agent:
-    """Set an agent's times, in seconds."""
     durations = {field: duration_pb2.Duration(seconds=int(value)) for field, value in times.items()}
     request = agent_pb2.SetAgentTtlRequest(key=kv.key(agent), **durations)  # type: ignore[arg-type]
     return (await store.agents.SetAgentTtl(request)).agent
@@ -30,14 +29,6 @@ async def set_ttl(store: Running, agent: str, **times: float) -> agent_pb2.Agent
 async def evict(store: Running, agent: str, tier: types_pb2.Tier.ValueType) -> int:
     request = agent_pb2.EvictAgentRequest(key=kv.key(agent), tier=tier)
     return (await store.agents.EvictAgent(request)).freed_bytes
-
-
-async def test_a_pin_is_set_shown_and_let_go(store: Running) -> None:
-    await speak(store, "a", [0])
-    for pinned in (True, True, False):
-        request = agent_pb2.PinAgentRequest(key=kv.key("a"), pinned=pinned)
-        assert (await store.agents.PinAgent(request)).agent.pinned == pinned
-        assert (await get(store)).pinned == pinned
 
 
 async def test_an_idle_agents_kv_expires_and_its_ledger_stays(store: Running) -> None:
@@ -97,29 +88,6 @@ async def test_times_that_cannot_be_are_refused(store: Running, duration: durati
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await store.agents.SetAgentTtl(agent_pb2.SetAgentTtlRequest(key=kv.key("a"), **{field: duration}))  # type: ignore[arg-type]
         assert field_of(error) == field
-
-
-async def test_an_eviction_on_request_takes_what_is_the_agents_alone(store: Running) -> None:
-    await speak(store, "a", [0, 1])
-    await speak(store, "b", [0, 2])
-    size = (await get(store)).warm_bytes // 2
-    assert await evict(store, "a", types_pb2.TIER_UNSPECIFIED) == await evict(store, "a", types_pb2.TIER_HOT) == 0
-    assert await there(store, 0, 1, 2) == [0, 1, 2], "what is hot is not on disk"
-    assert await evict(store, "a", types_pb2.TIER_WARM) == size
-    assert await evict(store, "a", types_pb2.TIER_WARM) == 0
-    assert await there(store, 0, 1, 2) == [0, 2]
-    assert (evictions(store, "request"), (await get(store)).tokens) == (1, 1)
-
-
-async def test_a_snapshots_kv_goes_with_its_agents_and_the_snapshot_stays(store: Running) -> None:
-    version = await speak(store, "a", [0, 1])
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="s"))
-    await store.cache.CommitTurn(kv.turn([7], version, agent=kv.key("a")))
-    version = (await get(store)).version
-    await evict(store, "a", types_pb2.TIER_WARM)
-    assert (await there(store, 0, 1), on_disk(store.data)) == ([], [])
-    restored = await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key("a"), name="s"))
-    assert (restored.agent.tokens, restored.agent.version.version) == (1, version.version + 1)
 
 
 async def test_the_unknown_is_not_found_and_nonsense_refused(store: Running) -> None:

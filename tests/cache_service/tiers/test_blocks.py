@@ -59,7 +59,6 @@ async def found(store: Running, *names: pb.FileName, namespace: str = "default")
 async def add(
     store: Running, tokens: list[int], version: types_pb2.AgentVersion | None = None, agent: str = "ada"
 ) -> pb.FileName:
-    """Publish a block that one agent's state consists of."""
     header = kv.header(tokens)
     staged = await stage(store, name(header))
     files = [kv.write(file, header) for file in staged]
@@ -68,7 +67,6 @@ async def add(
 
 
 def on_disk(data: Path) -> list[str]:
-    """All files of KV in the directory, wherever they are."""
     return sorted(str(path.relative_to(data)) for path in data.rglob("*.safetensors"))
 
 
@@ -79,11 +77,6 @@ async def test_staging_gives_new_paths_and_creates_nothing(store: Running) -> No
     assert len(paths) == 2 and on_disk(store.data) == []
     for path in paths:
         assert re.fullmatch(rf"{store.data}/staging/{header.chain_hash.hex()}-[0-9a-f]+\.safetensors", path)
-
-
-async def test_only_names_that_do_not_exist_are_staged(store: Running) -> None:
-    existing, missing = await add(store, [1]), name(kv.header([2]))
-    assert [file.chain_hash for file in await stage(store, existing, missing, missing)] == [missing.chain_hash]
 
 
 async def test_a_block_and_a_window_of_one_chain_hash_are_two_files(store: Running) -> None:
@@ -252,52 +245,12 @@ async def test_another_namespaces_block_is_neither_served_nor_replaced(store: Ru
     assert blockfile.digest(kv.read(file.path)) == file.digest
 
 
-async def test_files_that_no_state_refers_to_any_more_are_deleted(store: Running) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([1]))).version
-    tail = await add(store, [1], first)
-    second = (await store.cache.CommitTurn(kv.turn([2], first, keep=1))).version
-    longer = await add(store, [1, 2], second)
-    assert not await found(store, tail) and await found(store, longer)
-    assert len(on_disk(store.data)) == 1
-
-
-async def test_files_that_another_agent_refers_to_stay(store: Running) -> None:
-    ada = (await store.cache.CommitTurn(kv.turn([1]))).version
-    eve = (await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))).version
-    shared = await add(store, [1], ada)
-    await add(store, [1], eve, "eve")
-    await publish(store, [], ada, [])
-    assert await found(store, shared)
-    await publish(store, [], eve, [], kv.key("eve"))
-    assert not await found(store, shared)
-
-
 async def test_files_that_never_were_anybodys_stay(store: Running) -> None:
     version = (await store.cache.CommitTurn(kv.turn([1]))).version
     orphan = await add(store, [9])
     mine = await add(store, [1], version)
     await publish(store, [], version, [])
     assert await found(store, orphan) and not await found(store, mine)
-
-
-async def test_references_of_an_older_version_are_ignored(store: Running) -> None:
-    first = (await store.cache.CommitTurn(kv.turn([1]))).version
-    second = (await store.cache.CommitTurn(kv.turn([2], first, keep=1))).version
-    newer = await add(store, [1, 2], second)
-    older = await add(store, [1], first)
-    assert await found(store, newer) and await found(store, older)
-    await publish(store, [], second, [newer])
-    assert await found(store, newer)
-
-
-async def test_a_publication_for_a_deleted_agent_is_dropped(store: Running) -> None:
-    version = (await store.cache.CommitTurn(kv.turn([1]))).version
-    header = kv.header([1])
-    (staged,) = await stage(store, name(header))
-    file = kv.write(staged, header)
-    await store.delete()
-    assert await publish(store, [file], version, [name(header)]) == (0, 1)
-    assert on_disk(store.data) == []
 
 
 async def test_a_row_whose_file_has_vanished_is_staged_again(store: Running) -> None:

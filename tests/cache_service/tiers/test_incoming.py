@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ from cache_service.files.publication import Spool
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running
 from tests.cache_service.streams import LARGE, chunks, describe, emptied, read, refused, send, write
-from tests.cache_service.tiers.test_blocks import add, found, name, on_disk
+from tests.cache_service.tiers.test_blocks import found, name, on_disk
 
 
 def longer(data: bytes) -> bytes:
@@ -40,7 +37,6 @@ def nothing(data: bytes) -> bytes:
 
 
 def swapped(data: bytes) -> bytes:
-    """Its first two chunks in the wrong order."""
     return data[CHUNK_BYTES : 2 * CHUNK_BYTES] + data[:CHUNK_BYTES] + data[2 * CHUNK_BYTES :]
 
 
@@ -51,39 +47,6 @@ async def test_other_bytes_than_announced_are_data_loss(store: Running, damage: 
     assert not await found(store, name(LARGE))
     await write(store, describe(LARGE, data), data)
     assert await read(store, name(LARGE)) == data
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        {"namespace": "other"},
-        {"fingerprint": "0" * 16},
-        {"chain_hash": bytes(32)},
-        {"first_token": 1},
-        {"parent": b"short"},
-        {"token_count": 2},
-        {"window": True},
-    ],
-    ids=lambda lie: next(iter(lie)),
-)
-async def test_a_file_whose_own_header_says_something_else_is_data_loss(store: Running, lie: dict[str, Any]) -> None:
-    honest = kv.header([1])
-    data = kv.content(replace(honest, **lie))
-    await refused(store, describe(honest, data), data)
-
-
-async def test_what_is_no_block_file_is_data_loss(store: Running) -> None:
-    data = os.urandom(1000)
-    await refused(store, describe(kv.header([1]), data), data)
-
-
-async def test_another_namespaces_chain_hash_is_refused(store: Running) -> None:
-    block = await add(store, [1])
-    before = await found(store, block)
-    data = kv.content(replace(kv.header([1]), namespace="other"))
-    with pytest.raises(DataLoss):
-        await write(store, describe(kv.header([1]), data, kv.key(namespace="other")), data)
-    assert await found(store, block) == before and len(on_disk(store.data)) == 1
 
 
 async def test_a_fetch_that_is_cancelled_leaves_nothing(store: Running) -> None:

@@ -33,13 +33,11 @@ async def store(data: Path) -> AsyncIterator[Running]:
 async def say(
     store: Running, agent: str, size: int, base: types_pb2.AgentVersion | None = None, **fields: object
 ) -> types_pb2.AgentVersion:
-    """A turn that adds so many bytes to the ledger, 9 a token."""
     tokens = [1] * (size // LEDGER)
     return (await store.cache.CommitTurn(kv.turn(tokens, base, agent=kv.key(agent), **fields))).version
 
 
 async def refused(store: Running, agent: str, size: int, base: types_pb2.AgentVersion | None = None) -> str:
-    """What a turn is told that has no room."""
     before = taken(store)
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await say(store, agent, size, base)
@@ -50,7 +48,6 @@ async def refused(store: Running, agent: str, size: int, base: types_pb2.AgentVe
 
 
 async def settled(store: Running) -> None:
-    """Until what was to be done on the files' thread is done."""
     await asyncio.to_thread(store.store._blocks.make_room("").result)
 
 

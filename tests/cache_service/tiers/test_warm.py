@@ -27,31 +27,38 @@ LIMIT = 10 * FILE + 200  # headers differ by a few bytes
 
 @pytest.fixture
 async def small(data: Path) -> AsyncIterator[Running]:
-    """A store with room for ten files; above nine they go until there are six."""
     async with running(data, DiskLimits(LIMIT, 0, 0.91, 0.61)) as store:
         yield store
 
 
 async def speak(
-    store: Running, agent: str, blocks: Sequence[int], base: types_pb2.AgentVersion | None = None, **fields: object
+    store: Running,
+    agent: str,
+    blocks: Sequence[int],
+    base: types_pb2.AgentVersion | None = None,
+    namespace: str = "default",
+    **fields: object,
 ) -> types_pb2.AgentVersion:
     """A turn whose state consists of these blocks; those that don't exist are published."""
-    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent), **fields))).version
-    await hold(store, agent, blocks, version)
+    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent, namespace), **fields))).version
+    await hold(store, agent, blocks, version, namespace)
     return version
 
 
-async def hold(store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion) -> None:
-    headers = {kv.header([n, 0]).chain_hash: kv.header([n, 0]) for n in blocks}
-    staged = await stage(store, *map(name, headers.values()))
+async def hold(
+    store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion, namespace: str = "default"
+) -> None:
+    headers = {header.chain_hash: header for header in (kv.header([n, 0], namespace) for n in blocks)}
+    names = list(map(name, headers.values()))
+    staged = await stage(store, *names, namespace=namespace)
     files = [kv.write(file, headers[file.chain_hash]) for file in staged]
-    await publish(store, files, version, list(map(name, headers.values())), kv.key(agent))
+    await publish(store, files, version, names, kv.key(agent, namespace))
 
 
-async def there(store: Running, *blocks: int) -> list[int]:
-    """Those of the blocks that exist."""
-    hashes = {file.chain_hash for file in await found(store, *(name(kv.header([n, 0])) for n in blocks))}
-    return [n for n in blocks if kv.header([n, 0]).chain_hash in hashes]
+async def there(store: Running, *blocks: int, namespace: str = "default") -> list[int]:
+    names = [name(kv.header([n, 0], namespace)) for n in blocks]
+    hashes = {file.chain_hash for file in await found(store, *names, namespace=namespace)}
+    return [n for n, each in zip(blocks, names, strict=True) if each.chain_hash in hashes]
 
 
 async def evicted(store: Running, agent: str, *blocks: int) -> bool:
@@ -62,7 +69,6 @@ async def evicted(store: Running, agent: str, *blocks: int) -> bool:
 
 
 def bytes_on_disk(data: Path) -> int:
-    """All files of KV, wherever they are."""
     folders = [data / folder for folder in ("blocks", "windows", "staging")]
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
@@ -91,27 +97,6 @@ async def test_who_was_idle_longest_goes_first_and_keeps_the_ledger(small: Runni
     opened = await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))
     assert list(opened.ledger.token_ids) == [1]
     assert small.metric("agentmem_cache_disk_limit_bytes") == LIMIT
-
-
-async def test_what_is_published_again_is_no_longer_evicted(small: Running) -> None:
-    first = await speak(small, "a", [0, 1])
-    await speak(small, "b", [2, 3, 4, 5])
-    await speak(small, "c", [6, 7, 8, 9])
-    assert await evicted(small, "a")
-    await speak(small, "a", [0], first)
-    assert await there(small, 0) == [0] and not await evicted(small, "a")
-
-
-async def test_a_file_stays_until_nobody_refers_to_it(small: Running) -> None:
-    await speak(small, "a", [0, 1, 2])
-    await speak(small, "b", [0, 3])
-    await speak(small, "c", [4, 5, 6])
-    await speak(small, "d", [7, 8, 9])
-    assert await there(small, *range(10)) == [4, 5, 6, 7, 8, 9]
-    await speak(small, "b", [0, 3], (await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).version)
-    await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("c")))
-    await speak(small, "e", [0, 10])
-    assert await there(small, 0, 3) == [0, 3], "d went, and b is still there"
 
 
 async def test_what_nobody_ever_had_goes_before_anybody(small: Running) -> None:

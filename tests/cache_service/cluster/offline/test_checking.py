@@ -32,7 +32,7 @@ DAMAGE = {
     "bytes of a namespace": ("UPDATE namespaces SET ledger_bytes = ledger_bytes + 5", "usage"),
     "a torn run": ("DELETE FROM workflow_parts WHERE number = 1", "ledger"),
     "a reference without its object": (
-        "INSERT INTO object_refs SELECT uid, 0, 1, '\\x01' FROM agents LIMIT 1",
+        "INSERT INTO object_refs SELECT uid, 1, '\\x01', 1 FROM agents LIMIT 1",
         "object",
     ),
     "an object of nobody": (
@@ -42,7 +42,7 @@ DAMAGE = {
     ),
     "a change that a node has not followed": (
         "INSERT INTO nodes SELECT 'slow', 1, '', '', 9000000000000000000, 0, '';"
-        "INSERT INTO kv_changes (uid, source_snapshot, tokens, version, namespace, made)"
+        "INSERT INTO kv_changes (uid, source_version, tokens, version, namespace, made)"
         " SELECT uid, 0, 0, 0, namespace, 1 FROM agents LIMIT 1",
         "held",
     ),

@@ -91,11 +91,11 @@ def test_changes_of_kv_from_a_server_that_was_ahead_are_followed(postgres_settin
     key = AgentKey("n", "gone", "m")
     before.write_blocking(kv_changes.erase, key, "u")
     before.write_blocking(lambda c: c.execute("UPDATE kv_changes SET xid = xid + 1000000") and None)
-    assert before.read_blocking(kv_changes.after, 0) == []
+    assert before.read_blocking(kv_changes.after, 0).changes == []
     before.close()
     after = Postgres(postgres_settings)
     after.open()
-    [change] = after.read_blocking(kv_changes.after, 0)
+    [change] = after.read_blocking(kv_changes.after, 0).changes
     assert change.agent_id == "gone" and change.id <= after.read_blocking(kv_changes.last)
     after.close()
 

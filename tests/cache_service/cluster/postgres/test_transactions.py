@@ -227,8 +227,8 @@ def test_who_refers_to_an_object_that_is_being_dropped_has_no_reference(postgres
     for key in (ADA, EVE):
         commit(postgres, turn(1, 2, key=key))
     postgres.write_blocking(upload, ADA, OBJECTS[:1])
-    eve = postgres.read_blocking(agents.existing, EVE).version.uid
-    overlapping(postgres, lambda c: agents.delete(c, ADA), lambda c: object_references.give(c, eve, {OBJECTS[0]}))
+    eve = postgres.read_blocking(agents.existing, EVE).version
+    overlapping(postgres, lambda c: agents.delete(c, ADA), lambda c: object_references.publish(c, eve, {OBJECTS[0]}))
     assert postgres.read_blocking(count, "objects") == postgres.read_blocking(count, "object_refs") == 0
 
 

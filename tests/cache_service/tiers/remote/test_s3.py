@@ -37,8 +37,6 @@ def proxy(bucket: s3.Bucket) -> Iterator[s3.Proxy]:
 
 
 class File:
-    """A file to upload, and where it goes."""
-
     def __init__(self, folder: Path, size: int = 100_000, kind: FileKind = FileKind.BLOCK) -> None:
         self.data = os.urandom(size)
         self.name = ObjectName(kind, os.urandom(32), blockfile.digest(self.data), "0" * 16)

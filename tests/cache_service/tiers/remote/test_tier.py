@@ -90,6 +90,18 @@ async def test_an_object_that_another_agent_publishes_without_its_file_stays_for
     assert bucket.objects() == set()
 
 
+async def test_an_object_stays_for_a_snapshot_whose_files_are_published_late(store: Running, bucket: s3.Bucket) -> None:
+    late = (await store.cache.CommitTurn(kv.turn([1]))).version
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="s"))
+    await speak(store, "ada", [2], (await store.cache.CommitTurn(kv.turn([2], late, 0))).version)
+    await speak(store, "eve", [1])
+    await settled(store)
+    await publish(store, [], late, [name(kv.header([1, 0]))], kv.key())
+    await settled(store)
+    await store.delete(kv.key("eve"))
+    assert len(keys(bucket, [1])) == 1
+
+
 async def test_the_limits_of_the_disk_evict_to_the_object_store(data: Path, bucket: s3.Bucket) -> None:
     async with remote(data, bucket, limits=DiskLimits(LIMIT, 0, 0.91, 0.61)) as store:
         for number in range(12):
@@ -186,7 +198,7 @@ async def test_where_the_ledger_cannot_be_written_nothing_comes_and_nothing_is_f
 
 
 async def query_only(store: Running, on: bool) -> None:
-    for database in (store.store._database, store.store._rows._database):
+    for database in (store.store._database, store.store._rows):
         await asyncio.wrap_future(database._thread.submit(database._connection.execute, f"PRAGMA query_only = {on}"))
 
 

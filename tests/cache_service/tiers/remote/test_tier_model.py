@@ -43,14 +43,11 @@ _REFUSALS = (
 
 
 class Play:
-    """Agents that do random things."""
-
     def __init__(self, store: Running, rng: random.Random) -> None:
         self.store = store
         self.rng = rng
 
     async def step(self) -> None:
-        """One of them."""
         agent = self.rng.choice(AGENTS)
         often, seldom = (self.speak, self.evict), (self.fork, self.snapshot, self.trim, self.restore, self.delete)
         does: Callable[[str], Awaitable[object]] = self.rng.choice(

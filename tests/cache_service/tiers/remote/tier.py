@@ -23,7 +23,6 @@ TIMEOUT = 2.0
 
 
 def settings(bucket: s3.Bucket, endpoint: str = "", prefix: str = "kv") -> RemoteSettings:
-    """Settings for a prefix of the bucket, perhaps through a proxy."""
     location = Location.parse(bucket.location(prefix))
     return RemoteSettings(location, endpoint or bucket.endpoint, timeout=TIMEOUT)
 
@@ -32,26 +31,22 @@ def settings(bucket: s3.Bucket, endpoint: str = "", prefix: str = "kv") -> Remot
 async def remote(
     data: Path, bucket: s3.Bucket, endpoint: str = "", limits: DiskLimits = DEFAULT_LIMITS
 ) -> AsyncIterator[Running]:
-    """A store that has the bucket."""
     async with running(data, limits, remote=settings(bucket, endpoint)) as store:
         yield store
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that happens in the background."""
     while not await asyncio.to_thread(condition):
         await asyncio.sleep(0.02)
 
 
 async def settled(store: Running) -> None:
-    """Wait until all is uploaded and deleted."""
     await until(
         lambda: not any(store.metric("agentmem_remote_backlog", operation=each) for each in ("uploads", "deletions"))
     )
 
 
 async def look(store: Running, *blocks: int, namespace: str = "default") -> dict[int, pb.StoredFile]:
-    """What OpenCache says of blocks, by number."""
     numbers = {kv.header([n, 0], namespace).chain_hash: n for n in blocks}
     request = pb.OpenCacheRequest(key=kv.key("", namespace), block_hashes=list(numbers), peek=True)
     opened = await store.cache.OpenCache(request)
@@ -59,12 +54,10 @@ async def look(store: Running, *blocks: int, namespace: str = "default") -> dict
 
 
 async def tiers(store: Running, *blocks: int) -> dict[int, types_pb2.Tier.ValueType]:
-    """In which tier blocks are, those that are anywhere."""
     return {number: file.tier for number, file in (await look(store, *blocks)).items()}
 
 
 async def fetch(store: Running, *blocks: int, namespace: str = "default") -> dict[int, pb.StoredFile]:
-    """Bring blocks back; those that are warm then."""
     numbers = {kv.header([n, 0], namespace).chain_hash: n for n in blocks}
     names = [name(kv.header([n, 0], namespace)) for n in blocks]
     response = await store.cache.FetchBlocks(pb.FetchBlocksRequest(namespace=namespace, names=names))
@@ -72,12 +65,10 @@ async def fetch(store: Running, *blocks: int, namespace: str = "default") -> dic
 
 
 async def evict(store: Running, agent: str = "ada", tier: types_pb2.Tier.ValueType = types_pb2.TIER_WARM) -> None:
-    """Drop an agent's KV from a tier and all hotter ones."""
     await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(agent), tier=tier))
 
 
 async def get(store: Running, agent: str = "ada") -> agent_pb2.Agent:
-    """An agent."""
     return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent
 
 
