@@ -1,16 +1,15 @@
 """Bases of K and V in which quantization costs attention least.
 
-Packing errs by a share of the whole row, whatever the basis. A score sees the error through its query. With K E packed
-in place of K, and Q E^-T in place of Q, scores stay, and the squared errors of all scores are in proportion to
+Packing errs by a share of the whole row, and a score sees the error through its query. With K E packed, and Q E^-T for
+Q, scores stay, and their squared errors are in proportion to
 
     sum over keys k and queries q of  weight (k P k^T) (q P^-1 q^T)        where P = E E^T
 
-For fixed weights its least value is at the P with P A P = B, where A is the weighted second moment of the keys and B
-that of the queries. The weight is the softmax's slope p (1 - p) times the summand: rare large errors count most. It
-follows P in a few rounds. For V the weight is p^2, and B is 1.
+Least for P A P = B, with the weighted second moments A of the keys and B of the queries. The weight is the softmax's
+slope p (1 - p) times the summand, so P is found in rounds. For V the weight is p^2, and B is 1.
 
-Half of what 4 bits cost SmolLM2-135M (nats, code) is left, of Gemma 3 270M a third. Scaling channels alone
-(SmoothQuant, Xiao et al. 2023), a diagonal P, leaves four fifths.
+Half of what 4 bits cost SmolLM2-135M is left. Scaling channels alone (SmoothQuant, Xiao et al. 2023) leaves four
+fifths.
 """
 
 from collections.abc import Iterable
@@ -26,8 +25,8 @@ Matrix = npt.NDArray[Any]
 
 _ROUNDS: Final = 4
 _RIDGE: Final = 1.0
-"""Share of the mean eigenvalue that each gets: 1,024 tokens know little of rare directions, by which facts are told.
-SmolLM2's 4 bits are at 0.020 nats with 0.01, at 0.016 with 1.
+"""Share of the mean eigenvalue that each gets: 1,024 tokens know little of rare directions. SmolLM2's 4 bits are at
+0.020 nats with 0.01, at 0.016 with 1.
 """
 
 
@@ -39,8 +38,8 @@ class Bases(NamedTuple):
 
 
 def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable[mx.array]) -> Bases:
-    """Return the bases for K [kv_heads, n, k_dim] and V [kv_heads, n, v_dim], less their means, and queries [kv_heads,
-    rows, k_dim], all float32; `weights` has each KV head's attention [rows, n]. Engine thread.
+    """Return the bases for K [kv_heads, n, k_dim] and V, less their means, and queries [kv_heads, rows, k_dim],
+    float32; `weights` has each KV head's attention [rows, n]. Engine thread.
     """
     found = [
         (_of_keys(k, q, p * (1 - p)), _of_values(v, p))
@@ -50,7 +49,7 @@ def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable
 
 
 def apart(a: Matrix, b: Matrix) -> float:
-    """Return the largest factor by which a squared length differs in two bases; infinite if one is singular."""
+    """Return the largest factor between squared lengths in two bases; infinite if one is singular."""
     try:
         with one_blas_thread():
             between = np.linalg.solve(a, b)
@@ -77,12 +76,12 @@ def _of_values(values: mx.array, weights: mx.array) -> Matrix:
 
 
 def _squares(rows: mx.array, p: Matrix) -> mx.array:
-    """Return x P x^T of each row x [n, width]: [n, 1]."""
+    """Return x P x^T of each row x: [n, 1]."""
     return ((rows @ mx.array(p.astype(np.float32))) * rows).sum(axis=1, keepdims=True)
 
 
 def _moment(rows: mx.array, weights: mx.array) -> Matrix:
-    """Return the second moment of rows [n, width] with weights [n, 1], of mean eigenvalue 1, with the ridge."""
+    """Return the second moment of rows [n, width], of mean eigenvalue 1, with the ridge."""
     found = np.array((rows * weights).T @ rows, dtype=np.float64)
     width, trace = len(found), float(np.trace(found))
     return (found * (width / trace) if trace > 0 else np.eye(width)) + _RIDGE * np.eye(width)
@@ -94,12 +93,12 @@ def _inverse(p: Matrix) -> Matrix:
 
 
 def _mean(a: Matrix, b: Matrix) -> Matrix:
-    """Return the positive definite P of determinant 1 in proportion to the one with P A P = B."""
+    """Return P of determinant 1 in proportion to the one with P A P = B."""
     with one_blas_thread():
         lower = np.linalg.cholesky(a)
         inverse = np.linalg.inv(lower)
         lengths, axes = np.linalg.eigh(lower.T @ b @ lower)
-        half = (axes * np.sqrt(lengths)).T @ inverse  # Its square in the basis of `axes` is P, but for one more root.
+        half = (axes * np.sqrt(lengths)).T @ inverse  # Its square is P, but for one more root.
         p = half.T @ (half / np.sqrt(lengths)[:, None])
         return np.asarray(p / np.exp(np.linalg.slogdet(p)[1] / len(p)), dtype=np.float64)
 

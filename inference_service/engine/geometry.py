@@ -1,6 +1,6 @@
 """The shape of a model's KV, taken from its first update and never from guessed config fields."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.paged.alone import SequenceCaches, SequenceKVCache, SequenceStates
 from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.quantization import BALANCED, KVFormat, bytes_per_element, last_axes
 
@@ -74,6 +73,11 @@ class StateGroup:
     def nbytes(self) -> int:
         return sum(array.nbytes for arrays in self.arrays for array in arrays)
 
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        """Layers, and how many arrays each has."""
+        return [(layer, len(arrays)) for layer, arrays in zip(self.layers, self.arrays, strict=True)]
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -99,6 +103,11 @@ class Geometry:
         return len(self.kv_layers)
 
     @property
+    def all_layers(self) -> int:
+        """Those with states, too."""
+        return self.layers + (len(self.states.layers) if self.states else 0)
+
+    @property
     def kv_layers(self) -> tuple[int, ...]:
         return tuple(sorted(layer for group in self.groups for layer in group.layers))
 
@@ -110,19 +119,6 @@ class Geometry:
     @property
     def full_groups(self) -> tuple[LayerGroup, ...]:
         return (self.full, *self.also_full) if self.full.layers else ()
-
-    def new_caches(self, codecs: Sequence[KVCodec] = ()) -> SequenceCaches:
-        """Return empty caches of a sequence without a pool; without `codecs`, none centres."""
-        each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))
-        caches: dict[int, SequenceKVCache | SequenceStates] = {
-            layer: SequenceKVCache(layer, each[layer], group.window or 0)
-            for group in self.groups
-            for layer in group.layers
-        }
-        if self.states is not None:
-            for layer, arrays in zip(self.states.layers, self.states.arrays, strict=True):
-                caches[layer] = SequenceStates(len(arrays))
-        return [caches[layer] for layer in sorted(caches)]
 
     def codecs(self) -> tuple[KVCodec, ...]:
         return tuple(map(KVCodec, self.formats))
@@ -201,6 +197,18 @@ class Geometry:
         return self.sliding is None and self.states is None
 
     @property
+    def in_order(self) -> bool:
+        """True if layers take a sequence's tokens one after the other, and go on only where a checkpoint was kept."""
+        return self.states is not None
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """All layers in words, by kind: part of KV's fingerprint."""
+        found = {"full": str(self.full), "sliding": str(self.sliding)}
+        others = {"also_full": self.also_full, "states": self.states}
+        return found | {kind: str(layers) for kind, layers in others.items() if layers}
+
+    @property
     def window(self) -> int:
         """Tokens that sliding layers see; 0 without such layers."""
         return (self.sliding.window or 0) if self.sliding else 0
@@ -215,8 +223,11 @@ class Geometry:
         return self.states.nbytes if self.states else 0
 
     @property
-    def block_tokens(self) -> int:
-        return BLOCK_TOKENS
+    def largest_state_bytes(self) -> int:
+        """Bytes of the largest state of a layer."""
+        return (
+            max((sum(array.nbytes for array in each) for each in self.states.arrays), default=0) if self.states else 0
+        )
 
     @property
     def piece_tokens(self) -> int:

@@ -151,7 +151,7 @@ class PromptEngine(ABC):
         if job.decoding is None or job.chunk is not None:
             return False
         geometry = self.store.geometry
-        by_one = job.cramped or not self.model.rides or geometry.states is not None or geometry.shows_arrays
+        by_one = job.cramped or not self.model.rides or geometry.in_order or geometry.shows_arrays
         limit = 1 if by_one else min(_RIDES_ON_CPU, self._rows) if on_cpu() else _RIDES
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
@@ -256,7 +256,7 @@ class PromptEngine(ABC):
     def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         assert job.kv is not None
         tokens, position, speed = job.tokens, job.position, self._tokens_per_second
-        layers = self.store.layers
+        layers = self.store.geometry.all_layers
         most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(layers))
         last = tokens if job.decoding is None else tokens - 1
         end = position + self.headroom.chunk(position, min(most, last - position))

@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from agentmem.kv.bits import KVBits
-from inference_service.engine.calibration import Calibration, new_caches
+from inference_service.engine.calibration import Calibration
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network, flat
+from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import KVFormat
 from inference_service.text.tokenizer import Tokenizer
@@ -191,7 +192,8 @@ def divergences(
     A CPU stops after the 128 tokens in which it comes to `seconds`. Engine thread.
     """
     plain = model.own_caches()
-    quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
+    made = [replace(geometry, format=each) for each in formats]
+    quantized: list[Any] = [new_caches(each, calibration.codecs(each) if calibration else ()) for each in made]
     rows: list[list[npt.NDArray[np.float32]]] = [[] for _ in quantized]
     done, began = 0, work_clock()
     for start in range(0, most or len(token_ids), _CHUNK):

@@ -11,11 +11,10 @@ import mlx.core as mx
 
 from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
-from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.matrices import times_matrices
 from inference_service.engine.paged import kernels
-from inference_service.engine.paged.kernels import PagedGroup, Tables
+from inference_service.engine.paged.kernels import LayerBlocks, PagedGroup
 from inference_service.engine.paged.shares import Run, shares
 from inference_service.engine.quantization import filled_up
 
@@ -54,22 +53,14 @@ _DECODE = """
 
 
 def flash_decoding(
-    group: PagedGroup,
-    layer: mx.array,
-    queries: mx.array,
-    tables: Tables,
-    codec: KVCodec,
-    scale: float,
-    sinks: mx.array | None,
-    after: mx.array,
-    packed_queries: mx.array | None = None,
+    of: LayerBlocks, queries: mx.array, scale: float, sinks: mx.array | None, packed_queries: mx.array | None = None
 ) -> mx.array:
     """Compute attention of queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
 
-    `layer` int32 [1] is the index in the group; `after` is the output of `write`; `sinks` [heads]; `packed_queries` are
-    in the packed basis. Raises ValueError for unsupported shapes; the compiler's errors are RuntimeErrors at
-    evaluation.
+    `sinks` [heads]; `packed_queries` are in the packed basis. Raises ValueError for unsupported shapes; the compiler's
+    errors are RuntimeErrors at evaluation.
     """
+    group, codec, tables = of.group, of.codec, of.tables
     queries = filled_up(queries, codec.format.group_size)
     rows, heads, n, _ = queries.shape
     if n != 1 or queries.dtype != group.dtype:
@@ -79,7 +70,7 @@ def flash_decoding(
     tiles, blocks = heads // together, tables.blocks.shape[1]
     chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _BLOCKS)
     stats, partial = attend(
-        inputs=[packed, tables.blocks, tables.spans, layer, after],
+        inputs=[packed, tables.blocks, tables.spans, of.layer, of.written],
         grid=(chunks * _THREADS, tiles, rows),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, group.v_dim)],
@@ -139,24 +130,15 @@ _ATTEND = """
 
 
 def flash_prefill(
-    group: PagedGroup,
-    layer: mx.array,
-    queries: mx.array,
-    tables: Tables,
-    codec: KVCodec,
-    scale: float,
-    sinks: mx.array | None,
-    after: mx.array,
-    packed_queries: mx.array | None = None,
+    of: LayerBlocks, queries: mx.array, scale: float, sinks: mx.array | None, packed_queries: mx.array | None = None
 ) -> mx.array:
     """Compute attention of each row's last n queries [rows, heads, n, k_dim]: [rows, heads, n, v_dim]. See
     `flash_runs`.
     """
     rows, heads, n, _ = queries.shape
-    several = shares((Run(row, row * n, n) for row in range(rows)), heads // group.kv_heads)
-    each = _by_token(queries)
+    several = shares((Run(row, row * n, n) for row in range(rows)), heads // of.group.kv_heads)
     packed = None if packed_queries is None else _by_token(packed_queries)
-    out = flash_runs(group, layer, each, tables, mx.array(several), codec, scale, sinks, after, packed)
+    out = flash_runs(of, _by_token(queries), mx.array(several), scale, sinks, packed)
     return out.reshape(rows, n, heads, -1).swapaxes(1, 2)
 
 
@@ -166,21 +148,18 @@ def _by_token(queries: mx.array) -> mx.array:
 
 
 def flash_runs(
-    group: PagedGroup,
-    layer: mx.array,
+    of: LayerBlocks,
     queries: mx.array,
-    tables: Tables,
     shares: mx.array,
-    codec: KVCodec,
     scale: float,
     sinks: mx.array | None,
-    after: mx.array,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
     """Compute attention of runs of queries [T, heads, 1, k_dim] in 16 bits: [T, heads, 1, v_dim].
 
     Runs may differ in length (Ye et al., 2025, "FlashInfer"). The rest as for `flash_decoding`.
     """
+    group, codec, tables = of.group, of.codec, of.tables
     queries = filled_up(queries, codec.format.group_size)
     count, heads, n, _ = queries.shape
     if n != 1 or queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
@@ -192,7 +171,7 @@ def flash_runs(
     blocks = group.kv_heads * shares.shape[0]
     chunks = -(-tiles // min(-(-tiles // max(1, _PREFILL_BLOCKS // blocks)), _LONGEST // _TILE))
     stats, partial = _prefill_kernel(group, float(scale))(
-        inputs=[packed, tables.blocks, tables.spans, shares, layer, after],
+        inputs=[packed, tables.blocks, tables.spans, shares, of.layer, of.written],
         grid=(chunks * _THREADS, blocks, 1),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(count, heads, 1, chunks, 2), (count, heads, 1, chunks, group.v_dim)],
@@ -202,26 +181,21 @@ def flash_runs(
 
 
 def over_arrays(
-    group: PagedGroup,
-    layer: mx.array,
+    of: LayerBlocks,
     queries: mx.array,
-    tables: Tables,
     total: int,
     mask: mx.array | str | None,
-    codec: KVCodec,
     scale: float,
     sinks: mx.array | None,
-    after: mx.array,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
     """Compute attention of queries [1, heads, n, k_dim] over a sequence's last `total` tokens: [1, heads, n, v_dim].
 
     K and V become arrays in the packed basis: only as many rows are multiplied as there are queries. `mask` is MLX's.
     """
-    begins, queries = tables.spans[:, 1] - total, filled_up(queries, codec.format.group_size)
-    k, v = kernels.decoded_in_packed_basis(
-        group, layer, tables, begins, total, codec, after, with_k_mean=sinks is not None
-    )
+    codec = of.codec
+    begins, queries = of.tables.spans[:, 1] - total, filled_up(queries, codec.format.group_size)
+    k, v = kernels.decoded_in_packed_basis(of, begins, total, with_k_mean=sinks is not None)
     packed = codec.queries(queries) if packed_queries is None else packed_queries
     found = mx.fast.scaled_dot_product_attention(packed, k, v, scale=scale, mask=mask, sinks=sinks)
     return times_matrices(found, bases[1].back) if (bases := codec.kernel_bases) else codec.outputs(found)
@@ -271,23 +245,13 @@ _LATENTS = """
 """
 
 
-def flash_latents(
-    group: PagedGroup,
-    layer: mx.array,
-    queries: mx.array,
-    rotary_queries: mx.array,
-    tables: Tables,
-    tokens: int,
-    codec: KVCodec,
-    scale: float,
-    after: mx.array,
-) -> mx.array:
+def flash_latents(of: LayerBlocks, queries: mx.array, rotary_queries: mx.array, tokens: int, scale: float) -> mx.array:
     """Compute attention over latents (K and V in one) and rotary keys: latents [rows, heads, n, k_dim].
 
     `queries` [rows, heads, n, k_dim] are in latent space, `rotary_queries` [rows, heads, n, v_dim] have positions.
     `tokens` is the most that a row may have.
     """
-    by = codec.format
+    group, codec, tables, by = of.group, of.codec, of.tables, of.codec.format
     queries, rotary_queries = filled_up(queries, by.group_size), filled_up(rotary_queries, by.group_size)
     rows, heads, n, k_dim = queries.shape
     if queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
@@ -296,7 +260,7 @@ def flash_latents(
     blocks, tiles = -(-heads * n // _LATENT_ROWS), -(-tokens // _TILE)
     chunks = -(-tiles // -(-tiles // max(1, _LATENT_BLOCKS // (rows * blocks))))
     stats, partial = _latents_kernel(group, float(scale))(
-        inputs=[queries, rotary_queries, tables.blocks, tables.spans, layer, after],
+        inputs=[queries, rotary_queries, tables.blocks, tables.spans, of.layer, of.written],
         grid=(chunks * _THREADS, blocks, rows),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, k_dim)],

@@ -21,6 +21,7 @@ from inference_service.engine.rotation import block
 
 WARPS: Final = 4
 _THREADS: Final = 256
+_NOTHING: Final = mx.array([0], dtype=mx.int32)
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
 
@@ -79,11 +80,34 @@ class PagedGroup:
 
 class Tables(NamedTuple):
     """Addresses `blocks` int64 [rows, n], and `spans` int32 [rows, 2]: the position of a row's first block, and the end
-    of its tokens, those being written included.
+    of its tokens, those being written included. Rows write nothing before `floors`, int32 [rows].
     """
 
     blocks: mx.array
     spans: mx.array
+    floors: mx.array
+
+
+class Kernels(NamedTuple):
+    """Phases that use our kernels: attention over packed K and V for `one` query of a row and a `few` of a sequence;
+    `traced` passes.
+    """
+
+    one: bool = False
+    few: bool = False
+    traced: bool = False
+
+
+class LayerBlocks(NamedTuple):
+    """One layer's K and V in blocks. `layer` int32 [1] is its place in the group. Kernels that read wait for `written`,
+    the result of one that writes.
+    """
+
+    group: PagedGroup
+    layer: mx.array
+    codec: KVCodec
+    tables: Tables
+    written: mx.array = _NOTHING
 
 
 _ROW_OF_WARP: Final = f"blockIdx.x * {WARPS} + threadIdx.x / 32"
@@ -113,34 +137,31 @@ _DECODE_SIDE = """{type}* to = {array} + int64_t(at) * {dim};
     }}"""
 
 
-def decoded(
-    group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array
-) -> tuple[mx.array, mx.array]:
+def decoded(of: LayerBlocks, begins: mx.array, total: int) -> tuple[mx.array, mx.array]:
     """Return K and V [rows, kv_heads, total, width] in the model's own basis, each row from its position in `begins`,
-    int32 [rows]. `after` is the output of `write`.
+    int32 [rows].
     """
-    return codec.unbalanced(*_decoded(group, layer, tables, begins, total, codec.kernel_means or (None, None), after))
+    return of.codec.unbalanced(*_decoded(of, begins, total, of.codec.kernel_means or (None, None)))
 
 
 def decoded_in_packed_basis(
-    group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array,
-    *, with_k_mean: bool,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
+    of: LayerBlocks, begins: mx.array, total: int, *, with_k_mean: bool
+) -> tuple[mx.array, mx.array]:
     """As `decoded`, in the packed basis. K's mean shifts all scores of a query alike: it counts beside sinks alone."""
-    assert codec.packed_means is not None
-    k_mean, v_mean = codec.packed_means
-    return _decoded(group, layer, tables, begins, total, (k_mean if with_k_mean else None, v_mean), after)
+    assert of.codec.packed_means is not None
+    k_mean, v_mean = of.codec.packed_means
+    return _decoded(of, begins, total, (k_mean if with_k_mean else None, v_mean))
 
 
 def _decoded(
-    group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int,
-    means: tuple[mx.array | None, mx.array | None], after: mx.array,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
+    of: LayerBlocks, begins: mx.array, total: int, means: tuple[mx.array | None, mx.array | None]
+) -> tuple[mx.array, mx.array]:
+    group, tables = of.group, of.tables
     rows, heads = tables.blocks.shape[0], group.kv_heads
-    inputs = [*(mean for mean in means if mean is not None), tables.blocks, tables.spans, layer, begins]
+    inputs = [*(mean for mean in means if mean is not None), tables.blocks, tables.spans, of.layer, begins]
     with_means = "".join(side for side, mean in zip("kv", means, strict=True) if mean is not None)
     k, v = _decoder(group, with_means)(
-        inputs=[*inputs, mx.array([total]), after],
+        inputs=[*inputs, mx.array([total]), of.written],
         grid=(-(-rows * heads * total // WARPS) * WARPS * 32, 2, 1),
         threadgroup=(WARPS * 32, 1, 1),
         output_shapes=[(rows, heads, total, group.k_dim), (rows, heads, total, group.v_dim)],

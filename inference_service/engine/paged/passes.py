@@ -14,6 +14,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
+from inference_service.engine.geometry import StateGroup
 from inference_service.engine.paged.sequence import Sequence, States, WorkingKV, gathered
 from inference_service.engine.quantization import Quantized
 
@@ -256,11 +257,22 @@ def _one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
     return (weights @ values).reshape(1, heads, 1, -1)
 
 
-def state_caches(of: Pass, states: Items[tuple[int, int]]) -> dict[int, StatesCache]:
-    """`states` are (layer, number of arrays)."""
-    sequences = [piece.sequence for piece in of.pieces]
-    for sequence in sequences:
+def state_caches(of: Pass, group: StateGroup | None) -> dict[int, StatesCache]:
+    """Return the caches of recurrent layers; a sequence without a state gets an empty one."""
+    if group is None:
+        return {}
+    for sequence, _ in of.pieces:
         if sequence.states is None:
-            sequence.states, sequence.row = States([[None] * count for _, count in states]), 0
-    rows = gathered(sequences)
-    return {layer: StatesCache(arrays, of.offset) for (layer, _), arrays in zip(states, rows.layers, strict=True)}
+            sequence.states, sequence.row = States([[None] * count for _, count in group.counts]), 0
+    rows = gathered([piece.sequence for piece in of.pieces])
+    return {layer: StatesCache(arrays, of.offset) for layer, arrays in zip(group.layers, rows.layers, strict=True)}
+
+
+def settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
+    """Give each sequence its states after a pass, as copies: views would keep a whole chunk alive."""
+    if not arrays:
+        return None
+    after = States(arrays) if of.rows else States(arrays).rows([0])
+    for row, (sequence, _) in enumerate(of.pieces):
+        sequence.states, sequence.row = after, row
+    return after

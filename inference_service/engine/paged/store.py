@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from copy import copy
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import mlx.core as mx
 
@@ -16,14 +16,13 @@ from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena, Reading
 from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
-from inference_service.engine.paged.kernels import PagedGroup
+from inference_service.engine.paged.kernels import Kernels, LayerBlocks, PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
-from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, Piece, StatesCache, state_caches
+from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, Piece, StatesCache, settle, state_caches
 from inference_service.engine.paged.sequence import (
     BlockTable,
     Checkpoint,
     Sequence,
-    States,
     WindowTable,
     WorkingKV,
     gathered,
@@ -34,16 +33,6 @@ from inference_service.engine.paged.writing import Home, Written
 log = logging.getLogger(__name__)
 
 _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
-
-
-class Kernels(NamedTuple):
-    """Phases that use our kernels: attention over packed K and V for `one` query of a row and a `few` of a sequence;
-    `traced` passes.
-    """
-
-    one: bool = False
-    few: bool = False
-    traced: bool = False
 
 
 NO_KERNELS: Final = Kernels()
@@ -126,11 +115,6 @@ class KVStore:
         views = self.full.layout.views(self.full.words(block))
         return {name: list(view[:, :, :tokens]) for name, view in views.items()}
 
-    @property
-    def layers(self) -> int:
-        states = self.geometry.states
-        return self.geometry.layers + (len(states.layers) if states is not None else 0)
-
     def start_bytes(self, tokens: int) -> int:
         """Return the bytes that a sequence after `tokens` tokens takes besides its blocks."""
         return self.geometry.array_bytes(tokens) if self.by_arrays else 0
@@ -181,10 +165,7 @@ class KVStore:
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
         kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
-        found: dict[int, Any] = dict(kv)
-        if (states := self.geometry.states) is not None:
-            counts = [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays, strict=True)]
-            found |= state_caches(of, counts)
+        found: dict[int, Any] = dict(kv) | state_caches(of, self.geometry.states)
         return [found[layer] for layer in sorted(found)]
 
     def _over_arrays(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
@@ -221,35 +202,23 @@ class KVStore:
         if self.traces is None or not self.traces.knows(of):
             return None
         before: Items[Items[mx.array]] = ()
-        if self.geometry.states is not None:
+        if self.geometry.in_order:
             sequences = [piece.sequence for piece in of.pieces]
             if any(each.states is None for each in sequences) or (states := gathered(sequences)).empty:
                 return None
             before = cast(list[list[mx.array]], states.layers)
         logits, after = self.traces.run(of, tokens, list(self._tables_of(of)), before)
-        found = self._settle(of, after)
+        found = settle(of, after)
         of.advance()
         return logits, Written((), of, (), found)
 
-    @staticmethod
-    def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
-        """Views would keep a whole chunk alive."""
-        if not arrays:
-            return None
-        after = States(arrays) if of.rows else States(arrays).rows([0])
-        for row, (sequence, _) in enumerate(of.pieces):
-            sequence.states, sequence.row = after, row
-        return after
-
     def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
         states = self.geometry.states
-        arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
-        counts = [(layer, len(each)) for layer, each in arrays]
         arenas = [self._device(arena) for arena in (self.full, self.windows) if arena is not None]
         together = self.kernels.few and not self.geometry.latents
         groups = (self.geometry.full_groups, [group for group in self.geometry.groups if group.window])
         heads = [sorted({self.geometry.heads // each.kv_heads for each in of if together}) for of in groups]
-        self.traces = Traces(model, self._layers, arenas, counts, heads[: len(arenas)])
+        self.traces = Traces(model, self._layers, arenas, states.layers if states else (), heads[: len(arenas)])
 
     def give_up_tracing(self, error: Exception) -> None:
         """Run the model's layers from now on: a traced pass failed."""
@@ -268,9 +237,9 @@ class KVStore:
         for group in self.geometry.groups:
             sliding = group is self.geometry.sliding
             for index, layer in enumerate(group.layers):
+                blocks = LayerBlocks(self._paged[group], _INDEX[index], self.codecs[layer], tables[sliding].rows)
                 found[layer] = BlockKVCache(
-                    of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables[sliding],
-                    before if sliding else None, one=self.kernels.one, few=self.kernels.few,
+                    of, layer, blocks, tables[sliding], before if sliding else None, self.kernels,
                     latents=self.geometry.latents,
                 )  # fmt: skip
         return found
@@ -286,7 +255,7 @@ class KVStore:
 
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> Written:
         """Count the tokens of a pass; return what is still to be written to blocks."""
-        states = self._settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
+        states = settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
         for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:
                 sequence.window.slide(sequence.length + n)

@@ -40,10 +40,8 @@ class _Traced:
 class _TracedTables:
     """`shares` are in the order of `heads`; none if rows attend alone."""
 
-    def __init__(
-        self, heads: Sequence[int], blocks: mx.array, spans: mx.array, floors: mx.array, *shares: mx.array
-    ) -> None:
-        self.rows, self.floors = Tables(blocks, spans), floors
+    def __init__(self, heads: Sequence[int], *arrays: mx.array) -> None:
+        self.rows, shares = Tables(*arrays[:3]), arrays[3:]
         self._shares = dict(zip(heads, shares, strict=bool(shares)))
 
     def shares(self, heads: int) -> mx.array | None:
@@ -55,7 +53,7 @@ Layers = Callable[[Any, list[Any]], dict[int, BlockKVCache]]
 
 
 class Traces:
-    """The traces of one model. `states` are (layer, number of arrays) of recurrent layers; `heads` are, by arena, the
+    """The traces of one model. `states` are the recurrent layers; `heads` are, by arena, the
     query heads per KV head, where rows of a sequence attend together.
     """
 
@@ -64,7 +62,7 @@ class Traces:
         model: Callable[[mx.array, Sequence[Any]], mx.array],
         layers: Layers,
         arenas: Sequence[DeviceArena],
-        states: Sequence[tuple[int, int]] = (),
+        states: Sequence[int] = (),
         heads: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self._layers, self._states, self._heads = layers, states, heads or [()] * len(arenas)
@@ -112,6 +110,6 @@ class Traces:
         found = [_TracedTables(heads, *each) for heads, each in zip(self._heads, tables, strict=True)]
         caches: dict[int, Any] = dict(self._layers(of, found))
         recurrent = [StatesCache(arrays, offset) for arrays in states]
-        caches |= {place: cache for (place, _), cache in zip(self._states, recurrent, strict=False)}
+        caches |= {place: cache for place, cache in zip(self._states, recurrent, strict=False)}
         logits = self._model(tokens[:, None], [caches[place] for place in sorted(caches)])
         return logits, [cache.state for cache in recurrent]

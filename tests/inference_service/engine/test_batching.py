@@ -14,7 +14,6 @@ from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.passes import Pass
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.prompt_blocks import PromptBlocks
-from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import (
     begin,
@@ -65,46 +64,6 @@ def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) ->
     assert penalized.generated.token_ids == filled.generated.token_ids
 
 
-@pytest.mark.parametrize(("where", "after"), [("sampler", 4), ("emit", 4), ("emit", 0)])
-def test_one_bad_turn_harms_no_other(
-    model: LoadedModel,
-    oracle: Oracle,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
-    after: int,
-) -> None:
-    good = [begin(model, prompt_of(model, n, 2 + 3 * n), 16) for n in range(2)]
-    bad = begin(model, prompt_of(model, 9, 2), 16)
-
-    def poison(original: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
-            if len(bad.events) >= after:
-                raise ValueError("poisoned")
-            return original(*arguments)
-
-        return called
-
-    def poison_only(sampler: TokenSampler, original: Callable[..., Any]) -> Callable[..., Any]:
-        poisoned = poison(original)
-        return lambda self, logprobs: (poisoned if self is sampler else original)(self, logprobs)
-
-    if where == "sampler":
-        monkeypatch.setattr(TokenSampler, "__call__", poison_only(bad.job.sampler, TokenSampler.__call__))
-    else:
-        bad.job.emit = poison(bad.job.emit)
-    run(model)
-    with pytest.raises(ValueError, match="poisoned"):
-        bad.job.future.result(0)
-    assert [turn.generated.sampled for turn in good] == [16, 16]
-    assert all(right(oracle, turn) and turn.whole for turn in good), "whether their pass had to be done again or not"
-    assert ("a step of" in caplog.text) == (where == "sampler")
-    monkeypatch.undo()
-    later = begin(model, prompt_of(model, 5, 2), 5)
-    run(model)
-    assert right(oracle, later)
-
-
 @pytest.mark.usefixtures("few_ride")
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_a_first_token_does_not_wait_for_the_next_pass(model: LoadedModel, oracle: Oracle, tokens: int) -> None:
@@ -140,19 +99,6 @@ def test_memory_is_let_go_once_a_long_prompt_is_done(
     assert cleared == [1], "after the last chunk: the last token rides"
     run(model)
     assert len(cleared) == 1, "not after every pass"
-
-
-def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
-    def broken() -> Any:
-        raise ValueError("broken")
-
-    good = begin(model, prompt_of(model, 0, 2), 5)
-    bad = [begin(model, prompt, 5, make=broken) for prompt in (prompt_of(model, 1, 2), [5, 6])]
-    run(model)
-    for turn in bad:
-        with pytest.raises(ValueError, match="broken"):
-            turn.job.future.result(0)
-    assert good.generated.sampled == 5 and not good.job.alone
 
 
 def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, oracle: Oracle) -> None:

@@ -120,14 +120,6 @@ def test_turns_share_a_step_and_the_likeliest_guesses_are_drafted() -> None:
     assert chosen(five, free) == [[0], [0], [0], [], []], "of the numbers that steps have"
 
 
-def test_what_pays_for_a_turn_alone_may_not_pay_beside_others() -> None:
-    """For a step that takes longer delays all."""
-    assert chosen([offer(0.9)], lambda _: 1.5) == [[0]]
-    assert chosen([offer(0.9), offer(), offer(), offer()], lambda _: 1.2) == []
-    assert chosen([offer(0.9), offer(), offer(), offer()], lambda _: 1.1) == [[0], [], [], []]
-    assert chosen([offer(), offer()], free) == chosen([], free) == []
-
-
 @given(st.lists(st.lists(st.floats(0.1, 1.0), max_size=9), min_size=1, max_size=6), st.floats(0.0, 0.3))
 def test_no_other_choice_promises_more(ratios: list[list[float]], dear: float) -> None:
     guesses = [offer(*np.cumprod(each)) if each else [] for each in ratios]

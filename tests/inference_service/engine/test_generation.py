@@ -217,10 +217,3 @@ def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[i
     assert stop.encode() not in visible
     following = model.tokenizer.token_bytes(free.generated.token_ids[len(result.token_ids)])
     assert stop[:1].encode() in following, "the first token that was cut off holds the beginning of the stop string"
-
-
-def test_a_tiny_temperature_is_greedy(model: LoadedModel, prompt: list[int]) -> None:
-    greedy = turn(model, prompt, 6)
-    for temperature in (1e-45, 1e-30, 1e-6):
-        sampling = Sampling(temperature=temperature, seed=3, ignore_eos=True)
-        assert turn(model, prompt, 6, sampling).said == greedy.said

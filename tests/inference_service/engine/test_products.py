@@ -24,7 +24,6 @@ from inference_service.engine.products import (
     WAYS,
     ProductChoice,
     Shape,
-    computed,
     dequantized_bytes,
     install,
     quantized_layers,
@@ -108,13 +107,6 @@ def test_every_way_gives_the_same(kind: str, way: str) -> None:
         assert close(compute(layer, x), y)
     for x, y in zip(inputs[::9], wanted[::9], strict=True):
         assert close(compiled(x), y)
-
-
-def test_an_embedding_still_embeds() -> None:
-    layer, tokens = tied(), mx.array([[3], [5]])
-    wanted = layer(tokens)
-    chosen(layer, FLATTENED)
-    assert mx.array_equal(layer(tokens), wanted)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -218,16 +210,6 @@ def test_layers_are_found_once() -> None:
     for each in layers.values():
         install(each, everywhere(FLATTENED))
     assert quantized_layers(model, mx.float16) == layers, "nor forgotten once they have a choice"
-
-
-def test_a_layer_knows_its_product_whatever_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = linear(bias=True), mx.random.normal((3, 1, WIDTH))
-    wanted = layer(x)
-    chosen(layer, FLATTENED)
-    monkeypatch.setitem(products.WAYS, FLATTENED, taken)
-    assert mx.array_equal(computed(layer, GIVEN, x), wanted)
-    install([layer], ProductChoice({}, {}))
-    assert mx.array_equal(layer(x), wanted), "a choice can be replaced"
 
 
 def test_another_model_over_the_same_weights_is_as_it_was(tmp_path: Path) -> None:

@@ -149,19 +149,6 @@ def test_a_long_prompt_is_not_passed_over_by_short_ones_that_keep_coming(
     assert all(right(oracle, turn) and turn.whole for turn in (long, middle))
 
 
-def test_a_first_token_waits_for_no_chunk_of_another(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
-    long = begin(model, prompt_of(model, 0, 20), 1)
-    model.engine.step()
-    chunks = len(long.job.chunks)
-    short, told = begin(model, [5, 6, 7], 1), []
-    short.job.emit = lambda _: told.append(len(long.job.chunks))
-    model.engine.step()
-    assert told == [chunks]
-    run(model)
-    assert short.whole and long.whole
-
-
 @pytest.mark.usefixtures("rides")
 @pytest.mark.parametrize(("cpu", "passes"), [(True, 1), (False, 2)])
 def test_a_first_token_waits_for_no_other_pass_on_a_cpu(
@@ -204,17 +191,6 @@ def test_prompts_that_begin_with_the_same_block_do_not_ride_together(
     assert looked == [False]
     assert all(turn.whole for turn in turns)
     assert max(map(len, computed)) == 1
-
-
-@pytest.mark.usefixtures("rides")
-def test_one_token_rides_of_a_model_that_takes_one_at_a_time(
-    model: LoadedModel, oracle: Oracle, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model.engine.model, "rides", False)
-    turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
-    run(model)
-    assert {tokens for each in computed for tokens in each} == {1} and max(map(len, computed)) > 3
-    assert all(right(oracle, turn) and turn.whole for turn in turns)
 
 
 @pytest.mark.usefixtures("rides")

@@ -138,21 +138,6 @@ def test_a_model_whose_prompts_do_not_ride_speculates(llama: LoadedModel, monkey
     assert steps + accepted >= STEPS
 
 
-@pytest.mark.slow
-def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[LoadedModel, Oracle]]) -> None:
-    """Past 256 tokens of buffers, and past what a window keeps."""
-    for write in (write_llama, write_narrow_gemma3):
-        model, oracle = models(write)
-        prompt = (prompt_of(model, 4, 20) * 4)[:246]
-        start = partial(begin, model, prompt, 60)
-        plain = start()
-        run(model)
-        turn, _, accepted = speculating(model, plain, start)
-        assert accepted > 10
-        assert same(model, plain, turn)
-        assert right(oracle, turn)
-
-
 @pytest.mark.parametrize("write", [write_qwen3_next, write_mamba2])
 def test_recurrent_layers_cannot_be_trimmed_and_do_not_speculate(
     models: Callable[[Writer], tuple[LoadedModel, Oracle]], write: Writer

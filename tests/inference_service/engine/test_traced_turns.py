@@ -146,30 +146,6 @@ def test_a_traced_pass_that_fails_is_the_last_unless_there_was_no_memory(
     assert (model.arenas.traces is not None) == goes_on
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("replayed")
-def test_a_traced_pass_that_fails_when_it_is_computed_is_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MLX computes later: a kernel of the trace that does not compile is found behind it."""
-    model = in_kernels(write_llama(tmp_path))
-    wanted, kept = two_turns(model), traced(model)
-    computed: Any = mx.async_eval
-    runs = rows_run(kept, monkeypatch)
-    failures: list[int] = []
-
-    def failing(*arrays: Any) -> None:
-        if not failures and len(runs) > 1:
-            failures.append(1)
-            raise RuntimeError("a kernel of the trace does not compile")
-        computed(*arrays)
-
-    monkeypatch.setattr(mx, "async_eval", failing)
-    assert same(two_turns(model), wanted)
-    assert failures
-    assert model.arenas.traces is None
-
-
 @pytest.fixture
 def uncollected() -> Iterator[None]:
     gc.collect()

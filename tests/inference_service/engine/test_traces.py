@@ -16,8 +16,9 @@ import pytest
 from benchmarks.loading import load
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.store import Kernels, KVStore
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.traces import _TracedTables
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel

@@ -164,31 +164,6 @@ def test_a_long_prompt_keeps_its_latest_checkpoint_in_the_same_pieces(window: in
     assert checkpoints.nbytes - states_held == made.state_bytes
 
 
-def test_one_that_leaves_nothing_to_go_on_with_is_not_made() -> None:
-    made = geometry()
-    kv = random_kv(made, 700)
-    store = KVStore(made, 4, 60)
-    sequence = store.sequence([2, 0, 3], range(2 * made.checkpoint_pieces))
-    fed(store, sequence, kv, 330)
-    assert store.checkpoints.capture(sequence) is not None
-    fed(store, sequence, kv, 330)
-    assert store.checkpoints.capture(sequence) is None
-    fed(store, sequence, kv, 40)
-    assert store.checkpoints.capture(sequence, last=True) is not None
-
-
-def test_layers_that_are_lost_make_no_checkpoint() -> None:
-    made = geometry()
-    kv = random_kv(made, 700)
-    store = KVStore(made, 4, 60)
-    sequence = store.sequence([2, 0, 3], range(40))
-    fed(store, sequence, kv, 650)
-    sequence.trim(650 - SLACK)
-    assert store.checkpoints.capture(sequence) is not None
-    sequence.trim(100)
-    assert store.checkpoints.capture(sequence) is None
-
-
 def test_what_assigns_to_elements_of_a_state_does_not_change_the_checkpoint() -> None:
     made = geometry(states=True)
     kv = random_kv(made, 300)

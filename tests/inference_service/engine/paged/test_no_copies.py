@@ -15,9 +15,10 @@ from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece
 from inference_service.engine.paged.sequence import Sequence
-from inference_service.engine.paged.store import Kernels, KVStore
+from inference_service.engine.paged.store import KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import computed

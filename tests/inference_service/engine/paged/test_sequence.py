@@ -2,14 +2,11 @@
 arrays, each beside a plain list of all tokens.
 """
 
-from collections.abc import Iterator
-
 import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_service.engine.paged import sequence as sequence_module
 from inference_service.engine.paged.sequence import (
     SLACK,
     BlockTable,
@@ -145,12 +142,6 @@ def test_what_is_in_front_of_what_was_restored_does_not_count() -> None:
     assert sequence.lost
 
 
-def test_a_window_cut_too_early_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequence_module, "SLACK", 0)
-    with pytest.raises(AssertionError):
-        test_the_last_tokens_can_be_left(1000)
-
-
 def test_what_was_left_is_written_again() -> None:
     sequence = sequence_of(1000)
     table = sequence.window
@@ -270,49 +261,3 @@ def test_arrays_show_what_is_seen_whatever_the_chunks(window: int, data: st.Data
         back = data.draw(st.integers(0, length - max(0, longest - SLACK)))
         working.trim(back)
         length -= back
-
-
-@pytest.mark.parametrize(("window", "most"), [(0, 1280), (WINDOW, -(-(WINDOW + 2 * SLACK) // SLACK) * SLACK)])
-def test_arrays_grow_by_steps_and_a_windows_stay_small(window: int, most: int) -> None:
-    working, capacities = WorkingKV(window), []
-    for position in range(1100):
-        grows = working.growth(1)
-        before = working.state[0].shape[2] if working.state else 0
-        assert shows(working, position, 1, min(position, window - 1) if window else position)
-        capacities.append(working.state[0].shape[2])
-        assert bool(grows) == (0 < before < capacities[-1])
-    assert max(capacities) <= most
-    assert all(capacity % SLACK == 0 for capacity in capacities)
-
-
-def tokens_of_steps() -> Iterator[tuple[int, int]]:
-    position = 0
-    for n in (4096, *[1] * 20):
-        yield position, n
-        position += n
-
-
-@pytest.mark.parametrize("window", [0, 2048])
-def test_a_token_is_written_in_place(window: int) -> None:
-    """Unless there is a view of what was there: then all of it is copied, and this measurement finds that."""
-
-    def needed(keep: list[mx.array]) -> int:
-        working, most = WorkingKV(window), 0
-        for position, n in tokens_of_steps():
-            new = mx.broadcast_to(tokens_from(position, n), (1, 2, n, 4))
-            mx.eval(new)
-            room = working.growth(n)
-            mx.reset_peak_memory()
-            before = mx.get_active_memory()
-            seen = working.append(new, new)
-            sums = [x.sum() for x in seen]
-            keep += seen[:1] if keep else []
-            del seen
-            mx.eval(sums, working.state)
-            if n == 1 and not room and position > 4097:
-                most = max(most, mx.get_peak_memory() - before)
-        return most
-
-    whole = 4096 * 8 * 4 if not window else 2048 * 8 * 4
-    assert needed([]) < whole / 8
-    assert needed([mx.zeros(1)]) >= whole

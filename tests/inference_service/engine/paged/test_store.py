@@ -254,16 +254,6 @@ def test_shared_blocks_are_not_written_even_where_they_are_computed_again(llama:
         assert np.array_equal(now, then)
 
 
-def test_what_is_over_is_not_written(gemma: World) -> None:
-    """Its blocks may be others' by then."""
-    pool = Pool(gemma)
-    computed(pool, 100)
-    before = [pool.store.full.read(3, BLOCK_TOKENS)()]
-    pool.one.ended = True
-    pool.run((pool.one, 20))
-    assert [pool.store.full.read(3, BLOCK_TOKENS)()] == before
-
-
 def test_free_memory_is_never_read(pool: Pool) -> None:
     """All that is nobody's is NaN, before each pass: free blocks, pieces behind a window, and behind a block's end."""
     checkpoint = computed(pool, 200)
@@ -293,20 +283,6 @@ def behind(store: KVStore, sequence: Sequence) -> None:
             inside = (sequence.length - 1 - table.first) % table.tokens + 1
             for view in arena.layout.views(arena.words(table.at(sequence.length - 1))).values():
                 view[:, :, inside:].view(np.uint8)[...] = 0xFF
-
-
-def test_a_copy_that_is_left_out_is_a_fault_that_is_found(llama: World) -> None:
-    """A write to a shared block without a copy: others' tokens there change."""
-    pool = Pool(llama)
-    computed(pool, 300)
-    start = hot(pool, 280, None)
-    blocks = [*start.blocks]
-    blocks[1] = pool.one.full.blocks[1]
-    before = held(pool.store, pool.one)
-    again = pool.begin(replace(start, blocks=blocks, cut=None))
-    pool.tokens[again] = pool.tokens[again][::-1]
-    pool.go_on(again)
-    assert held(pool.store, pool.one) != before
 
 
 @pytest.mark.parametrize("cancel", [False, True])
