@@ -12,6 +12,7 @@ import pytest
 
 from agentmem.errors import FailedPrecondition
 from benchmarks.loading import load
+from inference_service.engine import codec
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
@@ -28,7 +29,7 @@ from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.geometries import random
 from tests.inference_service.engine.paged.test_in_blocks import Both
 from tests.inference_service.engine.reference import plain_attention
-from tests.tiny_models import write_gemma3
+from tests.tiny_models import write_llama
 from tests.tiny_own_attention import write_deepseek3, write_deepseek32, write_kimi_linear, write_stablelm
 
 pytestmark = pytest.mark.sampled(2)
@@ -113,7 +114,7 @@ def test_rows_attend_over_what_their_piece_is_shown(window: int, own_cache: bool
 @pytest.fixture
 def in_16_bits(tmp_path: Path) -> tuple[Network, Geometry]:
     """As the kernel for several queries wants it. With 4 bits, rounding changes random models' logits by a fifth."""
-    model = load("tiny", str(write_gemma3(tmp_path / "model", window=16)), hashes=ContentHashes(tmp_path / "h.json"))
+    model = load("tiny", str(write_llama(tmp_path / "model")), hashes=ContentHashes(tmp_path / "h.json"))
     network = model.engine.model
     network.model.set_dtype(mx.float16)
     return network, replace(model.geometry, dtype=mx.float16, format=model.geometry.format.with_bits("8"))
@@ -191,9 +192,10 @@ def test_a_model_is_refused_where_kv_is_not_written_or_read_right(
 @pytest.mark.slow
 @pytest.mark.parametrize("write", [write_stablelm, write_deepseek3, write_deepseek32, write_kimi_linear])
 def test_layers_that_attend_by_themselves_see_what_is_in_blocks(
-    write: Callable[[Path], Path], tmp_path: Path, on_cuda: None, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Path], Path], tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chunks and as rows, beside the same over arrays."""
+    monkeypatch.setattr(codec, "on_cpu", lambda: False)
     both = Both(tmp_path, write, monkeypatch)
     both.worlds[0].store.kernels = NO_KERNELS
     both.run(("one", 100))
