@@ -1,6 +1,5 @@
-"""Memory that computing a prompt's chunk takes besides weights and KV. Pure.
-
-The same arithmetic decides which context fits a machine and how long chunks are, before a download and at load.
+"""Memory that a prompt's chunk takes besides weights and KV. Pure: the same arithmetic decides which context fits,
+before a download and at load.
 """
 
 from dataclasses import dataclass
@@ -11,12 +10,10 @@ from inference_service.engine.scheduling import largest_chunk, latest_chunks
 LEAST_CHUNK: Final = 128
 """Tokens of a chunk that is cut for lack of memory."""
 MARGIN: Final = 1.5
-"""Factor on an estimate: memory is freed late and allocations overlap."""
+"""Factor on an estimate: memory is freed late."""
 
 
 class Cost(Protocol):
-    """Bytes that chunks of one model take."""
-
     def of(self, tokens: int, position: int) -> int:
         """Return the bytes of a chunk of `tokens` tokens at `position`, without its KV."""
 
@@ -29,10 +26,9 @@ class Cost(Protocol):
 
 @dataclass(frozen=True)
 class EstimatedCost:
-    """Estimates by a network's shapes: per token its widest layer's values, per key one layer's K and V as arrays, and
-    per token-key pair the scores, without a fused kernel.
+    """Bytes per token by the widest layer's values, per key by a layer's K and V as arrays, per pair of both by scores.
 
-    `fixed_bytes` are weights that a chunk dequantizes, `step_bytes` those that a decode step of many rows does.
+    `fixed_bytes` are weights that a chunk dequantizes, `step_bytes` those of a decode step of many rows.
     """
 
     token_bytes: int
@@ -60,7 +56,7 @@ class EstimatedCost:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """As measured with the largest chunks; a smaller one takes its share, and at least `least_bytes`."""
+    """A smaller chunk takes its share, at least `least_bytes`."""
 
     peak_bytes: int
     least_bytes: int = 0

@@ -1,7 +1,4 @@
-"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on.
-
-MLX would need eight small operations for each layer and step.
-"""
+"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs, in place of eight of MLX's operations."""
 
 import logging
 from functools import lru_cache
@@ -44,8 +41,6 @@ _OUTPUTS: Final = [f"{side}_{part}" for side in ("keys", "values") for part in (
 
 
 class _Encoder(NamedTuple):
-    """The kernel for one kind of K and V, and the last axes of its outputs."""
-
     kernel: Any
     axes: list[int]
 
@@ -53,10 +48,9 @@ class _Encoder(NamedTuple):
 def encoded(
     keys: mx.array, values: mx.array, means: tuple[mx.array, mx.array] | None, by: KVFormat
 ) -> tuple[Quantized, Quantized] | None:
-    """Return K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] packed as by a `KVCodec`.
+    """Return K [rows, kv_heads, n, k_dim] and V packed as by a `KVCodec`, with means [kv_heads, 1, padded width].
 
-    Means are [kv_heads, 1, width], padded to whole groups. None if the kernel does not know the types or heads, or does
-    not work here; the same for all K and V of a layer.
+    None if the kernel does not know the types or heads, or does not work here.
     """
     k_mean, v_mean = means or (None, None)
     encoder = _encoder_of(keys, values, k_mean, v_mean, by)

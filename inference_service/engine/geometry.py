@@ -1,4 +1,4 @@
-"""The shape of a model's KV, taken from its first update and never from guessed config fields."""
+"""The shape of a model's KV, taken from its first update and never from config fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,23 +18,21 @@ SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", m
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
-"""KV [layers, kv_heads, tokens, width] of a file, and states, by tensor name; 16-bit floats as uint16."""
+"""KV [layers, kv_heads, tokens, width] of a file, and states, by name; 16-bit floats as uint16."""
 
 TensorBytes = Mapping[str, bytes | memoryview]
-"""In C order, by tensor name."""
+"""In C order, by name."""
 
 HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
-"""For a file's KV: by tensor name, an array [kv_heads, tokens, width] per layer."""
+"""By name, an array [kv_heads, tokens, width] per layer."""
 
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
-"""Safetensors dtype and shape by tensor name."""
+"""Safetensors dtype and shape by name."""
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers with KV of one shape, by their indices. Widths of K and V may differ (MLA). `window` None is full
-    attention.
-    """
+    """Layers with KV of one shape, by index; `window` None is full attention."""
 
     layers: tuple[int, ...]
     kv_heads: int
@@ -44,7 +42,7 @@ class LayerGroup:
 
 
 class StateArray(NamedTuple):
-    """An array of a recurrent layer's state: its shape without rows, and its safetensors dtype."""
+    """A recurrent layer's array: shape without rows, safetensors dtype."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -56,7 +54,7 @@ class StateArray(NamedTuple):
 
 @dataclass(frozen=True)
 class StateGroup:
-    """Recurrent layers, by the indices of their caches, and each one's arrays for a sequence."""
+    """Recurrent layers, by index, and each one's arrays."""
 
     layers: tuple[int, ...]
     arrays: tuple[tuple[StateArray, ...], ...]
@@ -81,11 +79,9 @@ class StateGroup:
 
 @dataclass(frozen=True)
 class Geometry:
-    """All layers of a model, as indices of caches, and how KV is quantized.
-
-    `full` is empty if the model is recurrent throughout. `also_full` is full-attention KV of other shapes, such as an
-    indexer's keys. `shows_arrays`: layers compute attention themselves; see `paged.views`. `latents`: K is the latent
-    of multi-head latent attention, V the part of its keys with positions.
+    """All layers of a model, by index of caches. `full` is empty if all are recurrent; `also_full` has KV of other
+    shapes, as an indexer's. `shows_arrays`: layers attend themselves (`paged.views`). `latents`: K is the latent, V the
+    key's part with positions.
     """
 
     heads: int
@@ -104,7 +100,6 @@ class Geometry:
 
     @property
     def all_layers(self) -> int:
-        """Those with states, too."""
         return self.layers + (len(self.states.layers) if self.states else 0)
 
     @property
@@ -132,11 +127,11 @@ class Geometry:
         return self.format.of_windows if group.window else self.format
 
     def block_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a block file; empty if the model is recurrent throughout."""
+        """Return the tensors of a block file."""
         return {name: shape for group in self.full_groups for name, shape in self.shapes(group, tokens).items()}
 
     def checkpoint_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a checkpoint file: sliding and recurrent layers. Raises ValueError without any."""
+        """Return the tensors of a checkpoint file. Raises ValueError for full attention alone."""
         if self.resumes_anywhere:
             raise ValueError("the model has only full attention, and no checkpoints")
         window = self.shapes(self.sliding, tokens) if self.sliding else {}
@@ -158,17 +153,17 @@ class Geometry:
 
     @property
     def dtype_name(self) -> str:
-        """Without MLX's prefix: "bfloat16"."""
+        """Without MLX's prefix."""
         return str(self.dtype).removeprefix("mlx.core.")
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of quantized KV in full-attention layers."""
+        """Of quantized KV in full-attention layers."""
         return round(sum(map(self._token_bytes, self.full_groups)))
 
     @property
     def basis_bytes(self) -> int:
-        """Bytes of the matrices of K and V; 0 where the scheme has none."""
+        """Of the matrices of K and V."""
         if self.format.scheme != BALANCED:
             return 0
         numbers = sum(len(g.layers) * g.kv_heads * (g.k_dim**2 + g.v_dim**2) for g in self.groups)
@@ -176,15 +171,15 @@ class Geometry:
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """Bytes of a token's K and V in the widest full-attention layer, in the compute dtype."""
+        """Of K and V in the widest full-attention layer, unquantized."""
         return max(map(self._array_bytes, self.full_groups), default=0)
 
     def window_layer_bytes(self, new: int) -> int:
-        """Return the bytes of K and V that one sliding layer shows for `new` tokens, in the compute dtype."""
+        """Return the bytes that a sliding layer shows for `new` tokens, unquantized."""
         return self._array_bytes(self.sliding) * (self.window + max(new, 2 * SLACK)) if self.sliding else 0
 
     def array_bytes(self, tokens: int) -> int:
-        """Return the bytes of a sequence as arrays of all layers, in the compute dtype."""
+        """Return the bytes of a sequence as arrays."""
         found = 0
         for group in self.groups:
             held = min(tokens, group.window + 2 * SLACK) if group.window else tokens
@@ -193,29 +188,29 @@ class Geometry:
 
     @property
     def resumes_anywhere(self) -> bool:
-        """True if blocks alone are enough to go on: all layers have full attention."""
+        """True if blocks alone are enough to go on."""
         return self.sliding is None and self.states is None
 
     @property
     def in_order(self) -> bool:
-        """True if layers take a sequence's tokens one after the other, and go on only where a checkpoint was kept."""
+        """True if layers take tokens one after the other, and go on only from a checkpoint."""
         return self.states is not None
 
     @property
     def kinds(self) -> dict[str, str]:
-        """All layers in words, by kind: part of KV's fingerprint."""
+        """Layers in words, for KV's fingerprint."""
         found = {"full": str(self.full), "sliding": str(self.sliding)}
         others = {"also_full": self.also_full, "states": self.states}
         return found | {kind: str(layers) for kind, layers in others.items() if layers}
 
     @property
     def window(self) -> int:
-        """Tokens that sliding layers see; 0 without such layers."""
+        """Tokens that sliding layers see; 0 without."""
         return (self.sliding.window or 0) if self.sliding else 0
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes that an agent has at any length: windows of window + 256 tokens, and states."""
+        """Bytes of an agent at any length: windows of window + 256 tokens, and states."""
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
     @property
@@ -224,25 +219,25 @@ class Geometry:
 
     @property
     def largest_state_bytes(self) -> int:
-        """Bytes of the largest state of a layer."""
+        """Of a layer."""
         return (
             max((sum(array.nbytes for array in each) for each in self.states.arrays), default=0) if self.states else 0
         )
 
     @property
     def piece_tokens(self) -> int:
-        """Tokens in the pool's unit of windows, a power of two; 0 without sliding layers."""
+        """Tokens in the pool's unit of windows, a power of two."""
         return min(BLOCK_TOKENS, 1 << self.window.bit_length() - 1) if self.window else 0
 
     @property
     def checkpoint_pieces(self) -> int:
-        """A window of window + 256 tokens, which may begin inside a piece, and one for states."""
+        """A window, which may begin inside a piece, and one for states."""
         window = -(-(self.window + SLACK) // self.piece_tokens) + 1 if self.window else 0
         return window + int(self.states is not None)
 
     @property
     def piece_bytes(self) -> int:
-        """Each piece counts a state, though only a checkpoint's first has one."""
+        """Each counts a state, though only a checkpoint's first has one."""
         return round(self._token_bytes(self.sliding) * self.piece_tokens) + self.state_bytes
 
     def _array_bytes(self, group: LayerGroup) -> int:
