@@ -121,7 +121,6 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
 
 @pytest.fixture
 def on_cuda(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads prove kernels, over fewer tokens."""
     monkeypatch.setattr(proof, "has_own_memory", lambda: True)
     monkeypatch.setattr(codec, "on_cpu", lambda: False)
     monkeypatch.setattr(proof, "_CHUNKS", (90, 20))

@@ -76,7 +76,6 @@ def fused(
 
 
 def test_arrays_go_the_old_way_and_caches_of_a_pass_are_asked(module: Any) -> None:
-    """However often a backend was installed; those of a pass are counted, whatever they show."""
     q, k, v = random(1, 4, 3, 64), random(1, 2, 9, 64, seed=1), random(1, 2, 9, 64, seed=2)
     wanted = fused(q, k, v, None, 0.5, "causal")
     assert mx.array_equal(module.attend(q, k, v, cache=None, scale=0.5, mask="causal"), wanted)
@@ -91,9 +90,6 @@ def test_arrays_go_the_old_way_and_caches_of_a_pass_are_asked(module: Any) -> No
 @pytest.mark.parametrize("own_cache", [True, False])
 @pytest.mark.parametrize("window", [0, 5])
 def test_rows_attend_over_what_their_piece_is_shown(window: int, own_cache: bool, module: Any) -> None:
-    """Pieces of one token and of several, in a window that each of them sees a part of; with sinks. A layer without a
-    cache takes what another has.
-    """
     of, sinks = a_pass(1, 3, 1), random(4, seed=9)
     queries = random(5, 4, 1, 64)
     shown = [(7 if not window else 5, 1), (8 if not window else 7, 3), (1, 1)]
@@ -150,7 +146,6 @@ def test_a_wrong_or_missing_kernel_is_not_taken_and_said(
     on_cuda: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other one is."""
     _, taken = attention_paths(*in_16_bits)
     assert taken == Kernels(one=True, few=True)
     monkeypatch.setattr(attention, name, fault(getattr(attention, name)))
@@ -194,7 +189,6 @@ def test_a_model_is_refused_where_kv_is_not_written_or_read_right(
 def test_layers_that_attend_by_themselves_see_what_is_in_blocks(
     write: Callable[[Path], Path], tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In chunks and as rows, beside the same over arrays."""
     monkeypatch.setattr(codec, "on_cpu", lambda: False)
     both = Both(tmp_path, write, monkeypatch)
     both.worlds[0].store.kernels = NO_KERNELS

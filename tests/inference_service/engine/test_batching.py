@@ -31,7 +31,6 @@ pytestmark = pytest.mark.sampled(2)
 
 
 def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn's first and its last, and all before a prompt is computed. Others may wait for those of the next pass."""
     told: list[tuple[int, int, bool]] = []
     turns = [begin(model, prompt_of(model, 0, 2), 30)]
 
@@ -51,7 +50,6 @@ def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, mon
 
 
 def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) -> None:
-    """A prompt full of a token does not make that token less likely."""
     greedy = begin(model, prompt_of(model, 0, 4), 1)
     run(model)
     (favourite,) = greedy.generated.token_ids
@@ -140,7 +138,6 @@ def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
 def test_two_passes_that_fail_in_one_step_lose_nobody(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One when it is launched, and then the one before it, whose turns go on alone already."""
     failed: list[str] = []
     launch, put = batching.next_tokens, Written.put
 
@@ -169,7 +166,6 @@ def test_two_passes_that_fail_in_one_step_lose_nobody(
 def test_a_pass_that_fails_once_loses_nobody(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Whichever part of a pass of several raises, every turn ends right, and the engine comes to rest."""
     failures = [MemoryError("no room")]
 
     def failing(original: Callable[..., Any], several: Callable[..., bool], first: bool) -> Callable[..., Any]:
@@ -238,7 +234,6 @@ def test_a_turn_that_is_over_at_its_first_token_ends_also_if_the_pass_fails(
 def test_a_cancelled_turn_whose_blocks_cannot_be_named_harms_no_other(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, told: int
 ) -> None:
-    """While it is computed, and while it generates."""
     other = begin(model, prompt_of(model, 0, 1), 20)
     turn = begin(model, [5] * 300, 20)
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 256)

@@ -81,7 +81,6 @@ def test_a_released_codec_holds_no_memory() -> None:
 
 @pytest.mark.parametrize("scheme", [PLAIN, ROTATED])
 def test_what_comes_back_has_its_means(scheme: str) -> None:
-    """And is as wide as whole groups; widths of K and V that do not fill them."""
     k, v = random(2, 3, 9, 80, seed=1) + 5, random(2, 3, 9, 48, seed=2) - 5
     codec = KVCodec(KVFormat(8, 8, 32, scheme), (mx.full((3, 80), 5.0), mx.full((3, 48), -5.0)))
     for found, x in zip(codec.decode(*codec.encode(k, v)), (k, v), strict=True):

@@ -115,7 +115,6 @@ def test_each_row_is_held_to_its_own_schema_and_logprobs_stay_the_models(model: 
 def test_a_pass_that_fails_leaves_every_grammar_where_it_was(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """What was sampled ahead is thrown away, and the grammar goes back behind it."""
     expected = [turn.text for turn in mixed(model)]
     failures, passes = [MemoryError("no room")], [0]
 

@@ -87,7 +87,6 @@ def test_what_is_packed_does_not_depend_on_what_is_packed_with_it() -> None:
 
 
 def test_groups_without_a_range() -> None:
-    """All zeros, all equal, and zeros but for one: finite, and zeros are zeros."""
     k = mx.zeros((1, 1, 3, 64))
     k[0, 0, 1] = 1.0
     k[0, 0, 2, 3] = 1.0

@@ -28,7 +28,6 @@ def drafter(*texts: Sequence[int]) -> Drafter:
 
 
 def sure(tokens: Sequence[int]) -> Drafter:
-    """It has seen its guesses be right."""
     found = Drafter(tokens)
     found._right = list(found._guessed)
     return found
@@ -48,7 +47,6 @@ def longest_match(tokens: Sequence[int]) -> tuple[int, int]:
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=90), st.lists(st.integers(0, 2), max_size=20))
 def test_a_guess_stands_behind_the_longest_match(tokens: list[int], later: list[int]) -> None:
-    """One that was right stays where it is; after a wrong one, and at first, it is the longest match's."""
     found, place = Drafter(tokens), longest_match(tokens)[0]
     for at, token in enumerate(later):
         before = [*tokens, *later[:at]]

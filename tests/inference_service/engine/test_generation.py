@@ -59,7 +59,6 @@ def turn(
     warm: Sequence | None = None,
     **options: Any,
 ) -> Turn:
-    """A turn that is over."""
     begun = begin(model, sequence, tokens, sampling, warm, **options)
     run(model)
     assert begun.whole and not begun.job.alone
@@ -163,7 +162,6 @@ def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracl
 def test_trimmed_equals_recomputed(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a recurrent state, or a window before, is gone, nothing goes on from there; full layers' KV stays."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 256)
     prompt, geometry = prompt * 2, model.geometry  # Windows slide.
     done = turn(model, prompt)

@@ -29,7 +29,6 @@ CASES = [
 def test_over_arrays_it_is_that_of_both_parts_of_keys(
     n: int, heads: int, k_dim: int, v_dim: int, dtype: mx.Dtype
 ) -> None:
-    """Of what a mask shows, by its name and as an array; of one query with and without."""
     q, r = (drawn(2, heads, n, width, dtype=dtype, seed=width) for width in (k_dim, v_dim))
     found_of, rotary = (drawn(2, 1, 60, width, dtype=dtype, seed=1 + width) for width in (k_dim, v_dim))
     scale = (k_dim + v_dim) ** -0.5
@@ -49,7 +48,6 @@ def by_kernel(made: Filled, queries: mx.array, rotary: mx.array, lengths: list[i
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_over_latents_in_blocks_is_right(case: Case) -> None:
-    """One query of rows of different lengths, and a few."""
     for n, lengths in ((1, [90, 260, 40]), (20, [70]), (3, [260, 40])):
         made = Filled(case, lengths, case.codec(k_mean=0.125))
         q = drawn(len(lengths), case.heads, n, case.k_dim, dtype=case.dtype, seed=3)

@@ -38,7 +38,6 @@ PENALTIES = Sampling(
 def test_rows_are_what_each_is_alone(
     model: LoadedModel, oracle: Oracle, without: tuple[int, ...], sampling: Sampling
 ) -> None:
-    """Also those for whose arrays there is no memory."""
     turns = []
     for number, repeats in enumerate(REPEATS):
         prompt = prompt_of(model, number, repeats)
@@ -54,7 +53,6 @@ def test_rows_are_what_each_is_alone(
 
 
 def test_greedy_turns_that_want_no_logprobs_say_the_same(model: LoadedModel) -> None:
-    """Alone and beside others that want some: the likeliest are taken at once."""
     wanted = by_themselves(model)
     quick = decoded(model, ORDERS["at once"], top_logprobs=None)
     assert same(model, quick, wanted)
@@ -99,7 +97,6 @@ def ending(turn: Turn) -> tuple[int, str]:
 def test_kv_is_of_what_was_generated_however_a_turn_ends(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, end: str, company: bool
 ) -> None:
-    """The next pass is under way when the last token is looked at: its KV is there, and none of what follows."""
     prompt = prompt_of(model, 1, 7)
     free = begin(model, prompt, 30)
     run(model)

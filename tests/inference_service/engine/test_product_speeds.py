@@ -51,7 +51,6 @@ class Network(nn.Module):  # type: ignore[misc]
         return {rows: self.layers[layer].products.step(rows) for rows in STEP_ROWS}
 
     def chunks(self, layer: int) -> dict[int, str]:
-        """The same of a chunk's."""
         return {rows: self.layers[layer].products.chunk(rows) for rows in CHUNK_ROWS}
 
 
@@ -157,7 +156,6 @@ def other_shape(product: Product, x: mx.array) -> mx.array:
 def test_a_way_that_is_wrong_is_not_taken(
     way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However fast it is said to be; and where it was right when it was measured."""
     file, network = tmp_path / "products.json", Network()
     choose(network, mx.float32, ProductSpeeds(file, Measured()))
     monkeypatch.setitem(products.WAYS, FLATTENED, way)

@@ -56,7 +56,6 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
-    """At a stop string within a draft, at max_tokens, and at a token that ends it; KV is that of what stays."""
     prompt = prompt_of(llama, 4, 3)
     start = partial(begin, llama, prompt, top_logprobs=3)
     plain = start(TOKENS)
@@ -86,7 +85,6 @@ def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Sampling) -> None:
-    """Though most drafts go on as no grammar allows."""
     directory = write_llama(tmp_path, vocab_size=352)
     model = load("tiny", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
     schema = {
@@ -192,7 +190,6 @@ def test_a_turn_that_fails_within_a_draft_ends_alone(llama: LoadedModel, monkeyp
 def test_a_step_that_fails_is_done_again_by_plain_ones(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From the tokens that were told: whatever the sampler had done by then is undone."""
     calls = 0
 
     def failing(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -213,7 +210,6 @@ def test_a_step_that_fails_is_done_again_by_plain_ones(
 
 
 def test_a_turn_is_cancelled_within_a_step(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends with that step, whose tokens are right, and harms no later turn."""
     plain = begin(llama, prompt_of(llama, 4, 3), TOKENS)
     run(llama)
     started: list[Turn] = []
@@ -252,7 +248,6 @@ def test_a_turn_with_a_seed_is_not_drafted_for(llama: LoadedModel, sampling: Sam
 
 
 def test_steps_take_what_their_passes_take(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU computes a pass while launching it. Drafts and a prompt that rides come between plain steps."""
     clock = 0.0
     took: list[tuple[int, float]] = []
     compute, note = llama.arenas.compute, StepCosts.took

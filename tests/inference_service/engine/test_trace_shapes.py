@@ -78,7 +78,6 @@ def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("addressed")
 def test_few_traces_are_made_while_rows_come_and_go() -> None:
-    """By MLX: rows are filled up, and what is replayed is what a row was given."""
     plain = Plain()
     for rows in (1, 2, 3, 4, 5, 8, 7, 4, 3, 9, 12, 1):
         of = plain.pass_of(*((5 * at, 1, at) for at in range(rows)))
@@ -121,7 +120,6 @@ def test_rows_that_fill_up_write_to_a_block_of_nobodys() -> None:
 
 @pytest.mark.usefixtures("addressed")
 def test_rows_of_short_prompts_attend_together_in_a_trace() -> None:
-    """Also those that fill it up; its shares are as many whatever the lengths of the prompts are."""
     plain, number = Plain(heads=[[4]]), []
     plain.traces._step = plain.traces._traced
     for pieces in (((40, 40, 0), (7, 1, 0), (3, 35, 0)), ((3, 70, 0),), ((3, 7, 0), (3, 7, 0), *[(9, 1, 0)] * 60)):

@@ -31,7 +31,6 @@ def in_kernels(directory: Path) -> LoadedModel:
 
 
 def traced(model: LoadedModel) -> Traces:
-    """Have its passes traced, on whatever device."""
     model.arenas.trace(model.engine.model.computed)
     assert model.arenas.traces is not None
     return model.arenas.traces
@@ -97,7 +96,6 @@ def test_turns_that_join_and_leave_in_the_middle_are_what_they_are_without(
 def test_what_cannot_be_traced_goes_on_without_and_it_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Llama that looks at values."""
     original = llama.MLP.__call__
     monkeypatch.setattr(llama.MLP, "__call__", lambda self, x: original(self, x if x.max().item() < 1e9 else -x))
     model = in_kernels(write_llama(tmp_path))

@@ -49,7 +49,6 @@ def captured(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, bytes]:
 def test_a_window_is_what_a_prefill_up_to_there_leaves(
     model: LoadedModel, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after what was decoded behind it."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: chunk)
     turn = over(model, prompt, CHECKPOINTS, 24)
     assert tuple(turn.job.captured) == CHECKPOINTS
@@ -73,8 +72,6 @@ def whole(model: LoadedModel, prompt: list[int]) -> Turn:
 def test_a_window_is_enough_to_go_on(
     model: LoadedModel, oracle: Oracle, prompt: list[int], whole: Turn, at: int, late: int
 ) -> None:
-    """From the full layers' beginning and the window the model goes on right, also from a window of one token more
-    whose last one is left out; from one that is a token late, not."""
     other = [*prompt[:at], *model.tokenizer.encode(" and then something else 😀", parse_special=False)]
     checkpoint = whole.job.captured[at + min(late, 1)]
     make = new_kv(model, len(other) + 25, whole.kv, reused=at, checkpoint=checkpoint)
@@ -103,7 +100,6 @@ def host(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, Any]:
 def test_blocks_behind_a_window_are_used_again_and_none_before(
     model: LoadedModel, oracle: Oracle, prompt: list[int], early: int
 ) -> None:
-    """A block that is released a step early is found: what is shown of it is another's tokens by then."""
     pieces, blocks = model.geometry.checkpoint_pieces, set()
     turn = begin(model, prompt[:330], 100, arrays=False)
     while not turn.job.future.done():
@@ -119,7 +115,6 @@ def test_blocks_behind_a_window_are_used_again_and_none_before(
 
 @pytest.mark.slow("gemma3")
 def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[int]) -> None:
-    """Not where a turn starts from, nor behind its end, nor at its end, behind which it generates."""
     warm = over(model, prompt[:200])
     turn = begin(model, prompt, 24, warm=warm.kv, checkpoints=[0, 100, 200, 300, len(prompt), len(prompt) + 5])
     run(model)
@@ -148,7 +143,6 @@ def test_a_turn_that_starts_again_captures_again(
 
 
 def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its chunks are not cut."""
     model = load("tiny", str(write_llama(tmp_path / "model")), hashes=ContentHashes(tmp_path / "weights.json"))
     starts: list[int] = []
 

@@ -45,7 +45,6 @@ def filled(arena: Arena, made: Geometry) -> list[Bits]:
 
 
 def changed(arena: Arena, every: list[Bits]) -> list[int]:
-    """The blocks that hold other bits now."""
     return [block for block in range(BLOCKS) if arena.read(block, BLOCK_TOKENS)() != data_of(every[block])]
 
 
@@ -57,7 +56,6 @@ def test_the_memory_is_taken_by_segments_and_given_back(kind: type[Arena]) -> No
     block_bytes = block_layout(made).nbytes
 
     def taken() -> int:
-        """Blocks that there is memory for."""
         assert 0 <= mx.get_active_memory() - before - arena.nbytes < block_bytes
         return arena.nbytes // block_bytes
 
@@ -162,18 +160,6 @@ def test_a_copy_is_the_whole_block(kind: type[Arena]) -> None:
     assert arena.read(1, BLOCK_TOKENS)() == data_of(every[5]), "it is no view"
 
 
-def test_what_was_begun_is_taken_by_a_thread_while_other_blocks_are_written(kind: type[Arena]) -> None:
-    made = geometry()
-    arena = made_of(kind, made)
-    every = filled(arena, made)
-    with ThreadPoolExecutor(3) as threads:
-        for _ in range(20):
-            taken = [threads.submit(arena.read(block, BLOCK_TOKENS)) for block in (1, 4, 7)]
-            arena.put([(block, 0, every[block]) for block in (2, 5, 8)])
-            assert [each.result() for each in taken] == [data_of(every[block]) for block in (1, 4, 7)]
-    assert not changed(arena, every)
-
-
 def test_what_was_read_stays_when_the_block_is_overwritten(kind: type[Arena]) -> None:
     made = geometry()
     arena = made_of(kind, made)
@@ -198,7 +184,6 @@ def test_a_run_is_its_tokens_wherever_it_begins_and_ends(kind: type[Arena], case
 
 
 def test_blocks_are_written_by_threads_while_others_are_read() -> None:
-    """As files are read to blocks in host memory, and the engine goes on. Other memory is the engine thread's alone."""
     made = geometry(CASES[3])
     arena = made_of(HostArena, made)
     assert isinstance(arena, HostArena)

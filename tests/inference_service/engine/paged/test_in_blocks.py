@@ -39,7 +39,6 @@ class Both:
             world.run(*((getattr(world, name), n) for name, n in pieces))
 
     def error(self) -> float:
-        """The worst of `typical` over both sequences."""
         errors = []
         for name in ("one", "other"):
             found, wanted = (np.concatenate(world.said[getattr(world, name)]) for world in self.worlds)

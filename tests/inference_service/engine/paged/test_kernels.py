@@ -64,7 +64,6 @@ def equal(one: mx.array, other: mx.array) -> bool:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("centred", [False, True])
 def test_what_is_written_is_what_would_be_packed(case: Case, centred: bool) -> None:
-    """Two rows, of which one goes on in the middle of a block and into the next; packed bits are equal."""
     pool, codec = Pool(case, 2, 3), case.codec(centred=centred)
     k = random(2, 2 * BLOCK, case.kv_heads, case.k_dim, dtype=case.dtype).swapaxes(1, 2)
     v = random(2, case.kv_heads, 2 * BLOCK, case.v_dim, dtype=case.dtype, seed=1)
@@ -109,7 +108,6 @@ def test_what_is_read_as_arrays_is_what_the_codec_makes_of_it(case: Case) -> Non
 @pytest.mark.parametrize("case", [*CASES, *OF_16_BITS, *OF_32_BITS, *REAL])
 @pytest.mark.parametrize("sunk", [False, True])
 def test_one_query_of_each_row_is_right(case: Case, sunk: bool) -> None:
-    """Rows that end anywhere: in a first block, at the end of one, and some of one sequence."""
     made = Filled(case, [200, 64, 5])
     rows, ends = [0, 2, 1, 0, 0], [200, 5, 64, 199, 130]
     of = made.of(rows, ends, (max(0, end - (case.window or end)) for end in ends))
@@ -167,7 +165,6 @@ def test_many_queries_over_arrays_in_the_packed_basis_are_right(case: Case, sunk
 def test_a_few_queries_of_any_number(
     dtype: mx.Dtype, n: int, tokens: int, heads: int, kv_heads: int, rows: int
 ) -> None:
-    """Blocks of rows that are full or not, one chunk of tokens and many; rows of several lengths."""
     case = Case(kv_heads, heads, dtype=dtype, group=64, scheme=PLAIN)
     lengths = [tokens + 21 * row for row in range(rows)]
     made = Filled(case, lengths, case.codec(centred=False))
@@ -214,7 +211,6 @@ def test_widths_that_do_not_fill_groups() -> None:
 
 
 def test_what_is_left_out_of_a_kernel_shows(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the mean of V."""
     if available():
         pytest.skip("of kernels as g++ compiles them")
     left_out, changes = "if (mean != nullptr) x += total * own_mean;", []

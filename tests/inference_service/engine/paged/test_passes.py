@@ -49,7 +49,6 @@ class World:
             self.as_rows[sequence] += [len(pieces) > 1] * n
 
     def error(self) -> float:
-        """The worst of `typical` over both sequences."""
         errors = []
         for sequence, said in self.said.items():
             if sequence.length:
@@ -82,7 +81,6 @@ def world(write: Callable[[Path], Path], tmp_path: Path) -> World:
 
 
 def test_rows_are_what_each_sequence_is_alone(world: World) -> None:
-    """Chunks beyond a window, several tokens of one sequence among rows of others, and on from blocks alone."""
     one, other = world.one, world.other
     world.run((one, 100))
     world.run((one, 200))

@@ -42,7 +42,6 @@ steps = st.lists(st.one_of(st.just(1), st.integers(1, SLACK), st.integers(1, 700
 
 @given(tokens=st.sampled_from([1, 16, 64, 256]), window=st.integers(1, 600), steps=steps)
 def test_a_window_slides_within_its_own_blocks(tokens: int, window: int, steps: list[int]) -> None:
-    """Whatever the chunks, the window and SLACK tokens before it are there, nobody's block twice, and no more."""
     table = tables(tokens, window, 0)
     own, end, owner = set(table.spare), 0, dict[int, int]()
     for n in steps:
@@ -62,7 +61,6 @@ def test_a_window_slides_within_its_own_blocks(tokens: int, window: int, steps: 
 @settings(deadline=None)
 @given(data=st.data(), tokens=st.sampled_from([16, 64, 256]), window=st.sampled_from([1, 48, 300]))
 def test_checkpoints_keep_their_blocks_and_there_are_enough(data: st.DataObject, tokens: int, window: int) -> None:
-    """A turn that captures as often as it has pieces for, anywhere, and at its end; and a last one again and again."""
     captures = data.draw(st.integers(0, 3))
     table, end = tables(tokens, window, captures + 1), 0
     kept: list[list[int]] = []
@@ -114,7 +112,6 @@ def sequence_of(length: int, window: int = WINDOW, tokens: int = 16) -> Sequence
 
 @pytest.mark.parametrize("length", [30, 304, 305, 1000, 4096])
 def test_the_last_tokens_can_be_left(length: int) -> None:
-    """Back to any of the last 256 tokens, and a query there sees its window; farther back, the window is lost."""
     for back in range(min(length, SLACK) + 1):
         sequence = sequence_of(length)
         assert sequence.window is not None
@@ -130,7 +127,6 @@ def test_the_last_tokens_can_be_left(length: int) -> None:
 
 
 def test_what_is_in_front_of_what_was_restored_does_not_count() -> None:
-    """It begins inside of a block."""
     sequence = Sequence(BlockTable(256), 400, window=WindowTable(64, list(range(6)), 64, window=WINDOW, written=100))
     assert sequence.window is not None
     assert sequence.window.kept_from(400) == 100
@@ -194,7 +190,6 @@ def of(states: States, row: int) -> Sequence:
 
 
 def test_states_are_rows_in_the_order_of_their_sequences() -> None:
-    """Sequences that were together, that come from elsewhere, that left others behind."""
     together, alone = state(1, 2, 3), state(4)
     one, two, three, four = *(of(together, row) for row in range(3)), of(alone, 0)
     assert gathered([one, two, three]) is together, "as they lie"
@@ -245,7 +240,6 @@ def shows(working: WorkingKV, position: int, n: int, seen: int) -> bool:
 @given(window=st.sampled_from([0, 1, 16, 48, 300, 512]), data=st.data())
 @settings(deadline=None)
 def test_arrays_show_what_is_seen_whatever_the_chunks(window: int, data: st.DataObject) -> None:
-    """And tokens can be left, as far as what a window needs then is there."""
     working, length, longest = WorkingKV(window), 0, 0
     for n in data.draw(st.lists(st.one_of(st.just(1), st.integers(1, 600)), min_size=1, max_size=12)):
         room = working.growth(n)
