@@ -1,7 +1,4 @@
-"""Peak memory of computing besides weights and KV, measured on a GPU with the chunks that see the most keys.
-
-Estimates are off by a factor of ten there. A CPU would take minutes: `computing` estimates for it.
-"""
+"""Peak memory of computing besides weights and KV, measured on a GPU: estimates are off by a factor of ten there."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,24 +15,21 @@ from inference_service.engine.scheduling import latest_chunks
 from inference_service.json_cache import JsonCache
 
 _KEYS_ON_GPU = 32_768
-"""In tokens; beyond, the peak is extrapolated per key."""
 _WHAT = "largest chunks, weights dequantized or not"
-"""Part of the key: change it with the measurement."""
+"""Change it with the measurement."""
 _MARGIN = 1.1
-"""Allocations overlap in other ways while requests are served."""
 
 Measure = Callable[[Any, Geometry, int], int]
 
 
 class Activations:
-    """Peaks in one JSON file, by device, MLX, fingerprint and context length. Engine thread."""
+    """In one JSON file. Engine thread."""
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
         self._memory = JsonCache(memory)
         self._measure = measure or measured
 
     def of(self, fingerprint: str, network: Any, geometry: Geometry, context_length: int) -> int:
-        """Return the peak in bytes, measured if it is not remembered."""
         known = self.remembered(fingerprint, context_length)
         if known is None:
             known = self._measure(network, geometry, context_length)
@@ -49,14 +43,13 @@ class Activations:
 
 
 def measured(network: Any, geometry: Geometry, context_length: int) -> int:
-    """Return the peak in bytes beyond weights and KV. Takes seconds, and memory for the context's KV."""
+    """Takes seconds, and memory for the context's KV."""
     peak = _by_worst_chunks(network, geometry, context_length)
     mx.clear_cache()
     return peak
 
 
 def with_measured_states(cost: EstimatedCost, network: Any, geometry: Geometry) -> EstimatedCost:
-    """Return the cost with at least what a small chunk takes per token, for models with recurrent layers."""
     if not geometry.in_order:
         return cost
     peak = chunk_peak(network, geometry, LEAST_CHUNK)
@@ -79,13 +72,12 @@ def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> i
 
 
 def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
-    """Return tokens, and keys before them."""
     tokens, keys = chunk
     return tokens, keys - tokens
 
 
 def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:
-    """Return the peak bytes of a chunk after `behind` tokens, without KV."""
+    """Return the peak of a chunk after so many others, without KV."""
     mx.clear_cache()
     before = int(mx.get_active_memory())
     caches = _filled(geometry, behind)

@@ -1,7 +1,6 @@
 """Continuous batching: a pass for all running rows and short prompts, then a chunk of a long prompt.
 
-A row is a token with its own position: turns join and leave without a copy. The next pass is launched before the
-previous one's tokens are read.
+The next pass is launched before the previous one's tokens are read.
 """
 
 import logging
@@ -27,13 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class _Flight(NamedTuple):
-    """A launched pass: jobs in the order of its pieces, their next tokens [jobs], K and V for blocks."""
+    """A launched pass: jobs by piece, next tokens [jobs], tokens with KV then, K and V for blocks."""
 
     jobs: list[TurnJob]
     tokens: mx.array
     written: Written
     ends: list[int]
-    """Each job's tokens whose KV is present once it is computed."""
     began: float
 
 
@@ -43,7 +41,7 @@ def _has_first_tokens(flights: Sequence[_Flight]) -> bool:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BatchEngine(PromptEngine):
-    """Runs the turns of one model. Engine thread only: `add`, then `step` while it returns True.
+    """Engine thread only: `add`, then `step` while it returns True.
 
     When a pass raises, each of its turns restarts alone; only those that fail there end.
     """
@@ -51,7 +49,6 @@ class BatchEngine(PromptEngine):
     tokenizer: Tokenizer
     speculative: bool = False
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
-    """Called with the drafted and the accepted tokens of a step. Engine thread."""
     _speculation: Speculation = field(init=False)
     _running: list[TurnJob] = field(default_factory=list, init=False)
     _flights: list[_Flight] = field(default_factory=list, init=False)
@@ -73,21 +70,19 @@ class BatchEngine(PromptEngine):
             self._waiting.append(job)
 
     def step(self) -> bool:
-        """Launch a pass, take the previous one's tokens, compute a chunk of a prompt. Return whether anything is
-        left.
-        """
+        """Launch a pass, take the one before, compute a chunk. Return whether anything is left."""
         self._drop_cancelled()
         if self._gathers():
             return True
         before, self._flights = self._flights, []
         if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
-            self._take_all(before)  # Arrays made for each pass need all tokens in the blocks.
+            self._take_all(before)
             before = []
         if on_cpu() and _has_first_tokens(before):  # It computes while launching.
             self._take_all(before)
             before = []
         riders = self._riders()
-        if before and self._grows(riders):  # Arrays that cannot grow are dropped.
+        if before and self._grows(riders):
             self._take_all(before)
             before = []
         drafts = {} if riders else self._drafts()
@@ -96,14 +91,14 @@ class BatchEngine(PromptEngine):
             before, drafts = [], self._drafts()
         if drafts:
             guarded(partial(self._speculate, drafts), partial(self._failed, list(drafts)))
-            drafts = self._drafts()  # A plain step would delay the next draft.
+            drafts = self._drafts()
         for lane in [] if drafts else self._lanes(riders):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         plain = self._are_plain(before)
         self._take_all(before)
         self._speculation.ended(before[0].jobs if plain else ())
         if (job := self._next()) is not None:
-            # A first token does not wait for another prompt's chunk.
+            # A first token does not wait for another's chunk.
             if on_cpu() or _has_first_tokens(self._flights):
                 before, self._flights = self._flights, []
                 self._take_all(before)
@@ -114,7 +109,6 @@ class BatchEngine(PromptEngine):
         return bool(self._ready or self._running or self._flights)
 
     def _are_plain(self, before: Sequence[_Flight]) -> bool:
-        """Return whether both passes are of one token of the same turns, and no other is to come."""
         same = len(before) == 1 and [flight.jobs for flight in self._flights] == [before[0].jobs]
         return same and not self.prompts and all(job.prompted for job in before[0].jobs)
 
@@ -125,9 +119,7 @@ class BatchEngine(PromptEngine):
             guarded(job.cancel, job.fail)
 
     def _speculating(self) -> list[TurnJob]:
-        """Return the running turns, if they may compute several tokens in a step: states cannot be trimmed, and coming
-        turns would wait.
-        """
+        """Return the turns that may compute several tokens in a step: states cannot be trimmed."""
         together = len(self._running) == 1 or (self.model.rows_together and self.model.rides)
         if not (self.speculative and together and len(self._running) <= self._speculation.most_turns):
             return []
@@ -138,12 +130,10 @@ class BatchEngine(PromptEngine):
         return list(self._running)
 
     def _drafts(self) -> dict[TurnJob, list[int]]:
-        """Empty if none pays."""
         jobs = self._speculating()
         return dict(zip(jobs, self._speculation.drafts(jobs), strict=False)) if jobs else {}
 
     def _speculate(self, drafts: Mapping[TurnJob, list[int]]) -> None:
-        """Compute each turn's last token and its draft."""
         jobs = list(drafts)
         began, costs = time.perf_counter(), self._speculation.costs(jobs)
         pieces, ids = [], []
@@ -175,7 +165,7 @@ class BatchEngine(PromptEngine):
                 self._finish(job)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
-        """Return the jobs of each pass. A turn that is over may still need its last token's KV."""
+        """Return each pass's jobs. A turn that is over may need its last token's KV."""
         jobs = [*(job for job in self._running if not job.over or job.position < job.tokens), *riders]
         in_order = self.store.geometry.in_order
 
@@ -187,7 +177,6 @@ class BatchEngine(PromptEngine):
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
     def _launch(self, jobs: list[TurnJob]) -> None:
-        """Compute each job's last token, or the rest of its prompt."""
         pieces, ids = [], []
         for job in jobs:
             assert job.kv is not None
@@ -209,14 +198,13 @@ class BatchEngine(PromptEngine):
         self._flights.append(_Flight(jobs, tokens, written, [job.position for job in jobs], began))
 
     def _take_all(self, flights: Sequence[_Flight]) -> None:
-        """Tokens are emitted at once where one is a turn's first, before a chunk, and at the end."""
+        """Emitted at once: a turn's first, before a chunk, at the end."""
         soon = self.prompts > 0 or not self._flights or _has_first_tokens(flights)
         for flight in flights:
             guarded(partial(self._take, flight), partial(self._not_taken, flight))
         self.flush(soon=soon)
 
     def _take(self, flight: _Flight) -> None:
-        """Wait for the pass, and end the turns that are over."""
         tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
         flight.written.put()
         self.stepped("decode")
@@ -235,7 +223,7 @@ class BatchEngine(PromptEngine):
                 guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
 
     def _not_taken(self, flight: _Flight, error: Exception) -> None:
-        """Fail its running jobs; the others wait already, since a later pass failed first."""
+        """Its other jobs wait already: a later pass failed first."""
         self._failed([job for job in flight.jobs if job in self._running], error)
 
     def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
@@ -256,7 +244,6 @@ class BatchEngine(PromptEngine):
         return self.store.growth(pieces) > 0
 
     def _make_room(self, pieces: Sequence[Piece]) -> None:
-        """Sequences for whose larger arrays there is no memory go on without."""
         grown = 0
         for piece in pieces if self.store.by_arrays else ():
             nbytes = self.store.growth([piece])
@@ -266,7 +253,6 @@ class BatchEngine(PromptEngine):
                 grown += nbytes
 
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
-        """Continue each turn alone; one that was alone fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
         full = ran_out(error)
         error.__traceback__ = None  # Its frames hold arrays.
@@ -286,7 +272,7 @@ class BatchEngine(PromptEngine):
                 continue
             if job.cancelled.is_set():
                 guarded(job.cancel, job.fail)
-            elif job.over:  # Only its last token's KV was pending.
+            elif job.over:
                 job.drop_kv()
                 self._finish(job)
             elif job.alone:

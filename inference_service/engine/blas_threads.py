@@ -1,6 +1,4 @@
-"""NumPy's linear algebra of small matrices, on one thread: with two, and a busy core, eigenvectors of 128 x 128 took
-230 ms, not 1.
-"""
+"""NumPy's linear algebra of small matrices, on one thread: with two, eigenvectors of 128 x 128 took 230 ms, not 1."""
 
 import threading
 from collections.abc import Iterator
@@ -9,10 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-assert np.__version__  # The controller sees the libraries that are loaded by now.
+assert np.__version__  # It sees libraries loaded by now.
 _THREADS = ThreadpoolController()
 _LOCK = threading.Lock()
-"""Two that limit at once would each restore what the other has set."""
 
 
 @contextmanager

@@ -23,7 +23,6 @@ TOKENS: Final = 1024
 
 _FEWEST: Final = 128
 _SECONDS: Final = 60.0
-"""Rough limit on a CPU's time."""
 _LARGEST: Final = float(np.finfo(np.float16).max)
 
 
@@ -43,7 +42,6 @@ def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) ->
 def calibrate_in_time(
     network: Network, token_ids: Sequence[int], geometry: Geometry, seconds: float = _SECONDS
 ) -> Calibration:
-    """Calibrate; on a CPU, over as many tokens as it computes in `seconds`."""
     if not on_cpu() or len(token_ids) <= _FEWEST:
         return calibrate(network, token_ids, geometry)
     began = work_clock()
@@ -57,8 +55,6 @@ def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 
 
 class _Measuring(KVCache):
-    """Takes a whole text in one update."""
-
     def __init__(self, window: int) -> None:
         super().__init__(Pass([]), 0, KVCodec(), window)
         self.means: list[mx.array] = []
@@ -71,7 +67,6 @@ class _Measuring(KVCache):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """Some models return to it from float32."""
         assert self._sides is not None
         return self._sides[1].dtype
 
@@ -120,8 +115,6 @@ class _Measuring(KVCache):
 
 
 class _MeasuringArrays(_Measuring):
-    """For layers whose queries are not seen."""
-
     update_and_fetch = _Measuring.fetch_arrays
 
 

@@ -1,5 +1,5 @@
-"""Means of a model's own K and V, and their bases. Measured once: kinds of device differ in the last bits, on which all
-KV depends.
+"""Means of a model's own K and V, and their bases. Measured once: devices differ in the last bits, on which all KV
+depends.
 """
 
 import hashlib
@@ -25,7 +25,6 @@ from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat
 log = logging.getLogger(__name__)
 
 _MOST_OFFERED: Final = 64
-"""Calibrations that wait for their models."""
 _NEAR: Final = 0.02
 """Share of a layer's largest mean. SmolLM2's in bfloat16 and float32 are 0.006 apart."""
 _APART: Final = 2.0
@@ -39,8 +38,8 @@ Matrix = npt.NDArray[np.float64]
 
 
 class LayerCalibration(NamedTuple):
-    """Means of K (after RoPE) and V, float16 [kv_heads, width], and bases, if queries are seen: axes, int8 [kv_heads,
-    width, width], in 127ths, and their lengths, float16.
+    """Means of K (after RoPE) and V, float16 [kv_heads, width]; of bases axes, int8 [kv_heads, width, width], in
+    127ths, and lengths, float16.
     """
 
     k: Half
@@ -51,7 +50,6 @@ class LayerCalibration(NamedTuple):
     v_lengths: Half | None = None
 
     def with_bases(self, k: Matrix, v: Matrix) -> Self:
-        """Rounding axes to a 127th costs nothing."""
         lengths = [np.sqrt(np.square(side).sum(axis=1)) for side in (k, v)]
         axes = [np.rint(side / own[:, None] * _PER_AXIS) for side, own in zip((k, v), lengths, strict=True)]
         (k_axes, v_axes), (k_lengths, v_lengths) = axes, (own.astype(np.float16) for own in lengths)
@@ -75,7 +73,6 @@ class LayerCalibration(NamedTuple):
         return {name: side for name, side in self._asdict().items() if side is not None}
 
     def codec(self, format: KVFormat, dtype: mx.Dtype, kind: type[KVCodec]) -> KVCodec:
-        """Engine thread."""
         k, v = (mx.array(mean).astype(dtype) for mean in (self.k, self.v))
         if format.scheme != BALANCED or (bases := self.bases) is None:
             return kind(format, (k, v))
@@ -85,7 +82,6 @@ class LayerCalibration(NamedTuple):
 
 _OF_MEANS: Final = {"k", "v"}
 _TYPES: Final = {"": (np.dtype("f2"), 2), "axes": (np.dtype("i1"), 3), "lengths": (np.dtype("f2"), 2)}
-"""Type and dimensions, by the name after the side."""
 
 
 class Calibration:
@@ -123,14 +119,12 @@ class Calibration:
         )
 
     def codecs(self, geometry: Geometry, kind: type[KVCodec] = KVCodec) -> list[KVCodec]:
-        """Engine thread."""
         return [
             own.codec(format, geometry.dtype, kind) for format, own in zip(geometry.formats, self.layers, strict=True)
         ]
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Raises ValueError."""
         layers, left = [], dict(arrays)
         for layer in range(len([name for name in arrays if name.startswith("k.")])):
             own = LayerCalibration(*(left.pop(f"{name}.{layer}", None) for name in LayerCalibration._fields))
@@ -163,7 +157,6 @@ class Calibration:
         return found if len(found) <= MOST_PORTABLE else b""
 
     def near(self, other: "Calibration") -> bool:
-        """Return whether both were measured of one model, up to rounding of devices."""
         pairs = zip(self.layers, other.layers, strict=False)
         return len(self.layers) == len(other.layers) and all(
             _near_means(a.k, b.k) and _near_means(a.v, b.v)
@@ -173,7 +166,6 @@ class Calibration:
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """By name, as "k_axes.LAYER"."""
         return {f"{name}.{i}": side for i, own in enumerate(self.layers) for name, side in own.arrays.items()}
 
 
@@ -204,19 +196,18 @@ def _basis(basis: Matrix, group_size: int, dtype: mx.Dtype, *, keys: bool) -> Ba
 
 
 class Calibrations:
-    """Files in a directory, by model fingerprint. An unreadable one is measured again. Any thread, except `of`."""
+    """Files by model fingerprint. Any thread, except `of`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offered: dict[str, Calibration] = {}
 
     def offer(self, fingerprint: str, calibration: Calibration) -> None:
-        """Propose one from elsewhere, so that KV from there fits here; used only near the measured one."""
+        """From elsewhere, so that KV from there fits; used only near the measured one."""
         if len(self._offered) < _MOST_OFFERED or fingerprint in self._offered:
             self._offered[fingerprint] = calibration
 
     def known(self, fingerprint: str, geometry: Geometry) -> Calibration | None:
-        """None if it does not fit."""
         path = self._path(fingerprint)
         try:
             found = Calibration.of_arrays(load_file(path))
@@ -228,7 +219,7 @@ class Calibrations:
         return found if found.fits(geometry) else None
 
     def of(self, fingerprint: str, geometry: Geometry, measure: Callable[[], Calibration]) -> Calibration | None:
-        """Return a calibration, measured if unknown; None if the model needs none. Engine thread."""
+        """Measured if unknown; None if the model needs none. Engine thread."""
         if geometry.format.scheme == PLAIN or not geometry.groups:
             return None
         known = self.known(fingerprint, geometry)
@@ -241,7 +232,6 @@ class Calibrations:
         return known
 
     def keep(self, fingerprint: str, calibration: Calibration) -> None:
-        """A failure is only logged."""
         path = self._path(fingerprint)
         draft = path.with_suffix(".part")
         try:

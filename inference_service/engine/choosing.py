@@ -1,6 +1,4 @@
-"""The next tokens of a pass, for all rows together: row by row it took twice as long as the model, for 32. Penalties,
-grammars and log-probabilities go by row. Engine thread.
-"""
+"""The next tokens of a pass, for all rows together: one by one, 32 took twice as long as the model. Engine thread."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -34,7 +32,6 @@ def next_tokens(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
-    """Return logits [jobs, vocabulary], lazily."""
     biases = [(row, job.sampler.biases) for row, job in enumerate(jobs) if len(job.sampler.biases.tokens)]
     if not biases:
         return logits
@@ -45,14 +42,12 @@ def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def penalized(logits: mx.array, job: TurnJob, history: mx.array) -> mx.array:
-    """Return logits [1, vocabulary] after `history` [n], lazily."""
     for penalty in job.penalties:
         logits = penalty(history, logits)
     return logits
 
 
 def _history(job: TurnJob) -> mx.array:
-    """Return all tokens, those of a pass that is not taken yet, too."""
     if not job.penalties:
         return mx.array([], dtype=mx.uint32)
     seen = [job.prompt, mx.array(job.result.token_ids, dtype=mx.uint32)]

@@ -1,6 +1,4 @@
-"""Memory that a prompt's chunk takes besides weights and KV. Pure: the same arithmetic decides which context fits,
-before a download and at load.
-"""
+"""Memory that a prompt's chunk takes besides weights and KV. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -8,9 +6,7 @@ from typing import Final, Protocol
 from inference_service.engine.scheduling import largest_chunk, latest_chunks
 
 LEAST_CHUNK: Final = 128
-"""Tokens of a chunk that is cut for lack of memory."""
 MARGIN: Final = 1.5
-"""Factor on an estimate: memory is freed late."""
 
 
 class Cost(Protocol):
@@ -26,9 +22,8 @@ class Cost(Protocol):
 
 @dataclass(frozen=True)
 class EstimatedCost:
-    """Bytes per token by the widest layer's values, per key by a layer's K and V as arrays, per pair of both by scores.
-
-    `fixed_bytes` are weights that a chunk dequantizes, `step_bytes` those of a decode step of many rows.
+    """Bytes per token of the widest layer's values, per key of its K and V, per pair of scores; `fixed_bytes` are
+    dequantized weights, `step_bytes` those of a decode step.
     """
 
     token_bytes: int
@@ -56,8 +51,6 @@ class EstimatedCost:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """A smaller chunk takes its share, at least `least_bytes`."""
-
     peak_bytes: int
     least_bytes: int = 0
 

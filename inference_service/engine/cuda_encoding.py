@@ -1,4 +1,4 @@
-"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs, in place of eight of MLX's operations."""
+"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs."""
 
 import logging
 from functools import lru_cache
@@ -48,9 +48,8 @@ class _Encoder(NamedTuple):
 def encoded(
     keys: mx.array, values: mx.array, means: tuple[mx.array, mx.array] | None, by: KVFormat
 ) -> tuple[Quantized, Quantized] | None:
-    """Return K [rows, kv_heads, n, k_dim] and V packed as by a `KVCodec`, with means [kv_heads, 1, padded width].
-
-    None if the kernel does not know the types or heads, or does not work here.
+    """Return K [rows, kv_heads, n, k_dim] and V packed, with means [kv_heads, 1, padded width]; None if the kernel does
+    not know the types or heads, or does not work here.
     """
     k_mean, v_mean = means or (None, None)
     encoder = _encoder_of(keys, values, k_mean, v_mean, by)

@@ -28,10 +28,8 @@ def kernel(
     *,
     contiguous: bool = False,
 ) -> Any:
-    """Make a kernel of `source`, after some .cu files; `width` is that of the widest rotated rows. Compiler errors are
-    RuntimeErrors at evaluation.
-
-    MLX caches kernels by name, also on disk: it has a hash of the source.
+    """Make a kernel of `source`, after some .cu files. Compiler errors are RuntimeErrors at evaluation. MLX caches
+    kernels by name, also on disk: it has a hash of the source.
     """
     header = _signs(width) + "".join(map(_device_code, files))
     digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
@@ -55,5 +53,4 @@ def _device_code(file: str) -> str:
 
 @cache
 def _signs(width: int) -> str:
-    """Declare the signs of rotation.cu."""
     return f"__constant__ const uint32_t SIGNS[] = {sign_words(width)};\n"

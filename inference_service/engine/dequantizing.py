@@ -1,7 +1,4 @@
-"""Whole weights out of their packed form, by a kernel for NVIDIA GPUs.
-
-4096 by 14336 in 4 bits to bfloat16: 160 µs with MLX's on an H100, 94 with this one.
-"""
+"""Whole weights out of their packed form, on NVIDIA GPUs: 4096 by 14336 in 94 µs (H100), by MLX in 160."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -27,9 +24,7 @@ def known(mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
 
 
 def dequantized(words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:
-    """Return the weights [..., K] of uint32 [..., K * bits / 32], with scales and biases [..., K / group_size], in
-    their dtype.
-    """
+    """Return weights [..., K] of uint32 [..., K * bits / 32]."""
     *rows, packed = words.shape
     flat = words if len(rows) == 1 else words.reshape(-1, packed)
     shape = (*rows, packed * 32 // bits)

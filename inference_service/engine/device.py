@@ -1,6 +1,5 @@
-"""The device that MLX computes on, its memory, and the least KV worth restoring there.
-
-On CUDA `free_memory` counts all processes; on Metal it is the recommended working set, on a CPU the system's.
+"""The device that MLX computes on, and its memory: on CUDA free of all processes, on Metal the recommended
+working set.
 """
 
 import importlib.metadata
@@ -26,14 +25,12 @@ def on_cpu() -> bool:
 
 
 def device_and_version() -> str:
-    """Return the key of remembered measurements."""
     blas = ", OpenBLAS" if on_cpu() and has_openblas() else ""
     return f"{_fixed()['device_name']}{blas}; mlx {importlib.metadata.version('mlx')}"
 
 
 @cache
 def has_openblas() -> bool:
-    """Return whether this process has loaded one besides NumPy's."""
     if not hasattr(psutil.Process, "memory_maps"):
         return False
     files = (Path(each.path) for each in psutil.Process().memory_maps())
@@ -46,8 +43,8 @@ def has_own_memory() -> bool:
 
 
 def worth_restoring() -> int:
-    """Return the tokens of KV from which restoring is faster than computing: the upper ends of `agentmem bench
-    break-even`, 16 to 64 for the demo model on two cores, 16 to 128 for Llama 3.1 8B on an H200.
+    """Return the tokens of KV from which restoring is faster than computing, by `agentmem bench break-even`: 16 to 64
+    on two cores, 16 to 128 on an H200.
     """
     return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
 
@@ -59,7 +56,7 @@ def device_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Return the bytes that are free now, without MLX's cache. Any thread. Takes 0.1 ms, on a busy GPU 1 ms."""
+    """Without MLX's cache. Any thread. Takes 0.1 ms, on a busy GPU 1 ms."""
     if (working_set := _working_set()) is not None:
         return max(0, working_set - held_bytes())
     if has_own_memory():
@@ -68,29 +65,24 @@ def free_bytes() -> int:
 
 
 def held_bytes() -> int:
-    """Return the bytes of MLX's arrays and its cache."""
     return int(mx.get_active_memory()) + int(mx.get_cache_memory())
 
 
 def default_floor() -> int:
-    """Return the bytes that stay free for other processes."""
     return int(device_bytes() * _FLOOR_SHARE)
 
 
 def share_bytes() -> int:
-    """Return the bytes that all models may take together."""
     if (working_set := _working_set()) is not None:
         return int(working_set * _METAL_SHARE)
     return int(device_bytes() * (_CUDA_SHARE if has_own_memory() else _SYSTEM_SHARE))
 
 
 def obtainable_bytes(floor: int | None = None) -> int:
-    """Return the bytes that MLX holds, and those free above the floor; may be negative."""
     return held_bytes() + free_bytes() - (default_floor() if floor is None else floor)
 
 
 def usable_bytes(floor: int | None = None) -> int:
-    """Return the bytes that models may take now."""
     return max(0, min(share_bytes(), obtainable_bytes(floor)))
 
 
@@ -103,5 +95,5 @@ def _working_set() -> int | None:
 
 @cache
 def _fixed() -> dict[str, Any]:
-    """Asked once: it waits for the driver with the interpreter held."""
+    """It waits for the driver with the interpreter held."""
     return dict(mx.device_info())

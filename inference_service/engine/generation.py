@@ -35,9 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to generate. `max_tokens` is at least 1; `grammar` and `reasoning` are the turn's own, on the engine thread.
-    Calls are split from text by `call_syntax`. `transient_stops`: see `Renderer`.
-    """
+    """`grammar` and `reasoning` are the turn's own, on the engine thread. `transient_stops`: see `Renderer`."""
 
     max_tokens: int
     reason_at_max: "types_pb2.FinishReason.ValueType" = types_pb2.FINISH_REASON_LENGTH
@@ -53,8 +51,8 @@ class Decoding:
 
 @dataclass
 class Generated:
-    """A turn's result. `token_ids` are those kept, without a stop string; `rest` is in no token event. `sampled` counts
-    all, `reasoning_tokens` those that hold nothing of the answer. Seconds.
+    """`token_ids` are those kept, without a stop string; `rest` is in no token event. `sampled` counts all tokens,
+    `reasoning_tokens` those without answer.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -69,7 +67,7 @@ class Generated:
 
 
 class Chunk(NamedTuple):
-    """Computed tokens of the prompt, in monotonic time, stops included. `alone`: no other turn was in the pass."""
+    """In monotonic time, stops included. `alone`: no other turn was in the pass."""
 
     began: float
     ended: float
@@ -82,12 +80,11 @@ class Chunk(NamedTuple):
 class TurnJob:
     """One turn: prefill of `sequence`, then generation, if there is a `decoding`.
 
-    `begin` makes KV of `reused` tokens to start from, again at a restart. `on_start` gets time, seconds and tokens of
-    that, `emit` every token; all on the engine thread. Setting `cancelled` ends the turn within one step: `future`
-    raises Cancelled. Else that has the KV of exactly the sequence and generated tokens, and the result; `said` has it a
-    step earlier.
+    `begin` makes KV of `reused` tokens, again at a restart; `on_start` gets time, seconds and tokens of that, `emit`
+    every token, on the engine thread. Setting `cancelled` ends the turn within one step. `future` has the KV of exactly
+    the sequence and generated tokens; `said` has the result a step earlier.
 
-    Prefill captures checkpoints at `checkpoints`, if `resumable` also the latest of a long prompt.
+    Prefill captures checkpoints at `checkpoints`, if `resumable` also a long prompt's latest.
     """
 
     sequence: Items[int]
@@ -98,38 +95,29 @@ class TurnJob:
     on_start: Callable[[float, float, int], None] = lambda at, seconds, tokens: None  # noqa: ARG005
     reused: int = 0
     anew: Callable[[], Sequence] | None = None
-    """Makes empty KV, without memory for `begin`'s."""
     checkpoints: Collection[int] = ()
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
     arrays: bool = True
-    """There is memory for K and V as arrays."""
     store: Checkpoints = field(init=False)
     future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     kv: Sequence | None = field(default=None, init=False)
-    """None before the start, and once dropped."""
     filled: int = field(default=0, init=False)
     """Tokens whose KV is computed."""
     result: Generated = field(default_factory=Generated, init=False)
     sampler: TokenSampler = field(init=False)
     waited_steps: int = field(default=0, init=False)
     captured: dict[int, Checkpoint] = field(default_factory=dict, init=False)
-    """By position."""
     latest: Checkpoint | None = field(default=None, init=False)
-    """At the last end of a block where a chunk ended."""
     over: bool = field(default=False, init=False)
-    """The last token was taken."""
     alone: bool = field(default=False, init=False)
-    """A step with it failed: it runs apart."""
     cramped: bool = field(default=False, init=False)
-    """An allocation failed: chunks are the smallest."""
     started: float = field(default=0.0, init=False)
     chunks: list[Chunk] = field(default_factory=list, init=False)
     chunk: PrefillChunk | None = field(default=None, init=False)
-    """Being computed; the KV counts it."""
     token: mx.array | None = field(default=None, init=False)
-    """The last sampled token, uint32 [1], without KV yet."""
+    """uint32 [1], without KV yet."""
     drafter: Drafter | None = field(default=None, init=False)
     prompted: bool = field(default=False, init=False)
     penalties: list[Processor] = field(default_factory=list, init=False)
@@ -152,7 +140,6 @@ class TurnJob:
         return mx.array(list(self.sequence), dtype=mx.uint32)
 
     def between(self, start: int, end: int) -> list[int]:
-        """Return history without copying the rest."""
         generated = len(self.sequence)
         later = self.result.token_ids[max(0, start - generated) : max(0, end - generated)]
         return [*self.sequence[start:end], *later]
@@ -163,17 +150,14 @@ class TurnJob:
 
     @property
     def position(self) -> int:
-        """Tokens in the KV, pending ones included."""
         return self.kv.length if self.kv is not None else self.reused
 
     @property
     def remaining(self) -> int:
-        """Tokens to compute before it can generate."""
         return self.tokens - self._computed
 
     @property
     def next_block(self) -> bytes:
-        """Name of the full block that is computed next; empty if there is none."""
         return self.blocks.at(self._computed)
 
     @property
@@ -181,7 +165,7 @@ class TurnJob:
         return self.chunk.position if self.chunk else self.position
 
     def found(self, begin: Callable[[], Sequence] | None, reused: int) -> None:
-        """Take the answer to `blocks.look`, KV of more tokens or None."""
+        """KV of more tokens, or None."""
         self.blocks.looking = False
         if begin is not None and not self.started:
             self.begin, self.reused = begin, reused
@@ -196,12 +180,12 @@ class TurnJob:
         self.on_start(began, self.started - began, self.position)
 
     def computed(self, chunk: Chunk) -> Items[bytes]:
-        """Record a chunk; return names of blocks that are full now; capture a checkpoint where one is wanted."""
+        """Return names of blocks that are full now."""
         assert self.kv is not None
         self.chunks.append(chunk)
         self.filled = position = chunk.position + chunk.tokens
         checkpoint = None
-        if position < self.position:  # The next token is pending: this state is gone.
+        if position < self.position:  # This position's state is gone.
             return self.blocks.keep(min(position, len(self.sequence)))
         wanted = position in self.checkpoints and not (self.decoding is not None and position == self.tokens)
         ends_block = position % BLOCK_TOKENS == 0 and position <= len(self.sequence)
@@ -220,12 +204,11 @@ class TurnJob:
 
     @property
     def greedy(self) -> bool:
-        """True for the argmax of biased logits, without penalties, grammar or log-probabilities."""
+        """True for the argmax of biased logits."""
         return self.sampler.greedy and not self.penalties
 
     @property
     def in_order(self) -> bool:
-        """True if sampling waits for the token before."""
         return self.sampler.by_rows or bool(self.penalties)
 
     def prefilled(self) -> None:
@@ -233,7 +216,6 @@ class TurnJob:
         self.result.prefill_seconds = self.result.prefill_seconds or time.monotonic() - self.started
 
     def restart(self) -> None:
-        """Restart from the tokens so far."""
         self.alone = True
         self.chunk = self.token = None
         if self.started:
@@ -251,7 +233,6 @@ class TurnJob:
         self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, tokenizer: Tokenizer) -> None:
-        """Raises the sampler's error."""
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
         self.sampler.check(len(result.token_ids))
@@ -344,7 +325,7 @@ def _sampler(decoding: Decoding | None) -> TokenSampler:
 
 
 def _end(said: "Future[Generated]", turn: "Future[tuple[Sequence | None, Generated]]") -> None:
-    """Cancel or fail `said` if the turn ends before its last token."""
+    """Cancel or fail `said` if the turn ends early."""
     with suppress(InvalidStateError):
         if turn.cancelled():
             said.cancel()

@@ -1,4 +1,4 @@
-"""The shape of a model's KV, taken from its first update and never from config fields."""
+"""The shape of a model's KV, taken from its first update, never from config fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,21 +18,19 @@ SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", m
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
-"""KV [layers, kv_heads, tokens, width] of a file, and states, by name; 16-bit floats as uint16."""
+"""KV [layers, kv_heads, tokens, width] and states; 16-bit floats as uint16."""
 
 TensorBytes = Mapping[str, bytes | memoryview]
-"""In C order, by name."""
 
 HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
-"""By name, an array [kv_heads, tokens, width] per layer."""
+"""An array [kv_heads, tokens, width] per layer."""
 
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
-"""Safetensors dtype and shape by name."""
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers with KV of one shape, by index; `window` None is full attention."""
+    """By index; `window` None is full attention."""
 
     layers: tuple[int, ...]
     kv_heads: int
@@ -42,8 +40,6 @@ class LayerGroup:
 
 
 class StateArray(NamedTuple):
-    """A recurrent layer's array: shape without rows, safetensors dtype."""
-
     shape: tuple[int, ...]
     dtype: str
 
@@ -54,8 +50,6 @@ class StateArray(NamedTuple):
 
 @dataclass(frozen=True)
 class StateGroup:
-    """Recurrent layers, by index, and each one's arrays."""
-
     layers: tuple[int, ...]
     arrays: tuple[tuple[StateArray, ...], ...]
 
@@ -73,15 +67,13 @@ class StateGroup:
 
     @property
     def counts(self) -> list[tuple[int, int]]:
-        """Layers, and how many arrays each has."""
         return [(layer, len(arrays)) for layer, arrays in zip(self.layers, self.arrays, strict=True)]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """All layers of a model, by index of caches. `full` is empty if all are recurrent; `also_full` has KV of other
-    shapes, as an indexer's. `shows_arrays`: layers attend themselves (`paged.views`). `latents`: K is the latent, V the
-    key's part with positions.
+    """Layers are indices of caches. `full` is empty if all are recurrent; `also_full` has other shapes. `shows_arrays`:
+    layers attend themselves (`paged.views`). `latents`: K is the latent, V the key's part with positions.
     """
 
     heads: int
@@ -127,11 +119,10 @@ class Geometry:
         return self.format.of_windows if group.window else self.format
 
     def block_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a block file."""
         return {name: shape for group in self.full_groups for name, shape in self.shapes(group, tokens).items()}
 
     def checkpoint_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a checkpoint file. Raises ValueError for full attention alone."""
+        """Raises ValueError for full attention alone."""
         if self.resumes_anywhere:
             raise ValueError("the model has only full attention, and no checkpoints")
         window = self.shapes(self.sliding, tokens) if self.sliding else {}
@@ -148,22 +139,21 @@ class Geometry:
         return shapes
 
     def prefix(self, group: LayerGroup) -> str:
-        """ "" for `full` and `sliding`, "1.", "2.", … for `also_full`."""
+        """ "", for `also_full` "1.", "2.", …"""
         return f"{self.also_full.index(group) + 1}." if group in self.also_full else ""
 
     @property
     def dtype_name(self) -> str:
-        """Without MLX's prefix."""
         return str(self.dtype).removeprefix("mlx.core.")
 
     @property
     def bytes_per_token(self) -> int:
-        """Of quantized KV in full-attention layers."""
+        """Quantized, in full-attention layers."""
         return round(sum(map(self._token_bytes, self.full_groups)))
 
     @property
     def basis_bytes(self) -> int:
-        """Of the matrices of K and V."""
+        """The matrices of K and V."""
         if self.format.scheme != BALANCED:
             return 0
         numbers = sum(len(g.layers) * g.kv_heads * (g.k_dim**2 + g.v_dim**2) for g in self.groups)
@@ -171,15 +161,14 @@ class Geometry:
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """Of K and V in the widest full-attention layer, unquantized."""
         return max(map(self._array_bytes, self.full_groups), default=0)
 
     def window_layer_bytes(self, new: int) -> int:
-        """Return the bytes that a sliding layer shows for `new` tokens, unquantized."""
+        """Unquantized, for `new` tokens."""
         return self._array_bytes(self.sliding) * (self.window + max(new, 2 * SLACK)) if self.sliding else 0
 
     def array_bytes(self, tokens: int) -> int:
-        """Return the bytes of a sequence as arrays."""
+        """Unquantized, of a sequence."""
         found = 0
         for group in self.groups:
             held = min(tokens, group.window + 2 * SLACK) if group.window else tokens
@@ -188,7 +177,7 @@ class Geometry:
 
     @property
     def resumes_anywhere(self) -> bool:
-        """True if blocks alone are enough to go on."""
+        """True if blocks alone are enough."""
         return self.sliding is None and self.states is None
 
     @property
@@ -198,19 +187,18 @@ class Geometry:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """Layers in words, for KV's fingerprint."""
         found = {"full": str(self.full), "sliding": str(self.sliding)}
         others = {"also_full": self.also_full, "states": self.states}
         return found | {kind: str(layers) for kind, layers in others.items() if layers}
 
     @property
     def window(self) -> int:
-        """Tokens that sliding layers see; 0 without."""
+        """0 without sliding layers."""
         return (self.sliding.window or 0) if self.sliding else 0
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of an agent at any length: windows of window + 256 tokens, and states."""
+        """An agent has so many at any length."""
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
     @property
@@ -219,25 +207,24 @@ class Geometry:
 
     @property
     def largest_state_bytes(self) -> int:
-        """Of a layer."""
         return (
             max((sum(array.nbytes for array in each) for each in self.states.arrays), default=0) if self.states else 0
         )
 
     @property
     def piece_tokens(self) -> int:
-        """Tokens in the pool's unit of windows, a power of two."""
+        """The pool's unit of windows, a power of two."""
         return min(BLOCK_TOKENS, 1 << self.window.bit_length() - 1) if self.window else 0
 
     @property
     def checkpoint_pieces(self) -> int:
-        """A window, which may begin inside a piece, and one for states."""
+        """Windows may begin inside a piece; states have one."""
         window = -(-(self.window + SLACK) // self.piece_tokens) + 1 if self.window else 0
         return window + int(self.states is not None)
 
     @property
     def piece_bytes(self) -> int:
-        """Each counts a state, though only a checkpoint's first has one."""
+        """Though only a checkpoint's first has a state."""
         return round(self._token_bytes(self.sliding) * self.piece_tokens) + self.state_bytes
 
     def _array_bytes(self, group: LayerGroup) -> int:

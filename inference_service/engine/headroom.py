@@ -1,7 +1,7 @@
-"""Checks of free memory before the engine takes some, and recovery from a failed allocation.
+"""Checks of free memory, and recovery from failed allocations: on a CPU MLX crashes by one, on Metal the process ends.
 
-On CUDA that is an exception; on a CPU MLX crashes, on Metal the process ends. So MLX's freed buffers go first, then
-what the pool can spare; then turns go on without arrays, chunks shrink, fewer prompts ride, and at last one turn fails.
+MLX's freed buffers go first, then what the pool can spare; then turns go on without arrays, chunks shrink, fewer
+prompts ride, and at last one turn fails.
 """
 
 import re
@@ -17,20 +17,18 @@ from inference_service.engine.computing import LEAST_CHUNK, Cost, MeasuredCost
 from inference_service.engine.device import free_bytes
 
 _MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|insufficient memory", re.IGNORECASE)
-"""Of CUDA, MLX, cuBLAS, cuDNN and Metal."""
+"""In errors of CUDA, MLX, cuBLAS, cuDNN and Metal."""
 _UNSEEN = 64
-"""Chunks of so few tokens are not checked."""
 
 
 def ran_out(error: BaseException) -> bool:
-    """Return whether an allocation failed."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(_MESSAGES.search(str(error))))
 
 
 @dataclass(eq=False)
 class Headroom:
-    """`limit_bytes` is the most that computing may take; 0 is unknown, and chunks are not checked. `relieve` makes the
-    pool give back bytes, `cost` is that of chunks. Engine thread only.
+    """`limit_bytes` is the most of computing; 0 is unknown: chunks are not checked. `relieve` makes the pool give
+    back.
     """
 
     limit_bytes: int = 0
@@ -80,7 +78,6 @@ class Headroom:
         self.make(self.limit_bytes)
 
     def explained(self, error: Exception) -> Exception:
-        """Return the error that a turn fails with."""
         return self.refusal("the request", self.limit_bytes) if ran_out(error) else error
 
     def refusal(self, what: str, needed: int) -> ResourceExhausted:
@@ -96,5 +93,5 @@ class Headroom:
 def _let_go() -> None:
     """CUDA gives buffers back once running kernels have ended."""
     mx.clear_cache()
-    with suppress(RuntimeError):  # It raises the same failure again.
+    with suppress(RuntimeError):
         mx.synchronize()

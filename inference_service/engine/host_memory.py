@@ -1,4 +1,4 @@
-"""How much host memory this process may have, by the system and its cgroups. A look-up takes about 0.1 ms."""
+"""Host memory of this process, by the system and its cgroups. A look-up takes 0.1 ms."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,7 +29,7 @@ def available_bytes() -> int:
 
 
 def limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
-    """Yield the limits of this process's cgroup v2, and of its parents. Cached files count as free."""
+    """Cached files count as free."""
     lines = own.read_text(encoding="utf-8").splitlines() if own.exists() else ()
     for inner in (root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
         for place in (each for each in (inner, *inner.parents) if each.is_relative_to(root)):

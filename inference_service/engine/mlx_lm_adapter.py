@@ -1,8 +1,8 @@
 """The parts of mlx-lm used beyond its public interface; test_mlx_lm_adapter.py checks each.
 
-- tokenizer_utils: the name `AutoTokenizer`, by which `load` makes tokenizers
+- tokenizer_utils: the name `AutoTokenizer`
 - load_model: the default of its parameter `get_model_classes`
-- utils: `hf_repo_to_path` and `DEFAULT_ALLOW_PATTERNS`
+- utils: `hf_repo_to_path`, `DEFAULT_ALLOW_PATTERNS`
 - models.*: the name `scaled_dot_product_attention`
 """
 
@@ -31,15 +31,12 @@ ATTENTION_NAME: Final = "scaled_dot_product_attention"
 
 
 def model_classes(config: dict[str, Any]) -> tuple[Any, Any]:
-    """Raises mlx-lm's errors."""
     found: tuple[Any, Any] = inspect.signature(load_model).parameters["get_model_classes"].default(config)
     return found
 
 
 def load_tokenizer(directory: Path, eos_token_ids: Any) -> TokenizerWrapper:
-    """For some model types transformers 5 replaces the rules of tokenizer.json: it takes a Qwen 2's digits one by
-    one.
-    """
+    """For some model types transformers 5 replaces the file's rules: it takes a Qwen 2's digits one by one."""
     return _load_tokenizer(directory, eos_token_ids=eos_token_ids)
 
 
@@ -60,16 +57,14 @@ def _sorted(value: Any) -> Any:
 
 
 class _AutoTokenizer:
-    """Replaces transformers' for mlx-lm, in the whole process."""
-
     @staticmethod
     def from_pretrained(directory: Path, **arguments: Any) -> Any:
-        """A repository's code is never run. Raises FileNotFoundError for Mistral's tekken.json alone."""
+        """A repository's code is never run. Raises FileNotFoundError for tekken.json alone."""
         files = Path(directory)
         if (files / "tokenizer.json").exists():
             return PreTrainedTokenizerFast.from_pretrained(directory, **arguments)
         if (files / tiktoken_files.FILE).exists():
-            # transformers would split text by another model's pattern.
+            # transformers would split text otherwise.
             with TemporaryDirectory(prefix="agentmem-tokenizer-") as converted:
                 tiktoken_files.convert(files, Path(converted))
                 return _OfKnownCode.from_pretrained(converted, **arguments)

@@ -18,24 +18,22 @@ class Network:
     """Engine thread only."""
 
     def __init__(self, model: Any, *, shows_arrays: bool = False) -> None:
-        """`shows_arrays`: its layers compute attention themselves."""
         self.model = model
         self.shows_arrays = shows_arrays
         self.rows_together = True
-        """A pass may have rows of several sequences; set by `models.proof`."""
+        """Set by `models.proof`: a pass may have rows of several sequences."""
         self.rides = True
-        """A pass may have several tokens of a sequence as rows; set by `models.proof`."""
+        """As well, several tokens of a sequence as rows."""
         self.narrows = True
         """False once logits of few tokens have failed."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
         """Without a reference to this object: traces would make a cycle."""
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return logits lazily; the caches then hold the tokens."""
         return self.computed(tokens, cache)
 
     def at(self, wanted: mx.array, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return logits of the `wanted` tokens, if the head is known, else of all."""
+        """Return logits of the `wanted` tokens, or of all."""
         if not self.narrows:
             return self.computed(tokens, cache)
         with self._head.of(wanted, tokens.size):
@@ -46,7 +44,6 @@ class Network:
         return Head(self.model)
 
     def own_caches(self) -> list[Any]:
-        """Return mlx-lm's caches, for `over_own`."""
         caches: list[Any] = make_prompt_cache(self.model)
         return caches
 
@@ -56,7 +53,6 @@ class Network:
 
 
 def flat(caches: Sequence[Any]) -> list[Any]:
-    """Replace each CacheList by its members."""
     return [each for cache in caches for each in (cache.caches if type(cache) is CacheList else (cache,))]
 
 
@@ -69,7 +65,6 @@ def _computed(
 
 
 def _layout_of(caches: Sequence[Any]) -> tuple[int | None, ...]:
-    """Return the size of each CacheList."""
     return tuple(len(cache.caches) if type(cache) is CacheList else None for cache in caches)
 
 

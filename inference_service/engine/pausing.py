@@ -9,8 +9,6 @@ import mlx.core as mx
 
 
 class _Others(threading.local):
-    """None on other threads than the engine's."""
-
     def __init__(self) -> None:
         self.run: Callable[[], None] = lambda: None
         self.seconds = 0.0
@@ -37,7 +35,6 @@ def work_clock() -> float:
 
 
 def compute(parts: Iterable[Any]) -> None:
-    """Evaluate parts, with pauses."""
     for part in parts:
         mx.eval(part)
         let_others_run()

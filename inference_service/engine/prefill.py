@@ -1,6 +1,4 @@
-"""A chunk of a prompt that can stop between two layers, so that a new request waits for some layers only. Engine
-thread.
-"""
+"""A chunk of a prompt that can stop between two layers: a new request waits for some layers only. Engine thread."""
 
 import os
 import sys
@@ -15,14 +13,14 @@ from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 
 _SECONDS = 0.025
-"""Computing time between checks for a stop; with less a fast backend would idle."""
+"""Between checks for a stop; with less a fast backend would idle."""
 
 _THREAD_CLOCK = 6
-"""Linux's clock of a thread's processor time; the inverted thread ID is in the bits above."""
+"""Linux's, of a thread; the inverted thread ID is in the bits above."""
 
 
 class PrefillChunk:
-    """`last` is computed with the last layer. `tokens_per_second`, 0 if unknown, sets the layers computed at once."""
+    """`last` is computed with the last layer."""
 
     def __init__(
         self, caches: Sequence[Any], last: Sequence[mx.array], position: int, tokens: int, tokens_per_second: float
@@ -31,14 +29,13 @@ class PrefillChunk:
         self.tokens = tokens
         self.began = time.monotonic()
         self.seconds = 0.0
-        """Without stops; on a CPU, as if there were no other process."""
+        """On a CPU, as if there were no other process."""
         expected = self.tokens / tokens_per_second if tokens_per_second else float("inf")
         self._at_once = max(1, int(len(caches) * _SECONDS / expected))
         self._last = list(last)
         self._left = list(caches)
 
     def advance(self, stop: Callable[[], bool]) -> bool:
-        """Compute layers until `stop()`; return whether all are done."""
         while self._left:
             now, self._left = self._left[: self._at_once], self._left[self._at_once :]
             self.seconds += _seconds_of([cache.state for cache in now] + ([] if self._left else self._last))
@@ -48,8 +45,8 @@ class PrefillChunk:
 
 
 def _seconds_of(arrays: Sequence[Any]) -> float:
-    """On a CPU, return the processor time of the busiest thread: by the clock, two busy processes on two cores made
-    chunks the smallest.
+    """On a CPU, that is the busiest thread's processor time: by the clock, chunks beside busy processes were the
+    smallest.
     """
     before, started = _processor_seconds() if on_cpu() else {}, time.monotonic()
     mx.eval(arrays)
@@ -59,7 +56,6 @@ def _seconds_of(arrays: Sequence[Any]) -> float:
 
 
 def _processor_seconds() -> dict[str, float]:
-    """By thread; on systems other than Linux, all together."""
     if sys.platform != "linux":
         return {"": time.process_time()}
     found: dict[str, float] = {}

@@ -1,6 +1,4 @@
-"""Chooses how products with quantized weights are computed: timed once, kept on disk, compared with those given at each
-load.
-"""
+"""Chooses how products with quantized weights are computed: timed once, compared with those given at each load."""
 
 import logging
 import time
@@ -34,22 +32,20 @@ from inference_service.json_cache import JsonCache
 log = logging.getLogger(__name__)
 
 _MOST_ERROR: Final = 0.02
-"""Of the largest output. Rounding in 16 bits is below 0.01, a swapped row 0.1 or more."""
+"""Share of the largest output. Rounding in 16 bits is below 0.01, a swapped row 0.1 or more."""
 _LEAST_GAIN: Final = 0.1
 _BYTES: Final = 256 << 20
-"""Weights read in one measurement: more than a GPU's cache."""
+"""More than a GPU's cache."""
 _FEWEST, _MOST = 2, 32
 _MOST_SKINNY: Final = 128
-"""Rows up to which the skinny kernel is about as fast as dequantized weights (H100)."""
+"""Up to so many rows about as fast as dequantized weights (H100)."""
 _LONG: Final = 0.5
-"""Seconds of a product above which figures also stand for more rows."""
+"""Seconds above which figures also stand for more rows."""
 
 STEP, CHUNK = "step", "chunk"
 
 
 class Case(NamedTuple):
-    """Rows of a decode step or a chunk; for MoE layers, of each expert."""
-
     kind: str
     rows: int
 
@@ -66,8 +62,8 @@ class Case(NamedTuple):
 
 
 def cases(shape: Shape) -> list[Case]:
-    """Return chunks on a CPU, decode steps on a GPU: there MLX's kernels for more than 32 packed rows take a minute to
-    compile, and were never much faster than dequantized weights (H100).
+    """On a GPU only steps: MLX's kernels for more than 32 packed rows take a minute to compile, and were never much
+    faster than dequantized weights (H100).
     """
     if on_cpu():
         return [Case(CHUNK, rows) for rows in CHUNK_ROWS]
@@ -75,17 +71,16 @@ def cases(shape: Shape) -> list[Case]:
 
 
 def _chunk_on_gpu(shape: Shape) -> Case:
-    """Return the fewest rows for which a GPU dequantizes without the skinny kernel."""
+    """Return the fewest rows that are dequantized without the skinny kernel."""
     return Case(CHUNK, CHUNK_ROWS[0] if shape.experts else STEP_ROWS[-1] + 1)
 
 
 Figures = Mapping[str, Mapping[str, float]]
-"""Seconds by case and way."""
 Measure = Callable[[Shape, Sequence[Any], Sequence[Case]], Figures]
 
 
 class ProductSpeeds:
-    """Figures in one JSON file, by device, MLX and shape. Engine thread only."""
+    """Figures by device, MLX and shape, in one JSON file. Engine thread only."""
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
         self._memory = JsonCache(memory)
@@ -104,7 +99,7 @@ class ProductSpeeds:
 
 
 def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[PathReport]:
-    """Make each quantized layer compute by the fastest way that is right. Return a report for each way in use."""
+    """Make each layer compute by the fastest way that is right. Return a report for each way."""
     taken: dict[str, tuple[list[float], list[str]]] = {}
     for shape, layers in quantized_layers(model, dtype).items():
         figures = speeds.of(shape, layers, cases(shape))
@@ -130,13 +125,11 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
-    """Return GIVEN if another gains little."""
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] <= (1 - _LEAST_GAIN) * seconds[GIVEN] else GIVEN
 
 
 def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[Case, str], dict[str, float]]:
-    """Return the ways, GIVEN where one is wrong (logged), and each one's largest error."""
     chosen: dict[Case, str] = {}
     errors: dict[str, float] = {}
     for case, way in wanted.items():
@@ -185,7 +178,6 @@ def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Fig
 
 
 def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]], *, warm_up: bool) -> float:
-    """Return the shortest of a few passes."""
     times: list[float] = []
     try:
         if warm_up:
@@ -202,7 +194,6 @@ def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, .
 
 
 def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]]) -> mx.array:
-    """Each product waits for the one before, as in a model."""
     last = computed(layers[0], way, *inputs[0])
     for layer, (x, *indices) in zip(layers[1:], inputs[1:], strict=True):
         last = computed(layer, way, x + last[..., :1], *indices)
@@ -210,7 +201,6 @@ def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array
 
 
 def _inputs(shape: Shape, case: Case, seed: int) -> tuple[mx.array, ...]:
-    """Return x of a step or chunk; for experts also each row's."""
     form = (case.rows, 1) if case.kind == STEP else (1, case.rows)
     if shape.experts:
         form = (case.rows * shape.experts, 1)

@@ -1,20 +1,18 @@
 """Products with quantized weights: the seam between linear layers and MLX's kernels.
 
-MLX's CUDA backend reads the weights once per row of a step, and for a matrix leaves most of the GPU idle where K is
-long. So a few rows have a kernel (`skinny`); where it does not know the weights, rows are flattened, or padded to 8.
+MLX's CUDA backend reads the weights once per row of a step. So a few rows have a kernel (`skinny`), or are flattened,
+or padded to 8.
 
     K to N, 4 bits    rows    given  flattened   skinny    (µs, an H100)
     4096 to 14336        8      240                  55
                         32      869         78       73
     14336 to 4096        8      258        300       54
 
-For a chunk's many rows, and those of sorted experts, weights are dequantized whole, for the backend's BLAS.
+For a chunk's many rows, and sorted experts', weights are dequantized whole.
 
-    2048 to 8192, 4 bits, rows     16      64     256       (ms, two cores with OpenBLAS, float32)
+    2048 to 8192, 4 bits, rows     16      64     256       (ms, two cores with OpenBLAS)
     given                         236    1004    4146
     dequantized                   122     135     192
-
-Layers are changed in place. Unchanged are unquantized ones, `QuantizedMultiLinear`, and experts of a decode step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +32,6 @@ DEQUANTIZED: Final = "dequantized"
 SKINNY: Final = "skinny"
 
 STEP_ROWS: Final = (2, 4, 8, 16, 32)
-"""Rows to measure; each stands for all up to the next."""
 CHUNK_ROWS: Final = (16, 64, 256)
 """For MoE layers, the average rows per expert."""
 _MATRIX: Final = 8
@@ -49,7 +46,6 @@ def flattened(product: Product, x: mx.array) -> mx.array:
 
 
 def padded(product: Product, x: mx.array) -> mx.array:
-    """As `flattened`, with at least 8 rows."""
     rows = x.reshape(-1, x.shape[-1])
     count, width = rows.shape
     repeated = mx.broadcast_to(rows[None], (-(-_MATRIX // count), count, width)).reshape(-1, width)
@@ -64,10 +60,8 @@ WAYS: Final[dict[str, Callable[[Product, mx.array], mx.array]]] = {
 
 
 class ProductChoice:
-    """The ways of one shape, by number of rows."""
-
     def __init__(self, steps: Mapping[int, str], chunks: Mapping[int, str]) -> None:
-        """Ways by rows of a step and of a chunk, each for all up to the next."""
+        """By rows, each for all up to the next."""
         self.steps = dict(steps)
         self.chunks = dict(chunks)
 
@@ -116,7 +110,7 @@ _OURS: Final = {nn.QuantizedLinear: _Linear, nn.QuantizedEmbedding: _Embedding, 
 
 
 def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None) -> mx.array:
-    """For experts, x is [rows, 1, K] and `indices` [rows] sorted; only GIVEN or DEQUANTIZED."""
+    """For experts, x is [rows, 1, K] and `indices` [rows] sorted."""
     if way == SKINNY:
         return _skinny(layer, x)
     if way == DEQUANTIZED:
@@ -130,7 +124,6 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
 
 
 def _skinny(layer: Any, x: mx.array) -> mx.array:
-    """As given for dtypes that the kernel does not know."""
     if layer.scales.dtype != x.dtype or x.dtype not in dequantizing.DTYPES:
         return computed(layer, GIVEN, x)
     rows = x if x.ndim == 3 else x.reshape(1, -1, x.shape[-1])
@@ -185,7 +178,7 @@ class Shape(NamedTuple):
 
 
 def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]]:
-    """Return all layers that can have a choice, by shape, those inside LoRA layers too. `dtype` is their input's."""
+    """Return layers that can have a choice, by shape, also inside LoRA layers."""
     found: dict[Shape, list[Any]] = {}
     known = set()
     for layer in model.modules():
@@ -208,7 +201,6 @@ def install(layers: Sequence[Any], choice: ProductChoice) -> None:
 
 
 def dequantized_bytes(model: nn.Module, dtype: mx.Dtype) -> int:
-    """Return the bytes of the largest two weights that chunks dequantize."""
     shapes = quantized_layers(model, dtype).items()
     return 2 * max((shape.dequantized_bytes for shape, [layer, *_] in shapes if _dequantizes(layer)), default=0)
 

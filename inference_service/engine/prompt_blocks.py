@@ -9,8 +9,6 @@ from inference_service.engine.paged.sequence import Checkpoint
 
 @dataclass(frozen=True)
 class Kept:
-    """Blocks `first` to `end` (exclusive) of a prompt, and the checkpoint there."""
-
     first: int
     end: int
     checkpoint: Checkpoint | None = None
@@ -18,8 +16,6 @@ class Kept:
 
 @dataclass(eq=False)
 class PromptBlocks:
-    """`kept` is called with computed blocks, `look` to have the pool searched again."""
-
     names: Sequence[bytes] = ()
     kept: Callable[[Kept], object] = lambda kept: None  # noqa: ARG005
     look: Callable[[], object] = lambda: None
@@ -32,12 +28,11 @@ class PromptBlocks:
         self._done = max(self._done, reused // BLOCK_TOKENS)
 
     def at(self, position: int) -> bytes:
-        """Return the name of the full block at `position`, or b""."""
         index = position // BLOCK_TOKENS
         return self.names[index] if index < len(self.names) else b""
 
     def look_for(self, name: bytes) -> bool:
-        """Search again, unless it was for this block; return whether an answer will come."""
+        """Return whether an answer will come: not twice for a block."""
         if name == self._looked_for:
             return False
         self._looked_for, self.looking = name, True
@@ -45,7 +40,6 @@ class PromptBlocks:
         return True
 
     def keep(self, tokens: int, checkpoint: Checkpoint | None = None) -> Sequence[bytes]:
-        """Note that so many tokens are computed; return new names."""
         first, end = self._done, min(tokens // BLOCK_TOKENS, len(self.names))
         if first >= end:
             return ()

@@ -1,6 +1,4 @@
-"""Prompt half of the batch engine: chunks, one sequence at a time, the one with the least left first; short prompts,
-and ends of long ones, ride along in a decoding pass.
-"""
+"""Prompt half of the batch engine: chunks of one sequence at a time; short prompts ride along in a decoding pass."""
 
 import logging
 import time
@@ -35,26 +33,23 @@ from inference_service.engine.scheduling import (
 log = logging.getLogger(__name__)
 
 _NAMES: Final = 4096
-"""Names that waiting turns may look for again."""
 _RIDES, _RIDES_ON_CPU = 256, 128
-"""Most tokens of one prompt that ride along."""
 _ROWS, _ROWS_ON_CPU = 768, 512
-"""Most tokens of prompts in one pass. First tokens (p95) of 32 agents of Llama 3.1 8B at work (H100): after 441 to 499
-ms with 512, 362 to 375 with 768, 372 to 409 with 1,024.
+"""In a pass, of all prompts. First tokens (p95) of 32 agents of Llama 3.1 8B (H100): 441 to 499 ms with 512, 362 to 375
+with 768, 372 to 409 with 1,024.
 """
 _PASS_SECONDS_ON_CPU, _PASS_SECONDS_ALONE, _FEWEST_ROWS = 2.0, 4.0, 64
-"""Seconds of such a pass on a CPU, with and without waiting streams, and the rows that it has at any speed."""
+"""With and without waiting streams; and rows at any speed."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PromptEngine(ABC):
-    """Computes the prompts of waiting turns; an error ends only its turn. Engine thread only."""
+    """Engine thread only."""
 
     model: Any
     store: KVStore
     others_decode: Callable[[], bool] = lambda: False
     asked: Callable[[], bool] = lambda: False
-    """Returns whether work waits for the thread: a chunk then stops."""
     flush: Callable[..., object] = lambda soon: None  # noqa: ARG005
     """Called when tokens are emitted; `soon`: they cannot wait."""
     stepped: Callable[[str], object] = lambda _: None
@@ -63,17 +58,13 @@ class PromptEngine(ABC):
     gathering: Gathering = field(default_factory=Gathering, init=False)
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
-    """Of active chunks, not in blocks yet."""
     _to_clear: bool = field(default=False, init=False)
     _computed_much: bool = field(default=False, init=False)
-    """A chunk has taken memory that is worth giving back."""
     _tokens_per_second: float = field(default=0.0, init=False)
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
-    """Latest blocks of prompts in the pool."""
 
     @property
     def prompts(self) -> int:
-        """Turns with pending prompts, and planned ones. Any thread."""
         return len(self._waiting) + self.gathering.expected
 
     @property
@@ -111,7 +102,6 @@ class PromptEngine(ABC):
         return found
 
     def _room(self, waiting: Sequence[TurnJob]) -> int:
-        """Return how many of their tokens may ride."""
         if not waiting:
             return 0
         rows = min(self._rows, sum(job.remaining for job in waiting))
@@ -131,9 +121,7 @@ class PromptEngine(ABC):
         return self.gathering.waits(idle=bool(self._ready) and new and not self._others_wait())
 
     def _rides(self, job: TurnJob) -> bool:
-        """Return whether the rest of a prompt is computed as rows of a pass. Recurrent layers, those that attend
-        themselves, and turns short of memory take one token at a time.
-        """
+        """Recurrent layers, those that attend themselves, and turns short of memory take one token at a time."""
         if job.decoding is None or job.chunk is not None:
             return False
         geometry = self.store.geometry
@@ -142,7 +130,6 @@ class PromptEngine(ABC):
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob, pending_bytes: int = 0) -> None:
-        """Without memory for arrays beside `pending_bytes`, start without."""
         nbytes = self.store.start_bytes(job.reused) if job.arrays else 0
         room = not nbytes or self.headroom.make(pending_bytes + nbytes)
         job.start()
@@ -157,13 +144,10 @@ class PromptEngine(ABC):
 
     @property
     def _ready(self) -> list[TurnJob]:
-        """Return waiting turns, without those that search the pool."""
         return [job for job in self._waiting if not job.blocks.looking]
 
     def _next(self) -> TurnJob | None:
-        """Return the turn whose prompt is next. Each block is computed once: another that is about to compute a
-        prompt's first block goes before it.
-        """
+        """Each block is computed once: who is about to compute a prompt's first block goes before it."""
         names = Counter(job.next_block for job in self._ready)
         ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job, names)]
         if not (ready := [job for job in ready if not job.blocks.looking]):
@@ -176,13 +160,13 @@ class PromptEngine(ABC):
         return None if name in self._kept and job.blocks.look_for(name) else job
 
     def _waits_for_another(self, job: TurnJob, names: Counter[bytes]) -> bool:
-        """Return whether a prompt finds its next block when another has computed it. `names` counts next blocks."""
+        """Return whether a prompt finds its next block when another has computed it."""
         if job.started or not (name := job.next_block):
             return False
         return names[name] > 1 or (name in self._kept and job.blocks.look_for(name))
 
     def _fail(self, job: TurnJob, error: Exception) -> None:
-        """After a failed allocation, begin once more, in the smallest chunks."""
+        """After a failed allocation, begin once more, in small chunks."""
         self._written.pop(job, None)
         if ran_out(error) and job in self._waiting and not job.cramped:
             log.warning("no memory for a chunk of a prompt, which is begun again: %s", error)
@@ -206,7 +190,6 @@ class PromptEngine(ABC):
             self._finish(job)
 
     def _compute(self, job: TurnJob) -> bool:
-        """Begin or continue a chunk; return whether it is complete."""
         left = job.remaining - (job.decoding is not None)  # The last token rides, for its logits.
         if job.chunk is None and left > 0:
             job.chunk = self._next_chunk(job)
@@ -225,7 +208,6 @@ class PromptEngine(ABC):
         return True
 
     def _name(self, names: Sequence[bytes]) -> None:
-        """Others may look for them now."""
         for name in names:
             self._kept[name] = None
         while len(self._kept) > _NAMES:
@@ -251,7 +233,6 @@ class PromptEngine(ABC):
         return PrefillChunk(caches, written.state, position, end - position, speed)
 
     def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:
-        """Compute until other work comes; return whether it is complete."""
         began = time.monotonic()
 
         def stop() -> bool:

@@ -1,6 +1,4 @@
-"""Quantization of K and V by MLX's affine scheme: a group of elements has one scale and one bias. Nearly all error of 4
-bits comes from K.
-"""
+"""Quantization of K and V by MLX's affine scheme: a group has one scale and one bias."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -14,7 +12,6 @@ from inference_service.engine.device import on_cpu
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"
 BALANCED: Final = "balanced"
-"""Transforms before packing; see `codec`."""
 
 
 MOST_BITS: Final = BITS[-1]
@@ -27,7 +24,7 @@ class Quantization(NamedTuple):
 
 @dataclass(frozen=True)
 class KVFormat:
-    """Bits of K and V, elements per group, and the transform; layers with windows may have bits of their own."""
+    """`scheme` is the transform before; layers with windows may have bits of their own."""
 
     k_bits: int = 4
     v_bits: int = 4
@@ -53,7 +50,6 @@ class KVFormat:
         return replace(self, k_bits=k, v_bits=v, windows=None)
 
     def with_bits(self, bits: str) -> Self:
-        """Raises ValueError."""
         k, v, windows = KVBits.parse(bits)
         return replace(self, k_bits=k, v_bits=v, windows=windows)
 
@@ -84,8 +80,8 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: mx.array, by: Quantization) -> Quantized:
-    """Codes are MLX's; below 8 bits scales and biases have the least squared error, which takes a quarter of SmolLM2's
-    divergence with 4 bits.
+    """Codes are MLX's; below 8 bits scales and biases have the least squared error: a quarter of SmolLM2's divergence
+    less.
     """
     packed = Quantized(*mx.quantize(x, group_size=by.group_size, bits=by.bits))
     if by.bits == MOST_BITS:
@@ -126,7 +122,7 @@ def filled_up(x: mx.array, group_size: int) -> mx.array:
 
 
 def dequantize(x: Quantized, by: Quantization) -> mx.array:
-    """Return values in the dtype of the scales. MLX's five operations take a CPU eight times as long for one token."""
+    """MLX's five operations take a CPU eight times as long for one token."""
     if not on_cpu() or 32 % by.bits:
         return mx.dequantize(*x, group_size=by.group_size, bits=by.bits)
     *shape, groups = x.scales.shape
@@ -138,7 +134,6 @@ def dequantize(x: Quantized, by: Quantization) -> mx.array:
 
 @lru_cache(maxsize=8)
 def _places(bits: int) -> tuple[mx.array, mx.array]:
-    """Return where elements begin in a word, and the bits of one."""
     return mx.array(list(range(0, 32, bits)), dtype=mx.uint32), mx.array((1 << bits) - 1, dtype=mx.uint32)
 
 
@@ -152,5 +147,4 @@ def last_axes(width: int, by: Quantization) -> dict[str, int]:
 
 
 def bytes_per_element(dtype: mx.Dtype, by: Quantization) -> float:
-    """With its share of scale and bias."""
     return by.bits / 8 + 2 * dtype.size / by.group_size

@@ -1,7 +1,7 @@
 """Sampling of a turn's next token. Engine thread.
 
-A random key is made of the request's seed and how many tokens it has drawn, so that it repeats whatever else runs. A
-grammar's mask is applied in the sampler: log-probabilities stay the model's.
+A random key is made of the seed and the number of draws, so that a request repeats whatever else runs. A grammar's mask
+is applied last: log-probabilities stay the model's.
 """
 
 import secrets
@@ -24,7 +24,6 @@ Processor = Callable[[mx.array, mx.array], mx.array]
 _WHOLE_HISTORY = 1 << 30
 _WORD = (1 << 64) - 1
 _BLOCK = 128
-"""Tokens whose maximum is taken at once."""
 
 
 class Filters(NamedTuple):
@@ -42,7 +41,7 @@ class Biases(NamedTuple):
 
 
 class TokenSampler:
-    """Samples one turn's tokens: log-probabilities [1, vocabulary] to ids [1], lazily."""
+    """Log-probabilities [1, vocabulary] to ids [1], lazily."""
 
     def __init__(self, sampling: Sampling, top_logprobs: int | None = None) -> None:
         self.filters = Filters(sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
@@ -60,7 +59,6 @@ class TokenSampler:
 
     @property
     def greedy(self) -> bool:
-        """True if the most likely token is taken unreported."""
         return self.filters.temperature == 0 and not self.by_rows
 
     def rewind(self, token_ids: Sequence[int]) -> None:
@@ -74,14 +72,12 @@ class TokenSampler:
         return mixed(self._seed + self._drawn)
 
     def return_keys(self, count: int) -> None:
-        """Their tokens will be drawn again."""
         self._drawn -= count
 
     def check(self, index: int) -> None:
         """Raise the error that made the sampled token of this index meaningless. There is none here."""
 
     def next_logprobs(self) -> tuple[float | None, tuple[tuple[int, float], ...]]:
-        """Return the next token's log-probability, in step order, and the most likely tokens'."""
         if self._top_logprobs is None:
             return None, ()
         own, *top = self._computed.popleft()
@@ -89,7 +85,6 @@ class TokenSampler:
         return own.item(), tuple(zip(ids, values, strict=True))  # type: ignore[arg-type, return-value]
 
     def __call__(self, logprobs: mx.array) -> mx.array:
-        """Called once for each step, in order."""
         token = self._choose(logprobs)
         if self._top_logprobs is not None:
             own = logprobs[0, token[0]].astype(mx.float32)
@@ -104,7 +99,6 @@ class TokenSampler:
 
 
 def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.array:
-    """Draw a token from each row of [rows, vocabulary]; ids [rows], lazily."""
     if filters.temperature == 0:
         return mx.argmax(logprobs, axis=-1)
     logprobs = logprobs.astype(mx.float32)
@@ -146,8 +140,8 @@ def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
 
 
 def likeliest(logprobs: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Return the `count` most likely of [vocabulary]: ids, int32, and log-probabilities, float32; of equals the lowest
-    id first. A stable sort takes a CPU 12 ms for 128K tokens, this 0.3.
+    """Return ids, int32, and log-probabilities, float32; of equals the lowest id first. A stable sort takes a CPU 12 ms
+    for 128K tokens, this 0.3.
     """
     vocabulary = logprobs.shape[-1]
     blocks = mx.pad(logprobs, (0, -vocabulary % _BLOCK), constant_values=-mx.inf).reshape(-1, _BLOCK)
@@ -162,7 +156,7 @@ _LEAST = -1e30
 
 
 class ConstrainedSampler(TokenSampler):
-    """A step that raises would cost every row: `check` reports a grammar that cannot continue."""
+    """A step that raises would cost every row: `check` reports a failure."""
 
     def __init__(self, sampling: Sampling, grammar: Grammar, top_logprobs: int | None = None) -> None:
         super().__init__(sampling, top_logprobs)
@@ -191,13 +185,12 @@ class ConstrainedSampler(TokenSampler):
         allowed = self._allowed()
         if allowed is None:
             return super()._choose(logprobs)
-        # A token that a bias made impossible is possible where nothing else is.
+        # Biased tokens stay possible where nothing else is.
         held = mx.where(allowed, mx.maximum(logprobs.astype(mx.float32), _LEAST), -mx.inf)
         self._last = super()._choose(held - mx.logsumexp(held, axis=-1, keepdims=True))
         return self._last
 
     def _allowed(self) -> mx.array | None:
-        """Return the mask [vocabulary]; None if the turn is over or failed."""
         if self._failure is not None or self._grammar.ended:
             return None
         try:

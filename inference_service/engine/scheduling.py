@@ -8,8 +8,6 @@ AGING_TOKENS = 64
 
 
 class Waiting(NamedTuple):
-    """Tokens left, and steps since the last chunk."""
-
     remaining_tokens: int
     waited_steps: int
 
@@ -19,7 +17,6 @@ class Waiting(NamedTuple):
 
 
 def next_prompt(waiting: Sequence[Waiting]) -> int:
-    """Return the index of the least left to do, with aging."""
     return min(range(len(waiting)), key=lambda i: waiting[i].rank)
 
 
@@ -29,26 +26,24 @@ _ROUND = 256
 SMALLEST_CHUNK = _ROUND
 
 SECONDS_WHILE_OTHERS_DECODE = 0.25
-"""Of a chunk while streams wait."""
 SECONDS_ALONE = 0.5
 """A new request waits for a layer of it."""
 SECONDS_OF_A_LAYER = 0.05
-"""DeepSeek-V2-Lite (H200) took 1.08 times as long as mlx-lm for 2,048 tokens in chunks of 768, 1.015 in one."""
+"""DeepSeek-V2-Lite (H200) took 1.08 times as long as mlx-lm in chunks of 768, 1.015 in one."""
 
 
 def latest_chunks(context_length: int) -> list[tuple[int, int]]:
-    """Return each chunk size, and the most keys that it sees."""
     steps = [*((size, below + size) for below, size in _STEPS), (SMALLEST_STEP, context_length)]
     return [(min(size, context_length), min(end, context_length)) for size, end in steps]
 
 
 def largest_chunk(position: int) -> int:
-    """Return the most tokens by memory. 4096 below 2K took twice the memory on an H100, and no less time."""
+    """By memory: 4096 below 2K took twice as much on an H100, and no less time."""
     return next((size for below, size in _STEPS if position < below), SMALLEST_STEP)
 
 
 def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = SECONDS_WHILE_OTHERS_DECODE) -> int:
-    """Return a chunk's tokens by memory, and by what `tokens_per_second` (0 if unknown) does in `max_seconds`."""
+    """By memory, and by what `tokens_per_second` (0 if unknown) does in `max_seconds`."""
     by_memory = largest_chunk(position)
     if tokens_per_second <= 0:
         return min(by_memory, SMALLEST_STEP)

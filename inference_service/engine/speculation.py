@@ -1,8 +1,7 @@
 """Several tokens of a turn in one step, where drafts pay.
 
-Drafts are kept as far as they equal what is sampled: greedy tokens one by one, others in distribution. Logits are
-rounded differently, so a request with a seed is not drafted for. Costs are measured; of SmolLM2-135M on two cores, in
-plain steps:
+Drafts are kept as far as they equal what is sampled. Logits are rounded differently, so a request with a seed is not
+drafted for. Costs are measured; of SmolLM2-135M on two cores, in plain steps:
 
     tokens of context       2 tokens        4        8       16       32
     60                          1.25     1.42     1.52     1.82     2.63
@@ -28,25 +27,20 @@ _MOST_TURNS: Final = 4
 _MOST_TURNS_ON_CPU: Final = 8
 """More share the reading of weights well enough."""
 _KEPT: Final = 7
-"""Times by number of drafted tokens."""
 _TRUSTED: Final = 3
-"""Times for a median."""
 _FORGOTTEN: Final = 8192
-"""Plain steps after which others are measured again."""
 _BEHIND: Final = 64
 """Missed tokens from which a new drafter is cheaper."""
 
 
 class StepCosts:
-    """In plain steps of the same turns."""
-
     def __init__(self) -> None:
         self._plain: deque[float] = deque(maxlen=_KEPT)
         self._drafted: dict[int, deque[float]] = {}
         self._steps = 0
 
     def took(self, drafted: int, seconds: float) -> None:
-        """The first of each number of drafted tokens may compile: it does not count."""
+        """The first of each number may compile: it does not count."""
         if not drafted:
             self._plain.append(seconds)
             self._steps += 1
@@ -58,7 +52,7 @@ class StepCosts:
             times.append(seconds / median(self._plain))
 
     def of(self, drafted: int) -> float:
-        """Return the cost of a step; until it is known, 1 and 1/16 for each token."""
+        """Until it is known, 1 and 1/16 for each token."""
         times = self._drafted.get(drafted, ())
         return max(1.0, median(times)) if len(times) >= _TRUSTED else 1 + (drafted + 1) / 16
 
@@ -72,7 +66,6 @@ class Speculation:
         self._costs: defaultdict[tuple[int, int], StepCosts] = defaultdict(StepCosts)
         """By turns, and tokens of context in powers of 4."""
         self._since, self._turns = 0.0, 0
-        """End of the last step, and its turns if it was plain."""
 
     def costs(self, jobs: Sequence[TurnJob]) -> StepCosts:
         return self._costs[len(jobs), sum(job.tokens for job in jobs).bit_length() // 2]
@@ -95,7 +88,7 @@ class Speculation:
         return job.drafter.guesses(min(left, SLACK - 1), self._tokenizer.eos_ids)
 
     def ended(self, jobs: Sequence[TurnJob]) -> None:
-        """Record the end of a step of one pass, after the one of `jobs`; none if anything else was computed."""
+        """None of `jobs` if anything but one pass was computed."""
         now = time.perf_counter()
         if jobs and self._turns == len(jobs):
             self.costs(jobs).took(0, now - self._since)
@@ -103,8 +96,8 @@ class Speculation:
 
 
 def sampled_along(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return what plain steps would have sampled: the right prefix of each draft, and one more token. `logits` [tokens,
-    vocabulary] are those after each turn's last token and draft.
+    """Return what plain steps would have sampled: the right prefix of each draft, and one more. `logits` [tokens,
+    vocabulary].
     """
     owners = [job for job, draft in zip(jobs, drafts, strict=True) for _ in range(1 + len(draft))]
     free = [row for row, job in enumerate(owners) if not job.in_order]

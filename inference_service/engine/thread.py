@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TOGETHER_SECONDS: Final = 0.02
-"""How long messages that can wait are kept: one by one, tokens of 8 agents took 0.47 ms of the worker's processor time
-(H200), so 0.40.
-"""
+"""One by one, tokens of 8 agents took 0.47 ms of the worker's processor time (H200), so 0.40."""
 
 
 class Task(NamedTuple):
@@ -41,8 +39,8 @@ class Task(NamedTuple):
 
 
 class EngineThread:
-    """Runs functions in order, and attached steps between them. An Exception goes to the caller; anything else ends the
-    thread: calls then fail with Unavailable.
+    """Runs functions in order, and attached steps between them. An error that is no Exception ends the thread: calls
+    then fail with Unavailable.
     """
 
     def __init__(self) -> None:
@@ -57,7 +55,6 @@ class EngineThread:
         self.died = asyncio.Event()
 
     def start(self) -> None:
-        """On the event loop that will use it."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -71,13 +68,13 @@ class EngineThread:
         return not self._tasks.empty()
 
     def submit(self, function: Callable[[], _T]) -> "Future[_T]":
-        """The future can be cancelled until it runs. Event loop only. Raises Unavailable."""
+        """Event loop only. Raises Unavailable."""
         task = Task(function, Future())
         self._queue(task, task.future)
         return task.future
 
     def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
-        """As `submit`, for work that later steps finish, resolving `future`."""
+        """For work that later steps finish, resolving `future`."""
         task = Task(start, Future())
 
         def forward(started: "Future[Any]") -> None:
@@ -92,21 +89,16 @@ class EngineThread:
         self._steps = (*self._steps, step)
 
     def detach(self, step: Callable[[], bool]) -> None:
-        """A function submitted now runs after it."""
         self._steps = tuple(each for each in self._steps if each != step)
 
     async def call(self, function: Callable[[], _T]) -> _T:
-        """Cancelling the wait does not stop it."""
         return await asyncio.shield(asyncio.wrap_future(self.submit(function)))
 
     def tell(self, function: Callable[..., object], *of: Any) -> None:
-        """Post a call for the event loop, made in order after `flush`; `wait` delivers earlier ones first. Engine
-        thread.
-        """
+        """Have the event loop call, in order, after `flush`. Engine thread."""
         self._messages.append(partial(function, *of))
 
     def flush(self, *, soon: bool = True) -> None:
-        """Deliver messages; if not `soon`, perhaps with later ones. Engine thread."""
         if not self._messages or self._loop is None:
             return
         now = time.monotonic()
@@ -122,7 +114,6 @@ class EngineThread:
                 log.exception("what the engine told was not taken")
 
     async def wait(self, future: "Future[_T]") -> None:
-        """Wait until a function has run, failed or been cancelled."""
         wrapped = asyncio.wrap_future(future)
         await asyncio.wait([wrapped])
         self._hear()
@@ -146,8 +137,7 @@ class EngineThread:
         self._tasks.put(task)
 
     def _between(self) -> None:
-        """Run pending functions, and a step of each model, in a pause."""
-        if self._paused:  # A function in a pause does not pause.
+        if self._paused:
             return
         self._paused = True
         try:
@@ -161,7 +151,7 @@ class EngineThread:
             self._paused = False
 
     def _run_waiting(self, *, idle: bool = False) -> bool:
-        """If `idle`, wait for one. Return whether the thread goes on."""
+        """Return whether the thread goes on."""
         for _ in range(max(int(idle), self._tasks.qsize())):
             task = self._tasks.get()
             if task is None:

@@ -17,8 +17,6 @@ _BESIDE: Final = ("chat_template.jinja", "special_tokens_map.json")
 
 
 class Known(NamedTuple):
-    """The pattern that splits text, and how many special tokens follow the file's ids."""
-
     pattern: str
     specials: int
 
@@ -38,11 +36,9 @@ _KIMI_PATTERN = "|".join(
 )
 
 _KNOWN: Final[Mapping[str, Known]] = {"TikTokenTokenizer": Known(_KIMI_PATTERN, 258)}
-"""Moonshot's, by `tokenizer_class`."""
 
 
 def convert(directory: Path, target: Path) -> None:
-    """Write tokenizer.json and the files with it. Raises ValueError."""
     load(directory).save(str(target / "tokenizer.json"))
     config = {name: value for name, value in _config(directory).items() if name not in ("auto_map", "tokenizer_class")}
     (target / _CONFIG).write_text(json.dumps(config), encoding="utf-8")
@@ -52,7 +48,7 @@ def convert(directory: Path, target: Path) -> None:
 
 
 def load(directory: Path) -> tokenizers.Tokenizer:
-    """Raises ValueError if the code is unknown or files are damaged. Takes a second."""
+    """Raises ValueError. Takes a second."""
     config = _config(directory)
     if (kind := str(config.get("tokenizer_class"))) not in _KNOWN:
         raise ValueError(
@@ -78,7 +74,6 @@ class _Converter(TikTokenConverter):  # type: ignore[misc]
 
     @staticmethod
     def load_tiktoken_bpe(path: str) -> dict[bytes, int]:
-        """Return ranks by token."""
         try:
             lines = [line.split() for line in Path(path).read_bytes().splitlines() if line.strip()]
             return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}

@@ -1,4 +1,4 @@
-"""Caches of one sequence without a pool, for measuring a model: K and V are packed and unpacked, but stay arrays."""
+"""Caches of one sequence without a pool, for measuring a model: packed and unpacked, but arrays."""
 
 from collections.abc import Sequence as Items
 from typing import Any
@@ -12,8 +12,6 @@ from inference_service.engine.paged.sequence import Sequence, WorkingKV
 
 
 class SequenceKVCache(ArrayKVCache):
-    """One layer's K and V of one sequence."""
-
     def __init__(self, layer: int, codec: KVCodec, window: int) -> None:
         super().__init__(Pass([]), layer, codec, window, _nothing)
         self.working = WorkingKV(window)
@@ -56,7 +54,7 @@ SequenceCaches = list[SequenceKVCache | SequenceStates]
 
 
 def new_caches(geometry: Geometry, codecs: Items[KVCodec] = ()) -> SequenceCaches:
-    """Return empty caches, by layer; without `codecs`, none centres."""
+    """Without `codecs`, none centres."""
     each = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
     caches: dict[int, SequenceKVCache | SequenceStates] = {
         layer: SequenceKVCache(layer, each[layer], group.window or 0)

@@ -1,7 +1,6 @@
 """Attention over the pool's blocks, found by tables, as kernels for NVIDIA GPUs.
 
-A thread block of `flash_decoding` takes tokens of one pool block, which are contiguous. In kernels for many queries,
-each tile finds its tokens by the table.
+A thread block of `flash_decoding` takes tokens of one pool block; for many queries each tile finds its tokens.
 """
 
 from functools import lru_cache
@@ -19,9 +18,9 @@ from inference_service.engine.quantization import filled_up
 
 _THREADS: Final = 256
 _FLOATS: Final = 64
-"""Registers of a lane for queries, and then for outputs."""
+"""Registers of a lane for queries, then outputs."""
 _BLOCKS: Final = 384
-"""Thread blocks to aim at, about three per multiprocessor of a large GPU."""
+"""To aim at: three per multiprocessor of a large GPU."""
 _SHORTEST: Final = 64
 
 _DECODE = """
@@ -54,10 +53,10 @@ _DECODE = """
 def flash_decoding(
     of: LayerBlocks, queries: mx.array, scale: float, sinks: mx.array | None, packed_queries: mx.array | None = None
 ) -> mx.array:
-    """Compute attention of queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
+    """Attend with queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
 
-    `sinks` [heads]; `packed_queries` are in the packed basis. Raises ValueError for unsupported shapes; the compiler's
-    errors are RuntimeErrors at evaluation.
+    `packed_queries` are in the packed basis. Raises ValueError for unsupported shapes; the compiler's errors are
+    RuntimeErrors at evaluation.
     """
     group, codec, tables = of.group, of.codec, of.tables
     queries = filled_up(queries, codec.format.group_size)
@@ -80,7 +79,7 @@ def flash_decoding(
 
 @lru_cache(maxsize=64)
 def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
-    """Return the kernel, and how many query heads a thread block takes."""
+    """Return the kernel, and query heads of a thread block."""
     by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
     if share > _FLOATS or group.v_dim > 1024:
         raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
@@ -99,10 +98,10 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
 
 
 _TILE: Final = 32
-"""Tokens of a tile, as in flash_prefill.cu."""
+"""Tokens, as in flash_prefill.cu."""
 _PREFILL_BLOCKS: Final = 132
 _LONGEST: Final = 4096
-"""Most tokens of a chunk, so that a long row does not delay a pass."""
+"""Most tokens of a chunk: a long row must not delay a pass."""
 _SHARED_BYTES: Final = 48 << 10
 
 _ATTEND = """
@@ -131,9 +130,7 @@ _ATTEND = """
 def flash_prefill(
     of: LayerBlocks, queries: mx.array, scale: float, sinks: mx.array | None, packed_queries: mx.array | None = None
 ) -> mx.array:
-    """Compute attention of each row's last n queries [rows, heads, n, k_dim]: [rows, heads, n, v_dim]. See
-    `flash_runs`.
-    """
+    """Attend with each row's last n queries [rows, heads, n, k_dim]: [rows, heads, n, v_dim]."""
     rows, heads, n, _ = queries.shape
     several = shares((Run(row, row * n, n) for row in range(rows)), heads // of.group.kv_heads)
     packed = None if packed_queries is None else _by_token(packed_queries)
@@ -154,9 +151,8 @@ def flash_runs(
     sinks: mx.array | None,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
-    """Compute attention of runs of queries [T, heads, 1, k_dim] in 16 bits: [T, heads, 1, v_dim].
-
-    Runs may differ in length (Ye et al., 2025, "FlashInfer"). The rest as for `flash_decoding`.
+    """Attend with runs of queries [T, heads, 1, k_dim] in 16 bits: [T, heads, 1, v_dim]. Runs may differ in length (Ye
+    et al., 2025, "FlashInfer").
     """
     group, codec, tables = of.group, of.codec, of.tables
     queries = filled_up(queries, codec.format.group_size)
@@ -188,9 +184,9 @@ def over_arrays(
     sinks: mx.array | None,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
-    """Compute attention of queries [1, heads, n, k_dim] over a sequence's last `total` tokens: [1, heads, n, v_dim].
+    """Attend with queries [1, heads, n, k_dim] over the last `total` tokens: [1, heads, n, v_dim].
 
-    K and V become arrays in the packed basis: only as many rows are multiplied as there are queries. `mask` is MLX's.
+    K and V become arrays in the packed basis: only as many rows are multiplied as there are queries.
     """
     codec = of.codec
     begins, queries = of.tables.spans[:, 1] - total, filled_up(queries, codec.format.group_size)
@@ -245,10 +241,10 @@ _LATENTS = """
 
 
 def flash_latents(of: LayerBlocks, queries: mx.array, rotary_queries: mx.array, tokens: int, scale: float) -> mx.array:
-    """Compute attention over latents (K and V in one) and rotary keys: latents [rows, heads, n, k_dim].
+    """Attend over latents (K and V in one) and rotary keys: [rows, heads, n, k_dim].
 
     `queries` [rows, heads, n, k_dim] are in latent space, `rotary_queries` [rows, heads, n, v_dim] have positions.
-    `tokens` is the most that a row may have.
+    `tokens` is the most of a row.
     """
     group, codec, tables, by = of.group, of.codec, of.tables, of.codec.format
     queries, rotary_queries = filled_up(queries, by.group_size), filled_up(rotary_queries, by.group_size)

@@ -1,7 +1,4 @@
-"""Caches of layers whose K and V kernels write into blocks and read there. NVIDIA GPUs.
-
-Tables are built once for all layers of a kind. For many queries of one sequence, K and V are unpacked layer by layer.
-"""
+"""Caches of layers whose K and V kernels write into blocks and read there. NVIDIA GPUs."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -20,13 +17,13 @@ from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.shares import Run, shares
 
 ROWS_OF_ONE: Final = 8
-"""Rows of one sequence from which on they attend together, so that K and V are read once."""
+"""Rows of one sequence that attend together: K and V are read once."""
 _BUCKET: Final = 8
-"""Tables are padded to a multiple of this many blocks."""
+"""Tables are padded to a multiple of it."""
 
 
 class PassTables:
-    """The tables of a pass over one arena; `before`: without the pass's own tokens."""
+    """`before`: without the pass's own tokens."""
 
     def __init__(
         self, of: Pass, arena: DeviceArena, table_of: Callable[[KVSequence], BlockTable], *, before: bool = False
@@ -43,18 +40,17 @@ class PassTables:
 
     @cached_property
     def rows(self) -> Tables:
-        """A table per row [T, blocks], each ending with the row's own token; else the one piece's table."""
+        """By row, each ending with its own token, or one piece's."""
         return Tables(*map(mx.array, self.arrays)) if self.of.rows else self.each[0]
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The rows of each piece; empty if no piece has enough to attend together."""
+        """Rows of each piece; none if no piece has enough."""
         if all(piece.tokens < ROWS_OF_ONE for piece in self.of.pieces):
             return []
         return [Run(last - 1, first, last - first) for _, first, last, _ in self.of.spans()]
 
     def shares(self, heads: int) -> mx.array | None:
-        """None without runs."""
         if heads not in self._shares:
             self._shares[heads] = mx.array(shares(self.runs, heads)) if self.runs else None
         return self._shares[heads]
@@ -88,7 +84,7 @@ class PassTables:
 
 
 class BlockKVCache(KVCache):
-    """One layer's K and V in blocks. `update_and_fetch` returns this cache, for `attend`, or arrays."""
+    """`update_and_fetch` returns this cache, for `attend`, or arrays."""
 
     def __init__(
         self, of: Pass, layer: int, blocks: LayerBlocks, tables: PassTables, before: PassTables | None,
@@ -100,11 +96,11 @@ class BlockKVCache(KVCache):
         self._most_few = MOST_ABSORBED if latents else FEW
         self._has_written = False
         self._kv: tuple[mx.array, mx.array] | None = None
-        """K and V that are written with the queries."""
+        """Written with the queries."""
 
     @property
     def dtype(self) -> mx.Dtype:
-        """Some models return to it from attention in float32."""
+        """Some models return to it from float32."""
         return self._blocks.group.dtype
 
     @property
@@ -135,7 +131,7 @@ class BlockKVCache(KVCache):
         return self._kernels.few and self.of.tokens <= self._most_few
 
     def _shown(self, start: int) -> int:
-        """Return how many tokens before `start` are seen from there on."""
+        """Return how many tokens before `start` are seen."""
         return min(start, self.window - 1) if self.window else start
 
     def _write(self, keys: mx.array, values: mx.array, *, as_encoded: bool = False) -> None:
@@ -146,13 +142,13 @@ class BlockKVCache(KVCache):
         self._blocks, self._has_written = self._blocks._replace(written=written), True
 
     def _arrays(self, tables: Tables, start: int, n: int, widths: tuple[int, int]) -> tuple[mx.array, mx.array]:
-        """Return K and V that n tokens from `start` on see, themselves last."""
+        """Return K and V that n tokens from `start` on see."""
         before = self._shown(start)
         k, v = kernels.decoded(self._blocks._replace(tables=tables), mx.array([start - before]), before + n)
         return k[..., : widths[0]], v[..., : widths[1]]
 
     def _beyond_the_window(self, keys: mx.array, values: mx.array, before: PassTables) -> tuple[mx.array, mx.array]:
-        """Read the window first: a chunk this long reuses its blocks."""
+        """Read first: a chunk this long reuses the window's blocks."""
         start = self.of.starts[0]
         widths = keys.shape[-1], values.shape[-1]
         k, v = (

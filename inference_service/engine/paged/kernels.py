@@ -1,7 +1,5 @@
-"""Kernels for NVIDIA GPUs that read K and V in the pool's blocks, by tables of block addresses.
-
-MLX does not track reads by address: a reader takes the writer's output as an input, and memory is freed only after
-waiting for the device.
+"""Kernels for NVIDIA GPUs that read K and V in the pool's blocks, by address. MLX does not track that: a reader takes
+the writer's output.
 """
 
 from collections.abc import Sequence
@@ -29,7 +27,7 @@ FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
 @dataclass(frozen=True)
 class PagedGroup:
-    """K and V of a layer group in blocks of one layout. Widths are whole quantization groups."""
+    """A layer group in blocks of one layout; widths are whole quantization groups."""
 
     kv_heads: int
     k_dim: int
@@ -38,7 +36,7 @@ class PagedGroup:
     dtype: mx.Dtype
     tokens: int
     offsets: tuple[int, ...]
-    """Bytes from a block's beginning to each of the six tensors."""
+    """Bytes from a block's beginning to each tensor."""
     window: int = 0
 
     @classmethod
@@ -50,9 +48,7 @@ class PagedGroup:
         )  # fmt: skip
 
     def fields(self) -> dict[str, str | int]:
-        """Return the fields of kernel templates; `k_in` and `v_in` locate head `kv_head` of layer `layer[0]` in a
-        block.
-        """
+        """Return fields of kernel templates; `k_in` and `v_in` locate a head in a block."""
         found: dict[str, str | int] = {
             "type": CUDA_TYPES[self.dtype],
             "group_size": self.format.group_size,
@@ -76,13 +72,13 @@ class PagedGroup:
 
     @property
     def rotated_width(self) -> int:
-        """Elements of the widest rotated row; 0 without rotation."""
+        """0 without rotation."""
         return max(self.k_dim, self.v_dim) if block(self.k_dim, self.format) else 0
 
 
 class Tables(NamedTuple):
-    """Addresses `blocks` int64 [rows, n], and `spans` int32 [rows, 2]: the position of a row's first block, and the end
-    of its tokens, those being written included. Rows write nothing before `floors`, int32 [rows].
+    """Addresses `blocks` int64 [rows, n], `spans` int32 [rows, 2]: position of a row's first block, end of its tokens,
+    new ones included. Rows write nothing before `floors` int32 [rows].
     """
 
     blocks: mx.array
@@ -91,9 +87,7 @@ class Tables(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """Phases that use our kernels: attention over packed K and V for `one` query of a row and a `few` of a sequence;
-    `traced` passes.
-    """
+    """Attention over packed K and V for `one` query of a row, a `few` of a sequence; `traced` passes."""
 
     one: bool = False
     few: bool = False
@@ -101,9 +95,7 @@ class Kernels(NamedTuple):
 
 
 class LayerBlocks(NamedTuple):
-    """One layer's K and V in blocks. `layer` int32 [1] is its place in the group. Kernels that read wait for `written`,
-    the result of one that writes.
-    """
+    """One layer's K and V in blocks. `layer` int32 [1] is its place in the group. Readers wait for `written`."""
 
     group: PagedGroup
     layer: mx.array
@@ -140,16 +132,14 @@ _DECODE_SIDE = """{type}* to = {array} + int64_t(at) * {dim};
 
 
 def decoded(of: LayerBlocks, begins: mx.array, total: int) -> tuple[mx.array, mx.array]:
-    """Return K and V [rows, kv_heads, total, width] in the model's own basis, each row from its position in `begins`,
-    int32 [rows].
-    """
+    """Return K and V [rows, kv_heads, total, width] in the model's own basis, from `begins` int32 [rows] on."""
     return of.codec.unbalanced(*_decoded(of, begins, total, of.codec.kernel_means or (None, None)))
 
 
 def decoded_in_packed_basis(
     of: LayerBlocks, begins: mx.array, total: int, *, with_k_mean: bool
 ) -> tuple[mx.array, mx.array]:
-    """As `decoded`, in the packed basis. K's mean shifts all scores of a query alike: it counts beside sinks alone."""
+    """As `decoded`, in the packed basis. K's mean shifts all scores of a query: it counts beside sinks alone."""
     assert of.codec.packed_means is not None
     k_mean, v_mean = of.codec.packed_means
     return _decoded(of, begins, total, (k_mean if with_k_mean else None, v_mean))
@@ -181,7 +171,7 @@ def _decoder(group: PagedGroup, means: str) -> Any:
 
 
 def by_sides(template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, means: str) -> str:
-    """Return the source of a kernel that does the same with K and V, a warp a row; `means`: the sides that have one."""
+    """Return the source of a kernel that does the same with K and V; `means`: sides that have one."""
     fields = group.fields()
     sides = {
         side: side_template.format(
@@ -214,7 +204,7 @@ _COPIERS: Final = 32
 
 
 def store(words: mx.array, addresses: mx.array) -> mx.array:
-    """Copy rows of words, uint32 [n, words], to addresses, int64 [n], when the result, int32 [1], is evaluated."""
+    """Copy words uint32 [n, words] to addresses int64 [n]; evaluate the result."""
     [stored] = _store()(
         inputs=[words, addresses],
         grid=(_COPIERS * _THREADS, words.shape[0], 1),
@@ -226,7 +216,7 @@ def store(words: mx.array, addresses: mx.array) -> mx.array:
 
 
 def load(addresses: mx.array, words: int) -> mx.array:
-    """Return the words at these addresses, uint32 [n, words], lazily."""
+    """Return words uint32 [n, words], lazily."""
     [loaded] = _load()(
         inputs=[addresses, mx.array([words])],
         grid=(_COPIERS * _THREADS, addresses.shape[0], 1),
@@ -251,7 +241,7 @@ _ADDRESS = "address[0] = reinterpret_cast<int64_t>(words);"
 
 
 def address(words: mx.array) -> int:
-    """Return the device address of an array's memory. Waits for the device."""
+    """Return an array's device address. Waits."""
     [found] = _address()(
         inputs=[words],
         grid=(1, 1, 1),

@@ -1,4 +1,4 @@
-"""All KV memory of a model: blocks, checkpoints, and the caches for a call. Engine thread only."""
+"""All KV memory of a model, and the caches for a call. Engine thread only."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ NO_KERNELS: Final = Kernels()
 
 
 class KVStore:
-    """The arenas of one model. Without `codecs`, K and V are not centred."""
+    """Without `codecs`, K and V are not centred."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class KVStore:
         segments: tuple[int | None, int | None] = (None, None),
         kernels: Kernels = NO_KERNELS,
     ) -> None:
-        """`segments`: blocks and pieces of windows allocated at once; by default all."""
+        """`segments`: blocks, and pieces, allocated at once."""
         self.geometry = geometry
         self.codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
         self.full = Arena.of(BlockLayout(geometry.block_shapes(BLOCK_TOKENS)), blocks, segments[0])
@@ -116,11 +116,11 @@ class KVStore:
         return {name: list(view[:, :, :tokens]) for name, view in views.items()}
 
     def start_bytes(self, tokens: int) -> int:
-        """Return the bytes that a sequence after `tokens` tokens takes besides its blocks."""
+        """Return a sequence's bytes besides blocks."""
         return self.geometry.array_bytes(tokens) if self.by_arrays else 0
 
     def growth(self, pieces: Items[Piece]) -> int:
-        """Return the bytes that a pass takes besides computing."""
+        """Return a pass's bytes besides computing."""
         found = 0
         for sequence, n in pieces if self.by_arrays else ():
             for group in self.geometry.groups:
@@ -133,13 +133,13 @@ class KVStore:
         return isinstance(self.full, HostArena)
 
     def resume(self, sequence: Sequence) -> None:
-        """Make the arrays of a sequence whose tokens are only in blocks, lazily."""
+        """Make arrays of what is in blocks, lazily."""
         for home in self._homes:
             found = home.unpacked(sequence, home.group.layers, self.codecs.__getitem__, self.geometry.dtype)
             sequence.working |= zip(home.group.layers, found, strict=True)
 
     def forgo_arrays(self, sequence: Sequence) -> None:
-        """Go on without arrays. All tokens must be in blocks."""
+        """All tokens must be in blocks."""
         sequence.arrays = False
         sequence.working.clear()
 
@@ -150,9 +150,7 @@ class KVStore:
         return working
 
     def compute(self, network: Any, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
-        """Compute a pass's tokens [T], lazily; return the wanted logits [n, vocabulary]. The sequences count the
-        tokens.
-        """
+        """Return the wanted logits [n, vocabulary] of tokens [T], lazily. The sequences count the tokens."""
         if (traced := self.step(of, tokens)) is not None:
             logits, written = traced
         else:
@@ -198,7 +196,7 @@ class KVStore:
         return found
 
     def step(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written] | None:
-        """Return logits [T, 1, vocabulary] of rows from a trace, in place of `caches` and `taken`; None without one."""
+        """Return logits [T, 1, vocabulary] from a trace; None without one."""
         if self.traces is None or not self.traces.knows(of):
             return None
         before: Items[Items[mx.array]] = ()
@@ -221,7 +219,7 @@ class KVStore:
         self.traces = Traces(model, self._layers, arenas, states.layers if states else (), heads[: len(arenas)])
 
     def give_up_tracing(self, error: Exception) -> None:
-        """Run the model's layers from now on: a traced pass failed."""
+        """A traced pass failed."""
         if self.traces is not None:
             self._end_traces()
             log.warning("passes are not traced any more: %s", error)
@@ -232,7 +230,7 @@ class KVStore:
         self.traces = None
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
-        """`tables` are those of full attention, then of windows."""
+        """`tables`: of full attention, then of windows."""
         found = {}
         for group in self.geometry.groups:
             sliding = group is self.geometry.sliding
@@ -245,7 +243,7 @@ class KVStore:
         return found
 
     def _tables_of(self, of: Pass) -> Iterator[PassTables]:
-        """Yield the tables of full attention, then of windows, after sliding those."""
+        """Yield those of full attention, then of windows, slid."""
         yield PassTables(of, self._device(self.full), lambda sequence: sequence.full)
         if self.windows is not None:
             window = cast(Callable[[Sequence], BlockTable], attrgetter("window"))
@@ -254,7 +252,7 @@ class KVStore:
             yield PassTables(of, self._device(self.windows), window)
 
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> Written:
-        """Count the tokens of a pass; return what is still to be written to blocks."""
+        """Count a pass's tokens; return what is to be written."""
         states = settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
         for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:

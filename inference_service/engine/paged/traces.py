@@ -1,8 +1,7 @@
 """Passes over rows that are traced once and replayed. Engine thread only.
 
-On a fast GPU, describing a pass of few rows takes as long as computing it: 13 ms for 32 rows of Llama 3.1 8B (H200), 11
-of them the GPU's. A trace holds for one number of rows and of blocks in a table; both are padded, since each costs 30
-to 50 ms, and as much for the device's graph. Padding rows write to a block of their own.
+Describing a pass took 13 ms for 32 rows of Llama 3.1 8B, computing it 11 (H200). A trace holds for one number of rows
+and of blocks in a table; both are padded, since each costs 30 to 50 ms. Padding rows write to a block of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +19,10 @@ from inference_service.engine.paged.shares import Run, most_shares, shares
 
 _ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 832)
 _PIECES: Final = 64
-"""Most pieces of a traced pass."""
 
 
 class _Traced:
-    """A pass within a trace: only its arrays may be used."""
+    """Only its arrays may be used."""
 
     rows = True
     pieces = ()
@@ -49,13 +47,11 @@ class _TracedTables:
 
 
 Layers = Callable[[Any, list[Any]], dict[int, BlockKVCache]]
-"""(pass, tables of each arena) to caches by layer."""
+"""(pass, tables by arena) to caches by layer."""
 
 
 class Traces:
-    """The traces of one model. `states` are the recurrent layers; `heads` are, by arena, the
-    query heads per KV head, where rows of a sequence attend together.
-    """
+    """`states` are recurrent layers; `heads`, by arena, query heads per KV head where rows attend together."""
 
     def __init__(
         self,
@@ -71,7 +67,7 @@ class Traces:
         self._step: Any = mx.compile(self._traced)
 
     def close(self) -> None:
-        """Drop the traces: they hold the model's weights in a reference cycle."""
+        """They hold the model's weights in a cycle."""
         self._step = None
 
     def knows(self, of: Pass) -> bool:
@@ -82,7 +78,7 @@ class Traces:
     def run(
         self, of: Pass, tokens: mx.array, tables: Sequence[PassTables], states: Sequence[Sequence[mx.array]] = ()
     ) -> tuple[mx.array, list[list[mx.array]]]:
-        """Return logits [T, 1, vocabulary] of tokens [T], and the states after them."""
+        """Return logits [T, 1, vocabulary], and the states after."""
         rows = of.tokens if states else next(count for count in _ROWS if count >= of.tokens)
         missing = rows - of.tokens
         offset, each = mx.array(of.offset), []

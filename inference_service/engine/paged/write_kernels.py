@@ -1,7 +1,7 @@
 """Kernels for NVIDIA GPUs that pack K and V into the pool's blocks.
 
-With bases, K, V and queries of a few tokens are multiplied by the same launch, on tensor cores: a step would wait for
-MLX's products. Those of a prompt are MLX's, which take a sixth of the time of these kernels there.
+With bases, those of a few tokens are multiplied by the same launch: a step would wait for MLX. A prompt's are MLX's, in
+a sixth of the time.
 """
 
 from functools import lru_cache
@@ -46,7 +46,7 @@ _SIDE = """encode_row<{type}, {bits}, {group_size}, {dim}, {block}>(
 
 _BASED_WARPS: Final = 8
 _WIDTH_OF_ONE_TILE: Final = 256
-"""A thread block multiplies 16 rows of this width, or as many times 16 narrower ones."""
+"""A thread block multiplies 16 rows of this width, or more narrower ones."""
 _BASED = """
   const int heads = keys_shape[1], n = keys_shape[2], end = keys_shape[0] * n;
   const int kv_head = blockIdx.x % heads, first = blockIdx.x / heads * {count}, warp = threadIdx.x / 32;
@@ -106,10 +106,9 @@ _QUERIES = """else {{
 
 
 def write(of: LayerBlocks, keys: mx.array, values: mx.array, *, as_encoded: bool = False) -> mx.array:
-    """Pack K [rows, kv_heads, n, k_dim] and V into each row's last n places, when the result, int32 [1], is evaluated.
+    """Pack K [rows, kv_heads, n, k_dim] and V into each row's last n places; evaluate the result.
 
-    Tokens before a row's table or floor are not written. `as_encoded` packs to the last bit what `codec.encode` does.
-    Raises ValueError for another dtype than the group's.
+    `as_encoded` packs to the last bit what `codec.encode` does. Raises ValueError for another dtype than the group's.
     """
     return _write(of, keys, values, None, None if as_encoded else of.codec.kernel_bases)[0]
 
@@ -117,7 +116,7 @@ def write(of: LayerBlocks, keys: mx.array, values: mx.array, *, as_encoded: bool
 def write_with_queries(
     of: LayerBlocks, keys: mx.array, values: mx.array, queries: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """As `write`; also return queries [rows, heads, n, k_dim] in the packed basis."""
+    """Also return queries [rows, heads, n, k_dim] in the packed basis."""
     queries = filled_up(queries, of.codec.format.group_size)
     written, packed = _write(of, keys, values, queries, of.codec.kernel_bases)
     return written, of.codec.queries(queries) if packed is None else packed
@@ -166,7 +165,7 @@ def _writer(group: PagedGroup, centred: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _based_writer(group: PagedGroup, heads: int, per_block: int) -> Any:
-    """`heads` query heads per KV head are multiplied, too."""
+    """`heads`: query heads per KV head."""
     fields = group.fields() | {"group": heads, "tiles": per_block, "count": 16 * per_block, "warps": _BASED_WARPS}
     sides = {
         side: _BASED_SIDE.format(
