@@ -58,7 +58,7 @@ _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
 """The same of traced passes, in the middle of which one goes on in a second block."""
 _CHUNKS = (600, 40)
-"""Tokens of chunks that kernels compute: beyond a window, and beyond `FEW` of paged/kernels.py; and few."""
+"""Tokens of chunks that kernels compute: beyond a window, and beyond `_FEW` of in_blocks.py; and few."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
 """Shares of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a
 token's experts that rounding changes as well, but not at each step."""

@@ -11,6 +11,7 @@ import mlx.core as mx
 from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
 from inference_service.engine.cuda_kernel import kernel
+from inference_service.engine.matrices import times_matrices
 from inference_service.engine.paged import kernels
 from inference_service.engine.paged.kernels import LayerBlocks, PagedGroup
 from inference_service.engine.paged.shares import Run, shares
@@ -193,7 +194,7 @@ def over_arrays(
     k, v = kernels.decoded_in_packed_basis(of, begins, total, with_k_mean=sinks is not None)
     packed = codec.queries(queries) if packed_queries is None else packed_queries
     found = mx.fast.scaled_dot_product_attention(packed, k, v, scale=scale, mask=mask, sinks=sinks)
-    return codec.outputs(found)
+    return times_matrices(found, bases[1].back) if (bases := codec.kernel_bases) else codec.outputs(found)
 
 
 def _check(group: PagedGroup) -> None:

@@ -10,12 +10,14 @@ import numpy as np
 from inference_service.engine.attention.latents import MOST_ABSORBED
 from inference_service.engine.paged import attention, kernels, write_kernels
 from inference_service.engine.paged.arena import DeviceArena
-from inference_service.engine.paged.kernels import FEW, Kernels, LayerBlocks, Tables
+from inference_service.engine.paged.kernels import Kernels, LayerBlocks, Tables
 from inference_service.engine.paged.passes import KVCache, Pass, Pieces, Seen
 from inference_service.engine.paged.sequence import SLACK, BlockTable
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.shares import Run, shares
 
+_FEW: Final = 511
+"""Most queries of one sequence that attend over packed K and V."""
 ROWS_OF_ONE: Final = 8
 """Rows of one sequence that attend together: K and V are read once."""
 _BUCKET: Final = 8
@@ -93,7 +95,7 @@ class BlockKVCache(KVCache):
         """`before`: the window's tables before a chunk that reuses their blocks."""
         super().__init__(of, layer, blocks.codec, blocks.group.window)
         self._blocks, self._tables, self._before, self._kernels = blocks, tables, before, kernels
-        self._most_few = MOST_ABSORBED if latents else FEW
+        self._most_few = MOST_ABSORBED if latents else _FEW
         self._has_written = False
         self._kv: tuple[mx.array, mx.array] | None = None
         """Written with the queries."""

@@ -20,8 +20,6 @@ from inference_service.engine.rotation import block
 WARPS: Final = 4
 _THREADS: Final = 256
 _NOTHING: Final = mx.array([0], dtype=mx.int32)
-FEW: Final = 511
-"""Most tokens that kernels multiply with bases, and of one sequence that attend over packed K and V."""
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
 

@@ -1,7 +1,6 @@
 """Kernels for NVIDIA GPUs that pack K and V into the pool's blocks.
 
-With bases, those of a few tokens are multiplied by the same launch: a step would wait for MLX. A prompt's are MLX's, in
-a sixth of the time.
+With bases, K, V and queries are multiplied by the same launch: a step waits for MLX's products.
 """
 
 from functools import lru_cache
@@ -11,7 +10,9 @@ import mlx.core as mx
 
 from inference_service.engine.codec import Basis
 from inference_service.engine.cuda_kernel import kernel
-from inference_service.engine.paged.kernels import FEW, FILES, WARPS, LayerBlocks, PagedGroup, by_sides, mean_of
+from inference_service.engine.matrices import FILES as PRODUCTS
+from inference_service.engine.matrices import tiles
+from inference_service.engine.paged.kernels import FILES, WARPS, LayerBlocks, PagedGroup, by_sides, mean_of
 from inference_service.engine.quantization import filled_up
 
 _PLACE: Final = """
@@ -45,8 +46,6 @@ _SIDE = """encode_row<{type}, {bits}, {group_size}, {dim}, {block}>(
         {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));"""
 
 _BASED_WARPS: Final = 8
-_WIDTH_OF_ONE_TILE: Final = 256
-"""A thread block multiplies 16 rows of this width, or more narrower ones."""
 _BASED = """
   const int heads = keys_shape[1], n = keys_shape[2], end = keys_shape[0] * n;
   const int kv_head = blockIdx.x % heads, first = blockIdx.x / heads * {count}, warp = threadIdx.x / 32;
@@ -130,9 +129,9 @@ def _write(
         raise ValueError(f"K and V of {keys.dtype} and {values.dtype}, or queries, for blocks of {group.dtype}")
     rows, heads, n, _ = keys.shape
     shapes: list[tuple[int, ...]] = [(1,)]
-    if bases and rows * n <= FEW:
+    if bases:
         inputs = [keys, values, codec.k_mean, codec.v_mean, *(basis.into for basis in bases)]
-        sides, per_block = 2, max(1, _WIDTH_OF_ONE_TILE // max(group.k_dim, group.v_dim)) if rows * n > 16 else 1
+        sides, per_block = 2, tiles(max(group.k_dim, group.v_dim), rows * n)
         if queries is not None:
             inputs += [queries, bases[0].across]
             shapes.append(queries.shape)
@@ -176,12 +175,5 @@ def _based_writer(group: PagedGroup, heads: int, per_block: int) -> Any:
     source = _BASED.format(queries=_QUERIES.format(**fields) if heads else "", **sides, **fields)
     of_queries = ["queries", "k_across"] if heads else []
     inputs = ["keys", "values", "k_mean", "v_mean", "k_into", "v_into", *of_queries, *_PLACES]
-    files = [
-        "rotation.cu",
-        "attention/quantized.cu",
-        "attention/tiles.cu",
-        "matrices.cu",
-        "paged/paged.cu",
-        "encoding.cu",
-    ]
+    files = ["rotation.cu", *PRODUCTS, "paged/paged.cu", "encoding.cu"]
     return kernel("paged_write_based", inputs, ["written", *["packed_queries"] * bool(heads)], source, files)

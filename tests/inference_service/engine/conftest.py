@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import codec, cuda_copies, cuda_encoding, dequantizing, prompts, skinny
+from inference_service.engine import codec, cuda_copies, cuda_encoding, dequantizing, matrices, prompts, skinny
 from inference_service.engine.attention import chunks
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, write_kernels
@@ -100,6 +100,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
         dequantizing._kernel,
         write_kernels._writer,
         write_kernels._based_writer,
+        matrices._kernel,
         paged_kernels._decoder,
         paged_kernels._store,
         paged_kernels._load,
@@ -124,7 +125,7 @@ def on_cuda(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "has_own_memory", lambda: True)
     monkeypatch.setattr(codec, "on_cpu", lambda: False)
     monkeypatch.setattr(proof, "_CHUNKS", (90, 20))
-    monkeypatch.setattr(blocks, "FEW", 60)
+    monkeypatch.setattr(blocks, "_FEW", 60)
 
 
 @pytest.fixture
