@@ -124,12 +124,6 @@ def readable(width: int, by: Quantization) -> bool:
     return by.bits in BITS and not width % unit(by.bits) and not by.group_size % unit(by.bits)
 
 
-def merge_inputs(*, sinks: bool, centred: bool, based: bool = False) -> list[str]:
-    """Return the names of the kernel's arrays."""
-    means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
-    return ["stats", "partial", *["sinks"] * sinks, *(means if centred else []), *["v_back"] * based]
-
-
 @lru_cache(maxsize=256)
 def _merge_kernel(
     dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool, together: int
@@ -147,5 +141,6 @@ def _merge_kernel(
         back=_BACK.format(**named) if together else "nullptr",
         **named,
     )
-    inputs = merge_inputs(sinks=sinks, centred=centred, based=together > 0)
+    means = (["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]) if centred else []
+    inputs = ["stats", "partial", *["sinks"] * sinks, *means, *["v_back"] * (together > 0)]
     return kernel("joined", inputs, ["out"], source, _MERGE_FILES, v_dim if block(v_dim, by) else 0)

@@ -16,7 +16,7 @@ from inference_service.engine.cuda_copies import Words, driver
 from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.geometry import HostTensors, TensorBytes
 from inference_service.engine.paged.kernels import address, load, store
-from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
+from inference_service.engine.paged.layout import BlockLayout, flat
 
 Placed = tuple[int, int, HostTensors]
 """(block, first token, tensors [layers, kv_heads, n, width] of n tokens)."""
@@ -114,13 +114,6 @@ class Arena(ABC):
             return flat({name: whole[:, :, start - first : end - first] for name, whole in joined.items()})
 
         return made
-
-    def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
-        """Return a private copy, [layers, kv_heads, tokens, width]."""
-        parts = [self.layout.views(words()) for words in [self._begun(block) for block in blocks]]
-        return {
-            name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
-        }
 
     @abstractmethod
     def _begun(self, block: int) -> Callable[[], Words]:

@@ -95,7 +95,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
     made = (
         cuda_copies.driver,
         chunks._merge_kernel,
-        cuda_encoding._proven,
+        cuda_encoding._encoder,
         skinny._kernel,
         dequantizing._kernel,
         write_kernels._writer,

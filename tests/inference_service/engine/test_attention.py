@@ -170,11 +170,14 @@ def test_kernels_of_what_they_do_not_know_are_not_taken(model: LoadedModel, on_c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["written", "read"])
+@pytest.mark.parametrize("what", ["packed", "written", "read"])
 def test_a_model_is_refused_where_kv_is_not_written_or_read_right(
     what: str, in_16_bits: tuple[Network, Geometry], on_cuda: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if what == "written":
+    if what == "packed":
+        packed: Any = codec.encoded
+        monkeypatch.setattr(codec, "encoded", lambda k, v, *more: packed(v, v, *more))
+    elif what == "written":
         write: Any = write_kernels._write
         monkeypatch.setattr(write_kernels, "_write", lambda of, k, v, *more: write(of, v, v, *more))
     else:

@@ -1,13 +1,10 @@
-"""The kernel that packs K and V: what it packs, whatever is packed with it; and when it is not taken."""
-
-import logging
+"""The kernel that packs K and V, whatever is packed with it; and what it does not know."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from agentmem.kv.bits import BITS
-from inference_service.engine import cuda_encoding
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.quantization import KVFormat, Quantization, Quantized, dequantize, filled_up
@@ -18,12 +15,6 @@ from tests.inference_service.engine.reference import out_of_rotation, plain_valu
 pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("kernels")]
 
 WIDTHS = [(64, 64, 32), (80, 64, 32), (96, 160, 32), (128, 128, 64), (192, 128, 64), (256, 512, 128)]
-
-
-def packed_by_mlx(k: mx.array, v: mx.array, codec: KVCodec) -> tuple[Quantized, Quantized]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cuda_encoding, "available", lambda: False)
-        return codec.encode(k, v)
 
 
 def in_packed_basis(packed: tuple[Quantized, Quantized], codec: KVCodec) -> tuple[mx.array, mx.array]:
@@ -103,25 +94,3 @@ def test_what_the_kernel_does_not_know_is_left_to_mlx() -> None:
     assert encoded(k, k, (mx.zeros((2, 1, 64), mx.float16),) * 2, by) is None
     assert encoded(k.astype(mx.int32), k.astype(mx.int32), None, by) is None
     assert encoded(k, random(1, 1, 3, 64), None, by) is None
-
-
-@pytest.mark.parametrize("fault", ["does not compile", "writes the same for all"])
-def test_a_kernel_that_does_not_work_here_is_not_taken_and_said(
-    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_: object, **__: object) -> object:
-        def call(*, output_shapes: list[tuple[int, ...]], output_dtypes: list[mx.Dtype], **_: object) -> list[mx.array]:
-            if fault == "does not compile":
-                raise RuntimeError("no such instruction")
-            return [mx.ones(shape, dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]
-
-        return call
-
-    monkeypatch.setattr(cuda_encoding, "kernel", broken)
-    k = random(1, 2, 3, 64)
-    codec = KVCodec(KVFormat(group_size=32))
-    with caplog.at_level(logging.WARNING):
-        found = codec.encode(k, k)
-    assert "packed by MLX's operations" in caplog.text
-    for side, wanted in zip(found, packed_by_mlx(k, k, codec), strict=True):
-        assert mx.array_equal(side.weights, wanted.weights)
