@@ -1,6 +1,4 @@
-"""The attention backend. mlx-lm's models call `scaled_dot_product_attention` by a name in their module, which it
-replaces.
-"""
+"""mlx-lm's models call `scaled_dot_product_attention` by a name in their module, which is replaced."""
 
 import sys
 from typing import Any
@@ -13,8 +11,8 @@ from inference_service.engine.paged.passes import KVCache, Pieces, Seen, over_pi
 
 
 class AttentionBackend:
-    """Models of one architecture share a module, and so a backend. `heads` and `latents` are those of the last call.
-    Engine thread only.
+    """Models of one architecture share a module, and so a backend. `heads` and `latents` are the last call's. Engine
+    thread.
     """
 
     def __init__(self) -> None:

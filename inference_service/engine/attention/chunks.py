@@ -12,9 +12,7 @@ from inference_service.engine.quantization import KVFormat, Quantization
 from inference_service.engine.rotation import block
 
 FILES: Final = ("rotation.cu", "attention/quantized.cu")
-"""Device code before each kernel's own."""
 TILES: Final = (*FILES, "attention/tiles.cu")
-"""For kernels on tensor cores."""
 _MERGE_FILES: Final = (*TILES, "matrices.cu", "attention/merging.cu")
 _MOST_THREADS: Final = 512
 """More than one head is multiplied with a basis up to here."""
@@ -48,7 +46,7 @@ class Split(NamedTuple):
 
 
 def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tuple[Split, int]:
-    """Return the split, and elements of a row per lane, with `floats` registers. Raises ValueError."""
+    """Return the split, and elements of a row per lane. Raises ValueError."""
     if not readable(k_dim, by.k) or not readable(v_dim, by.v):
         raise ValueError(f"flash decoding over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
     k_lanes, v_lanes = _lanes(k_dim // unit(by.k_bits)), _lanes(v_dim // unit(by.v_bits))
@@ -58,12 +56,11 @@ def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tupl
 
 
 def _lanes(units: int) -> int:
-    """A power of two: lanes exchange values."""
     return min(16, units & -units)
 
 
 def parts(blocks: int, tokens: int, shortest: int, aim: int) -> int:
-    """Return chunks per block: about `aim` over all, none below `shortest` tokens."""
+    """About `aim` over all, none below `shortest` tokens."""
     found = 1
     while blocks * found < aim and not tokens % (2 * found) and tokens // (2 * found) >= shortest:
         found *= 2
@@ -79,11 +76,6 @@ def joined(
     codec: KVCodec,
     v_mean: mx.array | None,
 ) -> mx.array:
-    """Join chunks' results, out of the packed basis, with V's mean: [rows, heads, n, v_dim], of the queries' dtype.
-
-    `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32. Raises ValueError for
-    means of another dtype.
-    """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
     bases = codec.kernel_bases
@@ -115,7 +107,7 @@ def joined(
 
 
 def unit(bits: int) -> int:
-    """Return `UNIT` of quantized.cu."""
+    """As in quantized.cu."""
     return 8 if 32 % bits else 32 // bits
 
 
@@ -128,7 +120,6 @@ def readable(width: int, by: Quantization) -> bool:
 def _merge_kernel(
     dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool, together: int
 ) -> Any:
-    """`together`: heads that a block multiplies with a basis."""
     named = {"type": CUDA_TYPES[dtype], "k_dim": k_dim, "v_dim": v_dim, "scale": float(scale)}
     named["together"] = max(1, together)
     source = _MERGE.format(

@@ -46,7 +46,6 @@ class Pass:
             row += n
 
     def seen(self, window: int) -> list[tuple[int, int]]:
-        """Return each row's (first, end) among the tokens shown."""
         found = []
         for _, first, end, start in self.spans():
             before = min(start, window - 1) if window else start
@@ -82,7 +81,6 @@ class KVCache(ABC):
     """One layer's K and V within a pass, as mlx-lm's caches."""
 
     def __init__(self, of: Pass, layer: int, codec: KVCodec, window: int) -> None:
-        """`window` 0 is full attention."""
         self.of = of
         self.layer = layer
         self.codec = codec
@@ -109,7 +107,6 @@ class KVCache(ABC):
         raise NotImplementedError
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
-        """Attend in latent space; return latents."""
         raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
@@ -216,7 +213,6 @@ class ArrayKVCache(KVCache):
 
 
 def _filled(array: mx.array, rows: int, tokens: int) -> mx.array:
-    """Pad [1, kv_heads, n, width] with zeros."""
     whole = mx.pad(array, [(0, 0), (0, 0), (0, tokens - array.shape[2]), (0, 0)])
     return mx.broadcast_to(whole, (rows, *whole.shape[1:]))
 

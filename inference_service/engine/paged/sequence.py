@@ -33,7 +33,6 @@ class BlockTable:
         return self.blocks[(start - self.first) // self.tokens : -(-(end - self.first) // self.tokens)]
 
     def kept_from(self, length: int) -> int:  # noqa: ARG002
-        """Return the first kept position of `length` tokens."""
         return self.first
 
 
@@ -49,7 +48,6 @@ class WindowTable(BlockTable):
     """Restored tokens may begin inside a block."""
     _own: set[int] = field(default_factory=set)
     _shared: Counter[int] = field(default_factory=Counter)
-    """Checkpoints by block."""
 
     def __post_init__(self) -> None:
         self._own |= set(self.spare)
@@ -62,7 +60,6 @@ class WindowTable(BlockTable):
         return max(self.first, self.written, length - self.window - SLACK)
 
     def slide(self, end: int) -> None:
-        """Make room up to `end`."""
         keep = max(0, end - self.window - SLACK) // self.tokens * self.tokens
         while self.blocks and self.first < keep:
             if self._is_free(block := self.blocks.pop(0)):
@@ -126,7 +123,6 @@ class Sequence:
     states: States | None = None
     row: int = 0
     working: dict[int, "WorkingKV"] = field(default_factory=dict)
-    """By layer, where the device attends over arrays."""
     arrays: bool = True
     """False: made for each pass from the blocks."""
     lost: bool = False
@@ -214,7 +210,6 @@ class WorkingKV:
         return k, v
 
     def take(self, keys: mx.array, values: mx.array, filled: int) -> None:
-        """The first `filled` tokens count."""
         self._arrays, self.filled = [keys, values], filled
 
     def _make_room(self, n: int) -> None:
@@ -244,7 +239,6 @@ class WorkingKV:
         self.filled -= tokens
 
     def reaches(self, length: int) -> bool:
-        """Return whether all tokens seen after `length` are there."""
         return self.filled >= (min(length, self.window - 1) if self.window else length)
 
     @property
