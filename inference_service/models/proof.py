@@ -57,8 +57,10 @@ _RIDING = tuple(_TEXT[3:13])
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
 """The same of traced passes, in the middle of which one goes on in a second block."""
-_CHUNKS = (600, 40)
+_CHUNKS = (520, 40)
 """Tokens of chunks that kernels compute: beyond a window, and beyond `_FEW` of in_blocks.py; and few."""
+_KEPT = 64
+"""Tokens of a chunk whose logits are compared, the last ones."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
 """Shares of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a
 token's experts that rounding changes as well, but not at each step."""
@@ -164,8 +166,8 @@ class _Chunks:
         text = islice(cycle(_TEXT), sum(_CHUNKS) + len(_STEPS))
         self._pieces = [list(islice(text, tokens)) for tokens in (*_CHUNKS, *[1] * len(_STEPS))]
         caches, plain = new_caches(geometry, self._codecs), network.own_caches()
-        self._wanted = self._by_phase([_run(network, [ids], caches) for ids in self._pieces])
-        unquantized = self._by_phase([network.over_own(mx.array([ids]), plain) for ids in self._pieces])
+        self._wanted = _by_phase(_run(network, [ids], caches) for ids in self._pieces)
+        unquantized = _by_phase(network.over_own(mx.array([ids]), plain) for ids in self._pieces)
         lost = _error(zip(self._wanted, unquantized, strict=True), _typical)
         self._most = max(_MOST_ERROR, 2 * lost)
         """Rounding on the way to packed codes makes some of them others: a part of what quantization changes."""
@@ -176,15 +178,19 @@ class _Chunks:
         """
         served = _Sequences(self._network, self._geometry, kernels, [()], self._codecs, room=sum(_CHUNKS))
         [one] = served.sequences
-        found = self._by_phase([served.run([(one, ids)], rows=len(ids) == 1)[None] for ids in self._pieces])
+        found = _by_phase(served.run([(one, ids)], rows=len(ids) == 1)[None] for ids in self._pieces)
         if not (error := _error(zip(found, self._wanted, strict=True), _typical)) <= self._most:
             raise ValueError(f"logits differ by {error:.2g} of the largest")
         return error
 
-    @staticmethod
-    def _by_phase(logits: list[mx.array]) -> list[mx.array]:
-        """Return those of each chunk, and of all single tokens together."""
-        return [*logits[: len(_CHUNKS)], mx.concatenate(logits[len(_CHUNKS) :], axis=1)]
+
+def _by_phase(logits: Iterable[mx.array]) -> list[mx.array]:
+    """Return the last ones of each chunk, and those of all single tokens together."""
+    last = []
+    for each in logits:
+        last.append(mx.contiguous(each[:, -_KEPT:]))
+        mx.eval(last[-1])
+    return [*last[: len(_CHUNKS)], mx.concatenate(last[len(_CHUNKS) :], axis=1)]
 
 
 def _codecs(network: Network, geometry: Geometry) -> tuple[KVCodec, ...]:
