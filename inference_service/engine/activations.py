@@ -44,9 +44,21 @@ class Activations:
 
 def measured(network: Any, geometry: Geometry, context_length: int) -> int:
     """Takes seconds, and memory for the context's KV."""
-    peak = _by_worst_chunks(network, geometry, context_length)
+    keys = min(context_length, _KEYS_ON_GPU)
+    chunks = latest_chunks(keys)
+
+    def peak(tokens: int, seen: int) -> int:
+        return chunk_peak(network, geometry, tokens, seen - tokens)
+
+    peak(*chunks[0])  # Compiles kernels.
+    peaks = [peak(*chunk) for chunk in chunks]
+    beyond = 0.0
+    if context_length > keys:
+        tokens, most = chunks[-1]
+        by_key = max(geometry.layer_bytes_per_token, (peaks[-1] - peak(tokens, most // 2)) / (most - most // 2))
+        beyond = peaks[-1] + by_key * (context_length - keys)
     mx.clear_cache()
-    return peak
+    return int(_MARGIN * max(*peaks, beyond))
 
 
 def with_measured_states(cost: EstimatedCost, network: Any, geometry: Geometry) -> EstimatedCost:
@@ -55,25 +67,6 @@ def with_measured_states(cost: EstimatedCost, network: Any, geometry: Geometry) 
     peak = chunk_peak(network, geometry, LEAST_CHUNK)
     mx.clear_cache()
     return replace(cost, token_bytes=max(cost.token_bytes, (peak - cost.fixed_bytes) // LEAST_CHUNK))
-
-
-def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
-    keys = min(context_length, _KEYS_ON_GPU)
-    chunks = latest_chunks(keys)
-    chunk_peak(network, geometry, *_behind(chunks[0]))  # Compiles kernels.
-    peaks = [chunk_peak(network, geometry, *_behind(chunk)) for chunk in chunks]
-    beyond = 0.0
-    if context_length > keys:
-        tokens, most = chunks[-1]
-        nearer = chunk_peak(network, geometry, *_behind((tokens, most // 2)))
-        by_key = max(geometry.layer_bytes_per_token, (peaks[-1] - nearer) / (most - most // 2))
-        beyond = peaks[-1] + by_key * (context_length - keys)
-    return int(_MARGIN * max(*peaks, beyond))
-
-
-def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
-    tokens, keys = chunk
-    return tokens, keys - tokens
 
 
 def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:

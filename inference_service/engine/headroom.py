@@ -61,17 +61,14 @@ class Headroom:
         """Return how many tokens fit, halved until they do; 0 if not even `least`."""
 
         def fit(tokens: int) -> bool:
-            return (tokens <= LEAST_CHUNK or self.within_limit(position, tokens)) and self.fits(position, tokens)
+            limit, needed = self.limit_bytes, self.needed(position, tokens)
+            if not limit or tokens <= _UNSEEN:
+                return True
+            return (tokens <= LEAST_CHUNK or needed <= limit) and self.make(needed)
 
         while tokens > least and not fit(tokens):
             tokens = max(least, tokens // 2)
         return tokens if tokens > least or fit(tokens) else 0
-
-    def within_limit(self, position: int, tokens: int) -> bool:
-        return not self.limit_bytes or self.needed(position, tokens) <= self.limit_bytes
-
-    def fits(self, position: int, tokens: int) -> bool:
-        return not self.limit_bytes or tokens <= _UNSEEN or self.make(self.needed(position, tokens))
 
     def recover(self) -> None:
         _let_go()

@@ -97,7 +97,7 @@ def test_the_worst_chunks_are_computed_where_that_is_fast(tmp_path: Path, monkey
     monkeypatch.setattr(activations, "_KEYS_ON_GPU", 1024)
 
     def predicted(context: int) -> int:
-        return activations._by_worst_chunks(model.network, model.geometry, context)
+        return activations.measured(model.network, model.geometry, context)
 
     worst = chunk_peak(model.network, model.geometry, 1024)
     assert worst <= predicted(1024) <= 1.5 * worst

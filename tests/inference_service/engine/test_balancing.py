@@ -80,13 +80,6 @@ def test_outputs_are_nearer(seed: int) -> None:
     assert head.off(BALANCED) < 0.75 * head.off(ROTATED)
 
 
-def test_weights_of_a_basis_that_is_no_inverse_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    mean = balancing._mean
-    monkeypatch.setattr(balancing, "_mean", lambda a, b: mean(b, a))
-    head = Head(0)
-    assert head.cost(head.found()[0]) > head.cost(np.eye(WIDTH))
-
-
 @pytest.mark.usefixtures("no_ridge")
 def test_values_of_equal_weight_are_whitened() -> None:
     head = Head(4)

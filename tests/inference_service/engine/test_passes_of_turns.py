@@ -52,19 +52,6 @@ def test_rows_are_what_each_is_alone(
     assert sampling is not EXACT or all(right(oracle, turn) for turn in turns)
 
 
-def test_greedy_turns_that_want_no_logprobs_say_the_same(model: LoadedModel) -> None:
-    wanted = by_themselves(model)
-    quick = decoded(model, ORDERS["at once"], top_logprobs=None)
-    assert same(model, quick, wanted)
-    mixed = [
-        begin(model, prompt_of(model, n, REPEATS[n]), TOKENS[n], top_logprobs=None if n % 2 else 0)
-        for n in range(len(REPEATS))
-    ]
-    run(model)
-    assert same(model, mixed, wanted)
-    assert [event.logprob for event in mixed[1].events] == [None] * TOKENS[1]
-
-
 def test_a_model_whose_rows_are_not_right_together_gets_one_a_pass(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,6 @@ from inference_service.models.proof import traced_problem
 from tests.inference_service.engine.batch_turns import computed
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
-from tests.tiny_own_attention import write_stablelm
 from tests.tiny_states import write_mamba2
 
 pytestmark = pytest.mark.sampled(3)
@@ -138,14 +137,6 @@ def test_passes_that_are_no_rows_or_have_empty_states_are_not_traced(tmp_path: P
     assert store.step(Pass([Piece(empty, 1)], rows=True), mx.array([3])) is None
     assert store.step(Pass([Piece(sequence, 1)]), mx.array([3])) is None
     assert (sequence.length, empty.length) == (0, 0)
-
-
-@pytest.mark.slow
-def test_layers_that_attend_by_themselves_are_not_traced(tmp_path: Path, replayed: None) -> None:
-    """They see arrays, whose shapes change with each pass."""
-    model = loaded(write_stablelm(tmp_path))
-    assert model.geometry.shows_arrays
-    assert "arrays" in traced_problem(model.engine.model, model.geometry, Kernels(traced=True))
 
 
 @pytest.mark.slow

@@ -122,26 +122,6 @@ def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[i
     assert list(over(model, prompt, [len(prompt)]).job.captured) == [len(prompt)], "a prefill comes to the end"
 
 
-@pytest.mark.slow("gpt_oss")
-def test_a_turn_that_starts_again_captures_again(
-    model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turn = begin(model, prompt, 24, checkpoints=CHECKPOINTS)
-    while len(turn.events) < 3:
-        model.engine.step()
-    before = dict(turn.job.captured)
-    tensors = {at: captured(model, checkpoint) for at, checkpoint in before.items()}
-    with monkeypatch.context() as patch:
-        patch.setattr(model.arenas, "compute", lambda *_: 1 / 0)
-        model.engine.step()
-    assert turn.job.alone
-    run(model)
-    assert len(turn.events) == 24 and turn.whole
-    assert tuple(turn.job.captured) == CHECKPOINTS
-    assert {at: captured(model, checkpoint) for at, checkpoint in turn.job.captured.items()} == tensors
-    assert all(checkpoint is not before[at] for at, checkpoint in turn.job.captured.items())
-
-
 def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("tiny", str(write_llama(tmp_path / "model")), hashes=ContentHashes(tmp_path / "weights.json"))
     starts: list[int] = []
