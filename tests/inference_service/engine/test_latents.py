@@ -58,8 +58,8 @@ def test_the_kernel_over_latents_in_blocks_is_right(case: Case) -> None:
             own = slice(row, row + 1)
             both = mx.concatenate([q[own], r[own]], axis=-1), mx.concatenate([k, rotary], axis=-1)
             exact, mean = plain_attention(*both, k, 0.125), made.codec.k_mean
-            assert mean is not None
-            assert off(found[own], exact, mean.astype(mx.float32)) < ROUNDING[case.dtype], (n, row)
+            error = off(found[own], exact, 0.0 if mean is None else mean.astype(mx.float32))
+            assert error < ROUNDING[case.dtype], (n, row)
 
 
 @pytest.mark.slow
