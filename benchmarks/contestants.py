@@ -148,8 +148,8 @@ class Ours:
         geometry, _ = judged(self.name, model, seam, QuantizationSettings())
         format = geometry.format
         self.geometry = replace(geometry, format=replace(format, scheme=scheme or format.scheme))
-        paths, kernels = attention_paths(self.geometry)
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
+        paths, kernels = attention_paths(network, self.geometry)
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
         if available():
             traced = kernels._replace(traced=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.sequence import Checkpoint
-from inference_service.engine.paged.store import NO_KERNELS, Kernels, KVStore
+from inference_service.engine.paged.store import NO_KERNELS, KVStore
 
 _MANY = 1 << 24
 """Blocks that nobody has all of."""

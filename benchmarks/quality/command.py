@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -36,14 +35,13 @@ from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_BASE, LLAMA_FORMATS, OWN
 from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, tables
 from benchmarks.quality.texts import MOST, pieces
-from benchmarks.quality.variants import NAMES, NewCaches, formats, offered, stored_bytes, variants
+from benchmarks.quality.variants import NAMES, NewCaches, offered, stored_bytes, variants
 from inference_service.domain import MessagesInput
 from inference_service.engine import quality
 from inference_service.engine.geometry import Geometry
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.kv_setup import choose
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import attention_paths
 from inference_service.text.template import Template
 
 _TITLES: Final = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M (base)"}
@@ -103,9 +101,6 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
         for tokens in arguments.chat_tokens
         for chat in make_chats(arguments.chats, tokens, model.tokenizer, render)
     ]
-    for name, format in formats(model.geometry.format.scheme).items():
-        if name in names:
-            attention_paths(replace(model.geometry, format=format))
     every = variants(network, model.geometry, model.calibration)
     chosen = {name: every[name] for name in names}
     check = quality.sample(model.tokenizer, quality.TOKENS)

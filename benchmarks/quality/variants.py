@@ -11,6 +11,7 @@ from mlx_lm.models.cache import QuantizedKVCache
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
+from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 
 NewCaches = Callable[[], list[Any]]
@@ -51,7 +52,7 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
 
     def ours(format: KVFormat) -> NewCaches:
         own = replace(geometry, format=format)
-        return partial(own.new_caches, () if format.scheme == PLAIN else calibration.codecs(own))
+        return partial(new_caches, own, () if format.scheme == PLAIN else calibration.codecs(own))
 
     def of_mlx_lm(bits: int) -> NewCaches:
         return lambda: [

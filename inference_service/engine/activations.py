@@ -1,8 +1,4 @@
-"""Peak memory of computing besides weights and KV, measured on a GPU.
-
-The peak is in prefill: the chunks that see the most keys are measured once per model, after KV of zeros. Estimates are
-off by a factor of ten there. A CPU would take minutes, and frees memory as it goes: `computing` estimates for it.
-"""
+"""Peak memory of computing besides weights and KV, measured on a GPU: estimates are off by a factor of ten there."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,31 +10,26 @@ import mlx.core as mx
 from inference_service.engine.computing import LEAST_CHUNK, EstimatedCost
 from inference_service.engine.device import device_and_version
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.paged.alone import SequenceCaches, SequenceKVCache
+from inference_service.engine.paged.alone import SequenceCaches, SequenceKVCache, new_caches
 from inference_service.engine.scheduling import latest_chunks
 from inference_service.json_cache import JsonCache
 
 _KEYS_ON_GPU = 32_768
-"""Longest context measured, in tokens; beyond it the peak is extrapolated per key."""
 _WHAT = "largest chunks, weights dequantized or not"
-"""Part of the key: change it with the measurement."""
+"""Change it with the measurement."""
 _MARGIN = 1.1
-"""Factor on a measured peak: allocations overlap in other ways while requests are served."""
 
 Measure = Callable[[Any, Geometry, int], int]
 
 
 class Activations:
-    """Peaks by device, version of MLX, fingerprint and context length, in one JSON file. Engine thread, except
-    `remembered`.
-    """
+    """In one JSON file. Engine thread."""
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
         self._memory = JsonCache(memory)
         self._measure = measure or measured
 
     def of(self, fingerprint: str, network: Any, geometry: Geometry, context_length: int) -> int:
-        """Return the model's peak in bytes, measured if it is not remembered."""
         known = self.remembered(fingerprint, context_length)
         if known is None:
             known = self._measure(network, geometry, context_length)
@@ -52,45 +43,34 @@ class Activations:
 
 
 def measured(network: Any, geometry: Geometry, context_length: int) -> int:
-    """Measure the peak in bytes beyond weights and KV. Engine thread; takes seconds and memory for the context's KV."""
-    peak = _by_worst_chunks(network, geometry, context_length)
+    """Takes seconds, and memory for the context's KV."""
+    keys = min(context_length, _KEYS_ON_GPU)
+    chunks = latest_chunks(keys)
+
+    def peak(tokens: int, seen: int) -> int:
+        return chunk_peak(network, geometry, tokens, seen - tokens)
+
+    peak(*chunks[0])  # Compiles kernels.
+    peaks = [peak(*chunk) for chunk in chunks]
+    beyond = 0.0
+    if context_length > keys:
+        tokens, most = chunks[-1]
+        by_key = max(geometry.layer_bytes_per_token, (peaks[-1] - peak(tokens, most // 2)) / (most - most // 2))
+        beyond = peaks[-1] + by_key * (context_length - keys)
     mx.clear_cache()
-    return peak
+    return int(_MARGIN * max(*peaks, beyond))
 
 
 def with_measured_states(cost: EstimatedCost, network: Any, geometry: Geometry) -> EstimatedCost:
-    """Return the cost with at least the bytes per token of a small chunk, if the model has recurrent layers. Engine
-    thread.
-    """
-    if geometry.states is None:
+    if not geometry.in_order:
         return cost
     peak = chunk_peak(network, geometry, LEAST_CHUNK)
     mx.clear_cache()
     return replace(cost, token_bytes=max(cost.token_bytes, (peak - cost.fixed_bytes) // LEAST_CHUNK))
 
 
-def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
-    keys = min(context_length, _KEYS_ON_GPU)
-    chunks = latest_chunks(keys)
-    chunk_peak(network, geometry, *_behind(chunks[0]))  # Warm up kernels and the backend's memory.
-    peaks = [chunk_peak(network, geometry, *_behind(chunk)) for chunk in chunks]
-    beyond = 0.0
-    if context_length > keys:
-        tokens, most = chunks[-1]
-        nearer = chunk_peak(network, geometry, *_behind((tokens, most // 2)))
-        by_key = max(geometry.layer_bytes_per_token, (peaks[-1] - nearer) / (most - most // 2))
-        beyond = peaks[-1] + by_key * (context_length - keys)
-    return int(_MARGIN * max(*peaks, beyond))
-
-
-def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
-    """Return a chunk's tokens and the number of keys before it."""
-    tokens, keys = chunk
-    return tokens, keys - tokens
-
-
 def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:
-    """Return the peak bytes of a chunk after `behind` tokens, beyond memory used before and all KV. Engine thread."""
+    """Return the peak of a chunk after so many others, without KV."""
     mx.clear_cache()
     before = int(mx.get_active_memory())
     caches = _filled(geometry, behind)
@@ -103,7 +83,7 @@ def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -
 
 
 def _filled(geometry: Geometry, tokens: int) -> SequenceCaches:
-    caches = geometry.new_caches()
+    caches = new_caches(geometry)
     for group in geometry.groups if tokens else ():
         for layer in group.layers:
             k, v = (mx.zeros((1, group.kv_heads, tokens, dim), geometry.dtype) for dim in (group.k_dim, group.v_dim))

@@ -1,16 +1,13 @@
 """Bases of K and V in which quantization costs attention least.
 
-Packing errs by a share of the whole row, whatever the basis. A score sees the error through its query. With K E packed
-in place of K, and Q E^-T in place of Q, scores stay, and the squared errors of all scores are in proportion to
+Packing errs by a share of the whole row. With K E packed, and Q E^-T for Q, squared errors of scores are in proportion
+to
 
     sum over keys k and queries q of  weight (k P k^T) (q P^-1 q^T)        where P = E E^T
 
-For fixed weights its least value is at the P with P A P = B, where A is the weighted second moment of the keys and B
-that of the queries. The weight is the softmax's slope p (1 - p) times the summand: rare large errors count most. It
-follows P in a few rounds. For V the weight is p^2, and B is 1.
-
-Half of what 4 bits cost SmolLM2-135M (nats, code) is left, of Gemma 3 270M a third. Scaling channels alone
-(SmoothQuant, Xiao et al. 2023), a diagonal P, leaves four fifths.
+Least for P A P = B, with weighted second moments A of keys and B of queries. The weight is the softmax's slope p (1 -
+p) times the summand, so P is found in rounds; for V it is p^2, and B is 1. Half of what 4 bits cost SmolLM2-135M is
+left; scaling channels (SmoothQuant, Xiao et al. 2023) leaves four fifths.
 """
 
 from collections.abc import Iterable
@@ -26,21 +23,19 @@ Matrix = npt.NDArray[Any]
 
 _ROUNDS: Final = 4
 _RIDGE: Final = 1.0
-"""Share of the mean eigenvalue that each gets: 1,024 tokens know little of rare directions, by which facts are told.
-SmolLM2's 4 bits are at 0.020 nats with 0.01, at 0.016 with 1.
-"""
+"""Share of the mean eigenvalue: 1,024 tokens know little of rare directions. SmolLM2's 4 bits: 0.020 nats with 0.01."""
 
 
 class Bases(NamedTuple):
-    """E of K and V, float64 [kv_heads, width, width], of determinants 1 or -1."""
+    """E, float64 [kv_heads, width, width], of determinants 1 or -1."""
 
     k: Matrix
     v: Matrix
 
 
 def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable[mx.array]) -> Bases:
-    """Return the bases for K [kv_heads, n, k_dim] and V [kv_heads, n, v_dim], less their means, and queries [kv_heads,
-    rows, k_dim], all float32; `weights` has each KV head's attention [rows, n]. Engine thread.
+    """Return them for K [kv_heads, n, k_dim] and V, less means, and queries [kv_heads, rows, k_dim]; `weights` by KV
+    head [rows, n]. Engine thread.
     """
     found = [
         (_of_keys(k, q, p * (1 - p)), _of_values(v, p))
@@ -50,7 +45,6 @@ def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable
 
 
 def apart(a: Matrix, b: Matrix) -> float:
-    """Return the largest factor by which a squared length differs in two bases; infinite if one is singular."""
     try:
         with one_blas_thread():
             between = np.linalg.solve(a, b)
@@ -77,12 +71,11 @@ def _of_values(values: mx.array, weights: mx.array) -> Matrix:
 
 
 def _squares(rows: mx.array, p: Matrix) -> mx.array:
-    """Return x P x^T of each row x [n, width]: [n, 1]."""
     return ((rows @ mx.array(p.astype(np.float32))) * rows).sum(axis=1, keepdims=True)
 
 
 def _moment(rows: mx.array, weights: mx.array) -> Matrix:
-    """Return the second moment of rows [n, width] with weights [n, 1], of mean eigenvalue 1, with the ridge."""
+    """Return the moment of rows [n, width], of mean eigenvalue 1, with the ridge."""
     found = np.array((rows * weights).T @ rows, dtype=np.float64)
     width, trace = len(found), float(np.trace(found))
     return (found * (width / trace) if trace > 0 else np.eye(width)) + _RIDGE * np.eye(width)
@@ -94,18 +87,16 @@ def _inverse(p: Matrix) -> Matrix:
 
 
 def _mean(a: Matrix, b: Matrix) -> Matrix:
-    """Return the positive definite P of determinant 1 in proportion to the one with P A P = B."""
     with one_blas_thread():
         lower = np.linalg.cholesky(a)
         inverse = np.linalg.inv(lower)
         lengths, axes = np.linalg.eigh(lower.T @ b @ lower)
-        half = (axes * np.sqrt(lengths)).T @ inverse  # Its square in the basis of `axes` is P, but for one more root.
+        half = (axes * np.sqrt(lengths)).T @ inverse
         p = half.T @ (half / np.sqrt(lengths)[:, None])
         return np.asarray(p / np.exp(np.linalg.slogdet(p)[1] / len(p)), dtype=np.float64)
 
 
 def _root(p: Matrix) -> Matrix:
-    """Return E with E E^T = P."""
     with one_blas_thread():
         lengths, axes = np.linalg.eigh(p)
     return np.asarray(axes * np.sqrt(lengths), dtype=np.float64)

@@ -1,8 +1,6 @@
-"""Continuous batching: one pass for all running rows and short prompts, then a chunk of a long prompt, again and again.
+"""Continuous batching: a pass for all running rows and short prompts, then a chunk of a long prompt.
 
-A row is a token with its own position, wherever its blocks lie: turns join and leave without a copy. A short prompt
-rides along as rows, and shares one read of the weights. The next pass is launched before the previous one's tokens are
-read.
+The next pass is launched before the previous one's tokens are read.
 """
 
 import logging
@@ -28,15 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class _Flight(NamedTuple):
-    """A launched pass: jobs in the order of its pieces, their next tokens [jobs], KV to put into blocks, start of its
-    prompts.
-    """
+    """A launched pass: jobs by piece, next tokens [jobs], tokens with KV then, K and V for blocks."""
 
     jobs: list[TurnJob]
     tokens: mx.array
     written: Written
     ends: list[int]
-    """Tokens of each job whose KV is present once the pass is computed."""
     began: float
 
 
@@ -46,16 +41,14 @@ def _has_first_tokens(flights: Sequence[_Flight]) -> bool:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BatchEngine(PromptEngine):
-    """Runs the turns of one model. Engine thread only: `add`, then `step` while it returns True.
+    """Engine thread only: `add`, then `step` while it returns True.
 
-    When a pass raises, each of its turns restarts alone from its initial KV; only turns that fail there end.
+    When a pass raises, each of its turns restarts alone; only those that fail there end.
     """
 
     tokenizer: Tokenizer
     speculative: bool = False
-    """Turns may compute several of their tokens in a step."""
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
-    """Called after each drafted step, with the numbers of drafted and accepted tokens. Engine thread."""
     _speculation: Speculation = field(init=False)
     _running: list[TurnJob] = field(default_factory=list, init=False)
     _flights: list[_Flight] = field(default_factory=list, init=False)
@@ -72,43 +65,40 @@ class BatchEngine(PromptEngine):
         self.model = None
 
     def add(self, job: TurnJob) -> None:
-        """Queue a turn, unless its future was cancelled."""
         if job.future.set_running_or_notify_cancel():
             job.store = self.store.checkpoints
             self._waiting.append(job)
 
     def step(self) -> bool:
-        """Launch one pass, compute a chunk of a long prompt or a part of it, and take the previous pass's tokens.
-        Returns whether anything is left to do.
-        """
+        """Launch a pass, take the one before, compute a chunk. Return whether anything is left."""
         self._drop_cancelled()
         if self._gathers():
             return True
         before, self._flights = self._flights, []
         if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
-            self._take_all(before)  # Arrays dequantized for each pass need all tokens in the blocks.
+            self._take_all(before)
             before = []
-        if on_cpu() and _has_first_tokens(before):  # It computes a pass while launching it.
+        if on_cpu() and _has_first_tokens(before):  # It computes while launching.
             self._take_all(before)
             before = []
         riders = self._riders()
-        if before and self._grows(riders):  # Arrays that cannot grow are dropped once all tokens are in the blocks.
+        if before and self._grows(riders):
             self._take_all(before)
             before = []
         drafts = {} if riders else self._drafts()
         if drafts and before:
-            self._take_all(before)  # A draft needs the last sampled token.
+            self._take_all(before)  # A draft needs the last token.
             before, drafts = [], self._drafts()
         if drafts:
             guarded(partial(self._speculate, drafts), partial(self._failed, list(drafts)))
-            drafts = self._drafts()  # A plain step would delay the next draft.
+            drafts = self._drafts()
         for lane in [] if drafts else self._lanes(riders):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         plain = self._are_plain(before)
         self._take_all(before)
         self._speculation.ended(before[0].jobs if plain else ())
         if (job := self._next()) is not None:
-            # A first token does not wait for another prompt's chunk. A CPU computes them one after the other.
+            # A first token does not wait for another's chunk.
             if on_cpu() or _has_first_tokens(self._flights):
                 before, self._flights = self._flights, []
                 self._take_all(before)
@@ -119,7 +109,6 @@ class BatchEngine(PromptEngine):
         return bool(self._ready or self._running or self._flights)
 
     def _are_plain(self, before: Sequence[_Flight]) -> bool:
-        """Return whether the passes before and now are of a token of the same turns each, and no other is to come."""
         same = len(before) == 1 and [flight.jobs for flight in self._flights] == [before[0].jobs]
         return same and not self.prompts and all(job.prompted for job in before[0].jobs)
 
@@ -130,25 +119,21 @@ class BatchEngine(PromptEngine):
             guarded(job.cancel, job.fail)
 
     def _speculating(self) -> list[TurnJob]:
-        """Return the running turns, if they may compute several tokens in a step: recurrent states cannot be trimmed,
-        and turns that come in a moment would wait.
-        """
+        """Return the turns that may compute several tokens in a step: states cannot be trimmed."""
         together = len(self._running) == 1 or (self.model.rows_together and self.model.rides)
         if not (self.speculative and together and len(self._running) <= self._speculation.most_turns):
             return []
-        if self.store.geometry.states is not None or self.gathering.expected:
+        if self.store.geometry.in_order or self.gathering.expected:
             return []
         if any(job.over or job.alone for job in self._running):
             return []
         return list(self._running)
 
     def _drafts(self) -> dict[TurnJob, list[int]]:
-        """Return the drafts of the running turns; empty if none pays."""
         jobs = self._speculating()
         return dict(zip(jobs, self._speculation.drafts(jobs), strict=False)) if jobs else {}
 
     def _speculate(self, drafts: Mapping[TurnJob, list[int]]) -> None:
-        """Compute one step of each turn's last token and its draft."""
         jobs = list(drafts)
         began, costs = time.perf_counter(), self._speculation.costs(jobs)
         pieces, ids = [], []
@@ -180,22 +165,18 @@ class BatchEngine(PromptEngine):
                 self._finish(job)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
-        """Return the jobs of each pass: one for all that may share it, one for each other job.
-
-        A turn that is over still needs the KV of its last token, unless that is pending.
-        """
+        """Return each pass's jobs. A turn that is over may need its last token's KV."""
         jobs = [*(job for job in self._running if not job.over or job.position < job.tokens), *riders]
-        stateful = self.store.geometry.states is not None
+        in_order = self.store.geometry.in_order
 
         def joins(job: TurnJob) -> bool:
-            """A recurrent state is made by its turn's first pass, alone."""
-            return self.model.rows_together and not job.alone and not (stateful and not job.position)
+            """A state's first pass is alone."""
+            return self.model.rows_together and not job.alone and not (in_order and not job.position)
 
         together = [job for job in jobs if joins(job)]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
     def _launch(self, jobs: list[TurnJob]) -> None:
-        """Launch a pass over each decoding job's last token and the rest of each prompt."""
         pieces, ids = [], []
         for job in jobs:
             assert job.kv is not None
@@ -217,16 +198,13 @@ class BatchEngine(PromptEngine):
         self._flights.append(_Flight(jobs, tokens, written, [job.position for job in jobs], began))
 
     def _take_all(self, flights: Sequence[_Flight]) -> None:
-        """Take passes' tokens. They are emitted at once where one is a turn's first, before a prompt's chunk, and at
-        the end.
-        """
+        """Emitted at once: a turn's first, before a chunk, at the end."""
         soon = self.prompts > 0 or not self._flights or _has_first_tokens(flights)
         for flight in flights:
             guarded(partial(self._take, flight), partial(self._not_taken, flight))
         self.flush(soon=soon)
 
     def _take(self, flight: _Flight) -> None:
-        """Take a pass's tokens, waiting for them, and end the turns that are over."""
         tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
         flight.written.put()
         self.stepped("decode")
@@ -245,7 +223,7 @@ class BatchEngine(PromptEngine):
                 guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
 
     def _not_taken(self, flight: _Flight, error: Exception) -> None:
-        """Fail the running jobs of a pass. Its other jobs wait to go on alone: a later pass failed first."""
+        """Its other jobs wait already: a later pass failed first."""
         self._failed([job for job in flight.jobs if job in self._running], error)
 
     def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
@@ -266,7 +244,6 @@ class BatchEngine(PromptEngine):
         return self.store.growth(pieces) > 0
 
     def _make_room(self, pieces: Sequence[Piece]) -> None:
-        """Without memory for larger arrays, have their sequences go on without arrays."""
         grown = 0
         for piece in pieces if self.store.by_arrays else ():
             nbytes = self.store.growth([piece])
@@ -276,7 +253,6 @@ class BatchEngine(PromptEngine):
                 grown += nbytes
 
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
-        """Continue each turn of a failed pass alone; a turn that was alone fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
         full = ran_out(error)
         error.__traceback__ = None  # Its frames hold arrays.
@@ -296,7 +272,7 @@ class BatchEngine(PromptEngine):
                 continue
             if job.cancelled.is_set():
                 guarded(job.cancel, job.fail)
-            elif job.over:  # Only the KV of its last token was pending.
+            elif job.over:
                 job.drop_kv()
                 self._finish(job)
             elif job.alone:

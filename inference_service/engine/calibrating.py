@@ -1,4 +1,4 @@
-"""Measures a model's calibration: means of K and V, and their bases. Engine thread only."""
+"""Measures means of K and V, and their bases. Engine thread only."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,27 +13,22 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
+from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.paged.passes import KVCache, Pass, banded
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import BALANCED
 
 TOKENS: Final = 1024
-"""Means over 128 tokens leave a quarter more divergence than over 1,024, bases over 256 a third; more gain nothing
-(SmolLM2).
-"""
+"""Means over 128 tokens leave a quarter more divergence, bases over 256 a third (SmolLM2)."""
 
 _FEWEST: Final = 128
 _SECONDS: Final = 60.0
-"""Rough limit on a CPU's time: slow models use fewer tokens."""
 _LARGEST: Final = float(np.finfo(np.float16).max)
 
 
 def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) -> Calibration:
-    """Measure means and bases over one prefill of `token_ids` with unquantized KV. Engine thread.
-
-    Means that are not finite, or too large for float16, count as 0. Only the scheme `balanced` has bases.
-    """
-    caches: list[Any] = list(geometry.new_caches())
+    """Measure over one prefill with unquantized KV. Means that are not finite in float16 count as 0."""
+    caches: list[Any] = list(new_caches(geometry))
     kind = _MeasuringArrays if geometry.format.scheme != BALANCED else _Measuring
     windows = {layer: group.window or 0 for group in geometry.groups for layer in group.layers}
     with_kv = [kind(windows[layer]) for layer in geometry.kv_layers]
@@ -47,7 +42,6 @@ def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) ->
 def calibrate_in_time(
     network: Network, token_ids: Sequence[int], geometry: Geometry, seconds: float = _SECONDS
 ) -> Calibration:
-    """Calibrate; on a CPU, over as many tokens as it computes in `seconds`, judged by the first ones."""
     if not on_cpu() or len(token_ids) <= _FEWEST:
         return calibrate(network, token_ids, geometry)
     began = work_clock()
@@ -61,8 +55,6 @@ def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 
 
 class _Measuring(KVCache):
-    """Takes a whole text in one update."""
-
     def __init__(self, window: int) -> None:
         super().__init__(Pass([]), 0, KVCodec(), window)
         self.means: list[mx.array] = []
@@ -75,7 +67,6 @@ class _Measuring(KVCache):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """Some models return to it from attention in float32."""
         assert self._sides is not None
         return self._sides[1].dtype
 
@@ -124,15 +115,11 @@ class _Measuring(KVCache):
 
 
 class _MeasuringArrays(_Measuring):
-    """For layers that take K and V as arrays, whose queries are not seen."""
-
     update_and_fetch = _Measuring.fetch_arrays
 
 
 def _weights(queries: mx.array, keys: mx.array, sinks: mx.array | None, scale: float, visible: mx.array) -> mx.array:
-    """Return the attention [heads * n, tokens] of a KV head's queries [heads, n, width] over its keys [tokens, width],
-    of which `visible` [n, tokens] are.
-    """
+    """Return a KV head's attention [heads * n, tokens] of queries [heads, n, width] over keys [tokens, width]."""
     scores = mx.where(visible, (queries * scale) @ keys.T, -mx.inf)
     if sinks is not None:
         sink = mx.broadcast_to(sinks[:, None, None], (*scores.shape[:2], 1))

@@ -1,7 +1,5 @@
-"""Calibration: means of a model's own K and V, which its codecs subtract, and their bases. Measured once, then data.
-
-Kinds of device differ in the last bits, and all KV depends on them: it is kept by the model's fingerprint, is part of
-KV's fingerprint, and travels with exports.
+"""Means of a model's own K and V, and their bases. Measured once: devices differ in the last bits, on which all KV
+depends.
 """
 
 import hashlib
@@ -22,19 +20,17 @@ from inference_service.engine.balancing import apart
 from inference_service.engine.blas_threads import one_blas_thread
 from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.paged.alone import SequenceCaches
 from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat
 
 log = logging.getLogger(__name__)
 
 _MOST_OFFERED: Final = 64
-"""Calibrations that wait for their models to be loaded."""
 _NEAR: Final = 0.02
 """Share of a layer's largest mean. SmolLM2's in bfloat16 and float32 are 0.006 apart."""
 _APART: Final = 2.0
-"""Factor by which squared lengths may differ in two bases of one model."""
+"""Factor between squared lengths in two bases of one model."""
 MOST_PORTABLE: Final = 32 << 20
-"""Llama 3.1 8B's has 9 MB, Gemma 3 12B's 50. Without it, KV from another kind of device is computed again here."""
+"""Llama 3.1 8B's has 9 MB. Without it, KV of another kind of device is computed again."""
 _PER_AXIS: Final = 127.0
 
 Half = npt.NDArray[np.float16]
@@ -42,8 +38,8 @@ Matrix = npt.NDArray[np.float64]
 
 
 class LayerCalibration(NamedTuple):
-    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width], and bases (`balancing`), if queries are
-    seen: axes, int8 [kv_heads, width, width], in 127ths, and their lengths, float16 [kv_heads, width].
+    """Means of K (after RoPE) and V, float16 [kv_heads, width]; of bases axes, int8 [kv_heads, width, width], in
+    127ths, and lengths, float16.
     """
 
     k: Half
@@ -54,7 +50,6 @@ class LayerCalibration(NamedTuple):
     v_lengths: Half | None = None
 
     def with_bases(self, k: Matrix, v: Matrix) -> Self:
-        """Rounding axes to a 127th costs nothing: the cost is flat around the best."""
         lengths = [np.sqrt(np.square(side).sum(axis=1)) for side in (k, v)]
         axes = [np.rint(side / own[:, None] * _PER_AXIS) for side, own in zip((k, v), lengths, strict=True)]
         (k_axes, v_axes), (k_lengths, v_lengths) = axes, (own.astype(np.float16) for own in lengths)
@@ -64,7 +59,7 @@ class LayerCalibration(NamedTuple):
 
     @property
     def bases(self) -> tuple[Matrix, Matrix] | None:
-        """E of K and V, [kv_heads, width, width]; None if there are none."""
+        """E of K and V, [kv_heads, width, width]."""
         if self.k_axes is None or self.v_axes is None or self.k_lengths is None or self.v_lengths is None:
             return None
         k, v = (
@@ -75,11 +70,9 @@ class LayerCalibration(NamedTuple):
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """By field, without those that are None."""
         return {name: side for name, side in self._asdict().items() if side is not None}
 
     def codec(self, format: KVFormat, dtype: mx.Dtype, kind: type[KVCodec]) -> KVCodec:
-        """Engine thread."""
         k, v = (mx.array(mean).astype(dtype) for mean in (self.k, self.v))
         if format.scheme != BALANCED or (bases := self.bases) is None:
             return kind(format, (k, v))
@@ -89,11 +82,10 @@ class LayerCalibration(NamedTuple):
 
 _OF_MEANS: Final = {"k", "v"}
 _TYPES: Final = {"": (np.dtype("f2"), 2), "axes": (np.dtype("i1"), 3), "lengths": (np.dtype("f2"), 2)}
-"""Type and dimensions of an array, by its name after the side."""
 
 
 class Calibration:
-    """Means and bases of all layers with KV. Any thread, except `codecs`."""
+    """Any thread, except `codecs`."""
 
     def __init__(self, layers: Sequence[LayerCalibration]) -> None:
         self.layers = tuple(layers)
@@ -109,7 +101,6 @@ class Calibration:
         return hash(self.digest)
 
     def fits(self, geometry: Geometry) -> bool:
-        """Return whether all has the shape of the model's KV."""
         groups = [group for layer in geometry.kv_layers for group in geometry.groups if layer in group.layers]
         fill, balanced = geometry.format.group_size, geometry.format.scheme == BALANCED
 
@@ -128,14 +119,12 @@ class Calibration:
         )
 
     def codecs(self, geometry: Geometry, kind: type[KVCodec] = KVCodec) -> list[KVCodec]:
-        """Engine thread."""
         return [
             own.codec(format, geometry.dtype, kind) for format, own in zip(geometry.formats, self.layers, strict=True)
         ]
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Rebuild from `arrays`. Raises ValueError for other input."""
         layers, left = [], dict(arrays)
         for layer in range(len([name for name in arrays if name.startswith("k.")])):
             own = LayerCalibration(*(left.pop(f"{name}.{layer}", None) for name in LayerCalibration._fields))
@@ -155,7 +144,7 @@ class Calibration:
 
     @classmethod
     def of_bytes(cls, text: bytes) -> Self:
-        """Rebuild from `portable`. Raises ValueError for other input."""
+        """Rebuild from `portable`. Raises ValueError."""
         try:
             return cls.of_arrays(load(text))
         except (SafetensorError, KeyError, TypeError) as error:
@@ -163,12 +152,11 @@ class Calibration:
 
     @property
     def portable(self) -> bytes:
-        """Safetensors for other machines; empty above `MOST_PORTABLE`. Equal calibrations give equal bytes."""
+        """Safetensors for other machines; empty above `MOST_PORTABLE`."""
         found = save(self.arrays)
         return found if len(found) <= MOST_PORTABLE else b""
 
     def near(self, other: "Calibration") -> bool:
-        """Return whether both were measured of one model, up to differences between devices."""
         pairs = zip(self.layers, other.layers, strict=False)
         return len(self.layers) == len(other.layers) and all(
             _near_means(a.k, b.k) and _near_means(a.v, b.v)
@@ -178,7 +166,6 @@ class Calibration:
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """By name, "k.LAYER", "k_axes.LAYER" and so on."""
         return {f"{name}.{i}": side for i, own in enumerate(self.layers) for name, side in own.arrays.items()}
 
 
@@ -208,30 +195,19 @@ def _basis(basis: Matrix, group_size: int, dtype: mx.Dtype, *, keys: bool) -> Ba
     return Basis.of(turned, dtype, keys=keys)
 
 
-def new_caches(geometry: Geometry, calibration: Calibration | None) -> SequenceCaches:
-    """Return empty caches, one per layer. Engine thread."""
-    return geometry.new_caches(calibration.codecs(geometry) if calibration else ())
-
-
 class Calibrations:
-    """Calibrations in a directory, a safetensors file for each model fingerprint.
-
-    An unreadable one is measured again. Any thread, except `of`.
-    """
+    """Files by model fingerprint. Any thread, except `of`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offered: dict[str, Calibration] = {}
 
     def offer(self, fingerprint: str, calibration: Calibration) -> None:
-        """Propose a calibration from elsewhere, so that KV from there fits here. It is used only if it is near the
-        measured one.
-        """
+        """From elsewhere, so that KV from there fits; used only near the measured one."""
         if len(self._offered) < _MOST_OFFERED or fingerprint in self._offered:
             self._offered[fingerprint] = calibration
 
     def known(self, fingerprint: str, geometry: Geometry) -> Calibration | None:
-        """None if there is none, or it does not fit the geometry."""
         path = self._path(fingerprint)
         try:
             found = Calibration.of_arrays(load_file(path))
@@ -243,9 +219,7 @@ class Calibrations:
         return found if found.fits(geometry) else None
 
     def of(self, fingerprint: str, geometry: Geometry, measure: Callable[[], Calibration]) -> Calibration | None:
-        """Return a model's calibration, measured and stored if unknown; None if the scheme needs none or the model has
-        no attention. Engine thread.
-        """
+        """Measured if unknown; None if the model needs none. Engine thread."""
         if geometry.format.scheme == PLAIN or not geometry.groups:
             return None
         known = self.known(fingerprint, geometry)
@@ -258,7 +232,6 @@ class Calibrations:
         return known
 
     def keep(self, fingerprint: str, calibration: Calibration) -> None:
-        """Write atomically. A failure is only logged: it is measured again later."""
         path = self._path(fingerprint)
         draft = path.with_suffix(".part")
         try:

@@ -1,9 +1,4 @@
-"""The next tokens of a pass, chosen for all its rows together. Engine thread only.
-
-An operation on one row takes as long as on all: choosing for 32 rows one by one took twice as long as the model. Biases
-are added at once, rows with equal filters sampled at once, each with its own random key. Penalties, grammars and
-reported log-probabilities go row by row.
-"""
+"""The next tokens of a pass, for all rows together: one by one, 32 took twice as long as the model. Engine thread."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +11,7 @@ from inference_service.engine.sampling import Filters, sampled
 
 
 def next_tokens(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
-    """Return the next token of each job, uint32 [jobs], lazily; `logits` [jobs, vocabulary]."""
+    """Return tokens uint32 [jobs] of logits [jobs, vocabulary], lazily."""
     logits = biased(logits, jobs)
     tokens = mx.argmax(logits, axis=-1)
     alike: defaultdict[Filters, list[int]] = defaultdict(list)
@@ -37,7 +32,6 @@ def next_tokens(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
-    """Return logits [jobs, vocabulary] with each job's biases, lazily."""
     biases = [(row, job.sampler.biases) for row, job in enumerate(jobs) if len(job.sampler.biases.tokens)]
     if not biases:
         return logits
@@ -48,14 +42,12 @@ def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def penalized(logits: mx.array, job: TurnJob, history: mx.array) -> mx.array:
-    """Return logits [1, vocabulary] with a job's penalties after `history` [n], lazily."""
     for penalty in job.penalties:
         logits = penalty(history, logits)
     return logits
 
 
 def _history(job: TurnJob) -> mx.array:
-    """Return all tokens of a job, including the previous pass's, which may not be taken yet."""
     if not job.penalties:
         return mx.array([], dtype=mx.uint32)
     seen = [job.prompt, mx.array(job.result.token_ids, dtype=mx.uint32)]

@@ -1,7 +1,4 @@
-"""Memory that computing a prompt's chunk takes besides weights and KV. Pure.
-
-The same arithmetic decides which context fits a machine and how long chunks are, before a download and at load.
-"""
+"""Memory that a prompt's chunk takes besides weights and KV. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -9,14 +6,10 @@ from typing import Final, Protocol
 from inference_service.engine.scheduling import largest_chunk, latest_chunks
 
 LEAST_CHUNK: Final = 128
-"""Tokens of a chunk that is cut for lack of memory."""
 MARGIN: Final = 1.5
-"""Factor on an estimate: memory is freed late and allocations overlap."""
 
 
 class Cost(Protocol):
-    """Bytes that chunks of one model take."""
-
     def of(self, tokens: int, position: int) -> int:
         """Return the bytes of a chunk of `tokens` tokens at `position`, without its KV."""
 
@@ -29,10 +22,8 @@ class Cost(Protocol):
 
 @dataclass(frozen=True)
 class EstimatedCost:
-    """Estimates by a network's shapes: per token its widest layer's values, per key one layer's K and V as arrays, and
-    per token-key pair the scores, without a fused kernel.
-
-    `fixed_bytes` are weights that a chunk dequantizes, `step_bytes` those that a decode step of many rows does.
+    """Bytes per token of the widest layer's values, per key of its K and V, per pair of scores; `fixed_bytes` are
+    dequantized weights, `step_bytes` those of a decode step.
     """
 
     token_bytes: int
@@ -60,8 +51,6 @@ class EstimatedCost:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """As measured with the largest chunks; a smaller one takes its share, and at least `least_bytes`."""
-
     peak_bytes: int
     least_bytes: int = 0
 

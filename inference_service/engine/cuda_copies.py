@@ -1,6 +1,5 @@
-"""Copies between the host's memory and an NVIDIA GPU's, by address, through CUDA's driver.
-
-MLX's managed memory took 5 ms to the host and 2 to the device for 9.4 MB (H200), the driver takes 2.6 and 1.
+"""Copies between the host and an NVIDIA GPU, by CUDA's driver: 9.4 MB in 2.6 ms to the host and 1 to the device (H200),
+by MLX in 5 and 2.
 """
 
 import ctypes
@@ -14,7 +13,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class Driver:
-    """CUDA's driver, with MLX's context. Raises OSError where there is none; calls raise RuntimeError."""
+    """Raises OSError without one; calls raise RuntimeError."""
 
     def __init__(self) -> None:
         self._library, self._context, device = ctypes.CDLL(LIBRARY), ctypes.c_void_p(), ctypes.c_int()
@@ -28,11 +27,11 @@ class Driver:
         self._copy("cuMemcpyDtoH_v2", ctypes.c_void_p(words.ctypes.data), ctypes.c_uint64(address), words)
 
     def to_device(self, words: Words, address: int) -> None:
-        """Copy page-locked words to the device. Done on return. Any thread."""
+        """`words` are page-locked. Any thread."""
         self._copy("cuMemcpyHtoD_v2", ctypes.c_uint64(address), ctypes.c_void_p(words.ctypes.data), words)
 
     def page_locked(self, count: int) -> Words:
-        """Return so many words of page-locked host memory, valid until the next call. One thread at a time."""
+        """Valid until the next call. One thread at a time."""
         if self._locked.size < count:
             memory, new = ctypes.c_void_p(), ctypes.c_size_t(count * 4)
             self._call("cuCtxSetCurrent", self._context)  # Each thread has its own.

@@ -1,4 +1,4 @@
-"""Our kernels for NVIDIA GPUs: device code in .cu files, compiled by MLX on first use."""
+"""Our kernels for NVIDIA GPUs: .cu files, compiled by MLX on first use."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ CUDA_TYPES: Final = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.floa
 
 @cache
 def available() -> bool:
-    """Return whether MLX computes on an NVIDIA GPU."""
     return bool(mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu)
 
 
@@ -29,11 +28,8 @@ def kernel(
     *,
     contiguous: bool = False,
 ) -> Any:
-    """Make a kernel of `source` for `mx.fast.cuda_kernel`, after some .cu files.
-
-    `width` is that of the widest rows that it rotates, or 0. With `contiguous`, inputs whose rows are not contiguous
-    are copied. Compiler errors are RuntimeErrors at evaluation. MLX caches compiled kernels by name, also on disk: it
-    has a hash of the source.
+    """Make a kernel of `source`, after some .cu files. Compiler errors are RuntimeErrors at evaluation. MLX caches
+    kernels by name, also on disk: it has a hash of the source.
     """
     header = _signs(width) + "".join(map(_device_code, files))
     digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
@@ -49,7 +45,7 @@ def kernel(
 
 @cache
 def _device_code(file: str) -> str:
-    """Return a file without comments and indentation: MLX copies it at every call."""
+    """Without comments and indentation: MLX copies it at every call."""
     lines = (Path(__file__).parent / file).read_text().splitlines()
     code = (line.partition("//")[0].strip() for line in lines)
     return "\n".join(line for line in code if line) + "\n"
@@ -57,5 +53,4 @@ def _device_code(file: str) -> str:
 
 @cache
 def _signs(width: int) -> str:
-    """Declare the signs of rows of that width, as rotation.cu expects."""
     return f"__constant__ const uint32_t SIGNS[] = {sign_words(width)};\n"

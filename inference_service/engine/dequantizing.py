@@ -1,7 +1,4 @@
-"""Whole weights out of their packed form, for products of many rows: a kernel for NVIDIA GPUs.
-
-4096 by 14336 in 4 bits to bfloat16 took 160 µs with MLX's on an H100, 94 with this one, where memory allows about 50.
-"""
+"""Whole weights out of their packed form, on NVIDIA GPUs: 4096 by 14336 in 94 µs (H100), by MLX in 160."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -14,7 +11,6 @@ _THREADS: Final = 256
 _EACH: Final = 4
 _BITS: Final = (4, 8)
 DTYPES: Final = (mx.bfloat16, mx.float16)
-"""The scales', and so the weights'."""
 _FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "dequantizing.cu")
 
 _DEQUANTIZE = """
@@ -24,14 +20,11 @@ _DEQUANTIZE = """
 
 
 def known(mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
-    """Return whether the kernel supports such weights on this device."""
     return available() and dtype in DTYPES and mode == "affine" and bits in _BITS and group_size % (32 // bits) == 0
 
 
 def dequantized(words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:
-    """Return the weights [..., K] packed as uint32 [..., K * bits / 32], of the dtype of scales and biases [..., K /
-    group_size]. The compiler's and the driver's errors are RuntimeErrors at evaluation.
-    """
+    """Return weights [..., K] of uint32 [..., K * bits / 32]."""
     *rows, packed = words.shape
     flat = words if len(rows) == 1 else words.reshape(-1, packed)
     shape = (*rows, packed * 32 // bits)

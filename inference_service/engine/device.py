@@ -1,7 +1,5 @@
-"""The device that MLX computes on: its name, its total and free memory, and the least KV worth restoring there.
-
-On CUDA `free_memory` counts all processes; on Metal it is the recommended working set; a CPU's figures are the
-system's.
+"""The device that MLX computes on, and its memory: on CUDA free of all processes, on Metal the recommended
+working set.
 """
 
 import importlib.metadata
@@ -27,14 +25,12 @@ def on_cpu() -> bool:
 
 
 def device_and_version() -> str:
-    """Return the device, with OpenBLAS or not, and MLX's version: the key of remembered measurements."""
     blas = ", OpenBLAS" if on_cpu() and has_openblas() else ""
     return f"{_fixed()['device_name']}{blas}; mlx {importlib.metadata.version('mlx')}"
 
 
 @cache
 def has_openblas() -> bool:
-    """Return whether this process has loaded an OpenBLAS besides NumPy's own."""
     if not hasattr(psutil.Process, "memory_maps"):
         return False
     files = (Path(each.path) for each in psutil.Process().memory_maps())
@@ -42,31 +38,25 @@ def has_openblas() -> bool:
 
 
 def has_own_memory() -> bool:
-    """Return whether the device is a GPU with its own memory: a CUDA one."""
+    """Return whether it is a CUDA GPU."""
     return not on_cpu() and "total_memory" in _fixed()
 
 
 def worth_restoring() -> int:
-    """Return the tokens of KV from which restoring is faster than computing.
-
-    By `agentmem bench break-even`: 16 to 64 for the demo model on two cores, 16 to 128 for Llama 3.1 8B on an H200, of
-    which the upper end is taken. Metal was not measured.
+    """Return the tokens of KV from which restoring is faster than computing, by `agentmem bench break-even`: 16 to 64
+    on two cores, 16 to 128 on an H200.
     """
     return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
 
 
 def device_bytes() -> int:
-    """Return the bytes of a CUDA GPU's own memory, else the system's, or this process's limit."""
     if has_own_memory():
         return int(_fixed()["total_memory"])
     return host_memory.total_bytes()
 
 
 def free_bytes() -> int:
-    """Return the bytes that are free now. MLX's cache of freed buffers counts as taken.
-
-    Any thread. Takes 0.1 ms, on a busy GPU 1 ms: not for every step.
-    """
+    """Without MLX's cache. Any thread. Takes 0.1 ms, on a busy GPU 1 ms."""
     if (working_set := _working_set()) is not None:
         return max(0, working_set - held_bytes())
     if has_own_memory():
@@ -75,29 +65,24 @@ def free_bytes() -> int:
 
 
 def held_bytes() -> int:
-    """Return the bytes of MLX's arrays, and of its cache of freed buffers."""
     return int(mx.get_active_memory()) + int(mx.get_cache_memory())
 
 
 def default_floor() -> int:
-    """Return the bytes that stay free by default, for other processes and the backend."""
     return int(device_bytes() * _FLOOR_SHARE)
 
 
 def share_bytes() -> int:
-    """Return the bytes that weights, activations and KV of all models may take together."""
     if (working_set := _working_set()) is not None:
         return int(working_set * _METAL_SHARE)
     return int(device_bytes() * (_CUDA_SHARE if has_own_memory() else _SYSTEM_SHARE))
 
 
 def obtainable_bytes(floor: int | None = None) -> int:
-    """Return the bytes that MLX holds, and those free above the floor. May be negative."""
     return held_bytes() + free_bytes() - (default_floor() if floor is None else floor)
 
 
 def usable_bytes(floor: int | None = None) -> int:
-    """Return the bytes that models may take now: their share of the device, or less if other processes leave less."""
     return max(0, min(share_bytes(), obtainable_bytes(floor)))
 
 
@@ -110,5 +95,5 @@ def _working_set() -> int | None:
 
 @cache
 def _fixed() -> dict[str, Any]:
-    """Return MLX's description of the device, asked once: asking waits for the driver with the interpreter held."""
+    """It waits for the driver with the interpreter held."""
     return dict(mx.device_info())

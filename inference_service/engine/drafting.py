@@ -1,9 +1,5 @@
-"""Drafts of a turn's next tokens, from earlier matches of its last ones. Pure.
-
-Agents repeat parts of their context. Prompt-lookup decoding (Saxena, 2023) finds the last tokens further up, and
-expects the tokens that followed there. The share of right guesses is tracked by length of match; each generated token
-counts, drafted or not. Turns that decode together share a step, with the number of drafted tokens that promises the
-most tokens for its time.
+"""Drafts of a turn's next tokens: what followed the last ones further up (prompt-lookup decoding, Saxena, 2023), as
+many as promise most for a step's time. Pure.
 """
 
 from collections import Counter
@@ -14,34 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 SIZES: Final = (1, 2, 3, 7, 15, 31, 63)
-"""Drafted tokens of a step; few sizes, so that costs are soon known."""
 _LONGEST_DRAFT: Final = 31
 _SHORTEST: Final = 3
 _LONGEST: Final = 64
-"""Tokens compared: a longer match is no better evidence."""
 _COMPARED: Final = 64
-"""Earlier matches that are compared, from the latest."""
 _PRIORS: Final = ((4, 0.3), (8, 0.5), (16, 0.7), (32, 0.85), (_LONGEST + 1, 0.95))
-"""(exclusive bound of a match's tokens, share of right guesses until the turn has its own)."""
+"""(exclusive bound of a match, share of right guesses at first)."""
 _PRIOR_WEIGHT: Final = 4.0
-"""In guesses."""
 _DECAY: Final = 0.97
-"""Factor on a guess's weight at each later guess of its kind."""
+"""Factor on a guess's weight at each later one."""
 _MARGIN: Final = 1.1
-"""Tokens that drafts have to promise for each of a plain step, in its time."""
+"""Tokens promised for each of a plain step."""
 
 
 class Guess(NamedTuple):
-    """A next token, and the probability that it and all before it are right."""
+    """With the probability that it and all before are right."""
 
     token: int
     likely: float
 
 
 def chosen(guesses: Sequence[Sequence[Guess]], cost: Callable[[int], float]) -> list[list[int]]:
-    """Return each turn's draft; empty if plain steps promise as many tokens. `cost` is the time of a step of so many
-    drafted tokens, in plain steps of these turns.
-    """
+    """Empty if plain steps promise as much; `cost` is in plain steps."""
     ranked = sorted(((guess.likely, turn) for turn, each in enumerate(guesses) for guess in each), reverse=True)
     best, size, promised = _MARGIN * len(guesses), 0, float(len(guesses))
     for drafted, (likely, _) in enumerate(ranked, 1):
@@ -50,25 +40,20 @@ def chosen(guesses: Sequence[Sequence[Guess]], cost: Callable[[int], float]) -> 
             best, size = rate, drafted
     if not size:
         return []
-    counts = Counter(turn for _, turn in ranked[:size])  # A guess is no likelier than the one before it.
+    counts = Counter(turn for _, turn in ranked[:size])
     return [[guess.token for guess in each[: counts[turn]]] for turn, each in enumerate(guesses)]
 
 
 class Drafter:
-    """One turn's tokens, and guesses of the next ones. One thread at a time.
-
-    A search reads the whole array: 0.1 ms among 128K tokens, where an index takes a hundred bytes a token.
-    """
+    """A search reads the whole array, 0.1 ms among 128K tokens; an index takes a hundred bytes a token."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        """`tokens`: at least one."""
+        """At least one."""
         self._length = len(tokens)
         self._tokens: npt.NDArray[np.int32] = np.empty(self._length + 1024, np.int32)
         self._tokens[: self._length] = tokens
         self._guess = 0
-        """Index of the next token's guess; 0 if there is none."""
         self._match = 0
-        """Tokens before the guess that equal the last ones."""
         self._guessed = [_PRIOR_WEIGHT for _ in _PRIORS]
         self._right = [_PRIOR_WEIGHT * prior for _, prior in _PRIORS]
         self._look_up()
@@ -78,7 +63,6 @@ class Drafter:
         return self._length
 
     def add(self, token: int) -> None:
-        """Add the next token, and count whether its guess was right."""
         if self._guess:
             right, kind = token == self._tokens[self._guess], _kind(self._match)
             self._guessed[kind] = _DECAY * self._guessed[kind] + 1
@@ -92,7 +76,6 @@ class Drafter:
             self._look_up()
 
     def guesses(self, most: int, ends: Collection[int]) -> list[Guess]:
-        """Return at most `most` guesses, none of `ends`."""
         if not self._guess:
             return []
         found, likely = [], 1.0
@@ -106,7 +89,6 @@ class Drafter:
         return found
 
     def _look_up(self) -> None:
-        """Find the longest match of the last tokens; of equals the latest."""
         end, tokens = self._length, self._tokens
         if end <= _SHORTEST:
             return

@@ -1,19 +1,14 @@
-"""On an idle device short prompts wait a moment for turns that are planned, and share their pass."""
+"""On an idle device short prompts wait for planned turns, and share their pass."""
 
 import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 _SECONDS, _LOOK_SECONDS = 0.1, 0.002
-"""The longest wait for a turn, and the time between two looks."""
 
 
 class Gathering:
-    """Counts turns that are planned, and has prompts wait for them.
-
-    Without waiting, the first of 8 agents that came at once had a pass to itself, a fifth of the time of all prompts
-    (SmolLM2 on two cores); with 32 agents of Llama 3.1 8B on an H100, first passes took 60 of the 400 ms.
-    """
+    """With 32 agents of Llama 3.1 8B at once (H100), first passes took 60 of 400 ms without it."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}
@@ -21,13 +16,13 @@ class Gathering:
 
     @property
     def expected(self) -> int:
-        """Turns planned in the last 0.1 s. Any thread."""
+        """Planned in the last 0.1 s. Any thread."""
         earliest = time.monotonic() - _SECONDS
         return sum(since > earliest for since in list(self._since.values()))
 
     @contextmanager
     def expecting(self, turn: Hashable) -> Iterator[None]:
-        """Note that a turn is planned, until it ends or `came`. Event loop only."""
+        """Event loop only."""
         self._since[turn] = time.monotonic()
         try:
             yield
@@ -35,11 +30,10 @@ class Gathering:
             self.came(turn)
 
     def came(self, turn: Hashable) -> None:
-        """Event loop only."""
         self._since.pop(turn, None)
 
     def waits(self, *, idle: bool) -> bool:
-        """Return whether prompts wait longer, after a part of the wait; not if there is other work. Engine thread."""
+        """Return whether prompts wait longer, after a while. Engine thread."""
         if not (idle and self.expected):
             self._until = 0.0
             return False

@@ -1,4 +1,4 @@
-"""One turn as the engine sees it: its request, progress and result."""
+"""One turn in the engine: request, progress, result."""
 
 import logging
 import threading
@@ -35,11 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to generate. `max_tokens` is at least 1 and bounded by the context.
-
-    With `call_syntax`, calls of `tools` are split from the text; with `reasoning`, the model's thinking. `grammar` and
-    `reasoning` are the turn's own; the engine thread owns them. `transient_stops`: see `Renderer.transient_stops`.
-    """
+    """`grammar` and `reasoning` are the turn's own, on the engine thread. `transient_stops`: see `Renderer`."""
 
     max_tokens: int
     reason_at_max: "types_pb2.FinishReason.ValueType" = types_pb2.FINISH_REASON_LENGTH
@@ -55,10 +51,8 @@ class Decoding:
 
 @dataclass
 class Generated:
-    """The result of a turn. `token_ids` are those kept, without a stop string and all after it.
-
-    `rest` became certain only at the end and is in no token event. `sampled` counts all tokens, `reasoning_tokens`
-    those that hold nothing of the answer. Times are in seconds.
+    """`token_ids` are those kept, without a stop string; `rest` is in no token event. `sampled` counts all tokens,
+    `reasoning_tokens` those without answer.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -73,9 +67,7 @@ class Generated:
 
 
 class Chunk(NamedTuple):
-    """A computed chunk of the prompt: times by the monotonic clock, stops included, and tokens. `alone`: no other turn
-    was in the pass.
-    """
+    """In monotonic time, stops included. `alone`: no other turn was in the pass."""
 
     began: float
     ended: float
@@ -86,17 +78,13 @@ class Chunk(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class TurnJob:
-    """One turn on the engine: prefill of `sequence`, then generation, if there is a `decoding`.
+    """One turn: prefill of `sequence`, then generation, if there is a `decoding`.
 
-    `begin` makes the KV of a prefix to start from, also when the turn restarts; `reused` is its number of tokens.
-    `on_start` gets the monotonic time of the start, its seconds, and the tokens in that KV. `emit` gets every token.
-    All on the engine thread. Setting `cancelled` ends the turn within one step: its future raises Cancelled. Else the
-    result is the KV of exactly the sequence and the generated tokens, and the Generated; `said` has the latter a step
-    earlier.
+    `begin` makes KV of `reused` tokens, again at a restart; `on_start` gets time, seconds and tokens of that, `emit`
+    every token, on the engine thread. Setting `cancelled` ends the turn within one step. `future` has the KV of exactly
+    the sequence and generated tokens; `said` has the result a step earlier.
 
-    At positions `checkpoints` prefill captures a checkpoint into `captured`; not at those reached at the start.
-    `blocks` are named while the prompt is computed. With `resumable`, the latest checkpoint of a long prompt is kept
-    for a cancelled turn.
+    Prefill captures checkpoints at `checkpoints`, if `resumable` also a long prompt's latest.
     """
 
     sequence: Items[int]
@@ -107,40 +95,29 @@ class TurnJob:
     on_start: Callable[[float, float, int], None] = lambda at, seconds, tokens: None  # noqa: ARG005
     reused: int = 0
     anew: Callable[[], Sequence] | None = None
-    """Makes empty KV, if there was no memory for `begin`'s."""
     checkpoints: Collection[int] = ()
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
     arrays: bool = True
-    """There is memory for its K and V as arrays."""
     store: Checkpoints = field(init=False)
-    """Set by the engine."""
     future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     kv: Sequence | None = field(default=None, init=False)
-    """None before the start, and once its KV is dropped."""
     filled: int = field(default=0, init=False)
-    """Tokens whose KV is computed: the rest of `kv` may be pending."""
+    """Tokens whose KV is computed."""
     result: Generated = field(default_factory=Generated, init=False)
     sampler: TokenSampler = field(init=False)
     waited_steps: int = field(default=0, init=False)
     captured: dict[int, Checkpoint] = field(default_factory=dict, init=False)
-    """By position, for models that need more than blocks to go on."""
     latest: Checkpoint | None = field(default=None, init=False)
-    """At the last end of a block where a chunk ended."""
     over: bool = field(default=False, init=False)
-    """The last token was taken."""
     alone: bool = field(default=False, init=False)
-    """A step with this turn failed: it runs apart."""
     cramped: bool = field(default=False, init=False)
-    """An allocation failed: the turn restarted, in the smallest chunks."""
     started: float = field(default=0.0, init=False)
-    """When computing began."""
     chunks: list[Chunk] = field(default_factory=list, init=False)
     chunk: PrefillChunk | None = field(default=None, init=False)
-    """The chunk being computed, which the KV already counts."""
     token: mx.array | None = field(default=None, init=False)
-    """The last sampled token, uint32 [1], without KV yet."""
+    """uint32 [1], without KV yet."""
     drafter: Drafter | None = field(default=None, init=False)
     prompted: bool = field(default=False, init=False)
     penalties: list[Processor] = field(default_factory=list, init=False)
@@ -163,7 +140,6 @@ class TurnJob:
         return mx.array(list(self.sequence), dtype=mx.uint32)
 
     def between(self, start: int, end: int) -> list[int]:
-        """Return the history from `start` up to `end`, without copying the rest."""
         generated = len(self.sequence)
         later = self.result.token_ids[max(0, start - generated) : max(0, end - generated)]
         return [*self.sequence[start:end], *later]
@@ -174,17 +150,14 @@ class TurnJob:
 
     @property
     def position(self) -> int:
-        """Tokens that the KV has, pending ones included, or will have at the start."""
         return self.kv.length if self.kv is not None else self.reused
 
     @property
     def remaining(self) -> int:
-        """Tokens to compute before the turn can generate."""
         return self.tokens - self._computed
 
     @property
     def next_block(self) -> bytes:
-        """Name of the prompt's full block that is computed next, or now; empty if there is none."""
         return self.blocks.at(self._computed)
 
     @property
@@ -192,7 +165,7 @@ class TurnJob:
         return self.chunk.position if self.chunk else self.position
 
     def found(self, begin: Callable[[], Sequence] | None, reused: int) -> None:
-        """Take the answer to `blocks.look`: KV of more tokens, or None."""
+        """KV of more tokens, or None."""
         self.blocks.looking = False
         if begin is not None and not self.started:
             self.begin, self.reused = begin, reused
@@ -207,14 +180,12 @@ class TurnJob:
         self.on_start(began, self.started - began, self.position)
 
     def computed(self, chunk: Chunk) -> Items[bytes]:
-        """Record a chunk; name full blocks and return new names; capture a checkpoint where a later turn is to go
-        on.
-        """
+        """Return names of blocks that are full now."""
         assert self.kv is not None
         self.chunks.append(chunk)
         self.filled = position = chunk.position + chunk.tokens
         checkpoint = None
-        if position < self.position:  # The next token is pending: this position's state is gone.
+        if position < self.position:  # This position's state is gone.
             return self.blocks.keep(min(position, len(self.sequence)))
         wanted = position in self.checkpoints and not (self.decoding is not None and position == self.tokens)
         ends_block = position % BLOCK_TOKENS == 0 and position <= len(self.sequence)
@@ -233,12 +204,11 @@ class TurnJob:
 
     @property
     def greedy(self) -> bool:
-        """True if the next token is the argmax of biased logits, with no penalties, grammar or log-probabilities."""
+        """True for the argmax of biased logits."""
         return self.sampler.greedy and not self.penalties
 
     @property
     def in_order(self) -> bool:
-        """True if a token is sampled once the one before it is known."""
         return self.sampler.by_rows or bool(self.penalties)
 
     def prefilled(self) -> None:
@@ -246,7 +216,6 @@ class TurnJob:
         self.result.prefill_seconds = self.result.prefill_seconds or time.monotonic() - self.started
 
     def restart(self) -> None:
-        """Restart from the tokens so far and the initial KV."""
         self.alone = True
         self.chunk = self.token = None
         if self.started:
@@ -264,7 +233,6 @@ class TurnJob:
         self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, tokenizer: Tokenizer) -> None:
-        """Raises the sampler's error for the token."""
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
         self.sampler.check(len(result.token_ids))
@@ -291,7 +259,6 @@ class TurnJob:
         self._conclude()
 
     def _conclude(self) -> None:
-        """Settle the result, and resolve `said`."""
         result = self.result
         result.sampled = len(result.token_ids)
         ended = result.reason == types_pb2.FINISH_REASON_STOP
@@ -327,13 +294,13 @@ class TurnJob:
         return types_pb2.FINISH_REASON_TOOL_CALLS if by_itself and self._answer.called else reason
 
     def drop_kv(self) -> None:
-        """Give up the KV: the tokens are right, and it can be computed again."""
+        """The tokens are right: it can be computed again."""
         if self.kv is not None:
             self.kv.ended = True
             self.kv = None
 
     def fail(self, error: Exception) -> None:
-        """End the turn with an error, without its traceback, which holds arrays."""
+        """The traceback goes: it holds arrays."""
         self.chunk = self.token = None
         self.drop_kv()
         self.captured.clear()
@@ -344,7 +311,7 @@ class TurnJob:
             self.future.set_exception(error.with_traceback(None))
 
     def cancel(self) -> None:
-        """End the turn because its caller left. Full blocks of its prompt stay in the pool."""
+        """Full blocks of its prompt stay in the pool."""
         self.blocks.keep(min(self.filled, len(self.sequence)))
         self.fail(Cancelled("the request was cancelled"))
 
@@ -358,7 +325,7 @@ def _sampler(decoding: Decoding | None) -> TokenSampler:
 
 
 def _end(said: "Future[Generated]", turn: "Future[tuple[Sequence | None, Generated]]") -> None:
-    """Cancel or fail `said` if the turn ends before its last token."""
+    """Cancel or fail `said` if the turn ends early."""
     with suppress(InvalidStateError):
         if turn.cancelled():
             said.cancel()

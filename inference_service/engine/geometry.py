@@ -1,6 +1,6 @@
-"""The shape of a model's KV, taken from its first update and never from guessed config fields."""
+"""The shape of a model's KV, taken from its first update, never from config fields."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.paged.alone import SequenceCaches, SequenceKVCache, SequenceStates
 from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.quantization import BALANCED, KVFormat, bytes_per_element, last_axes
 
@@ -19,23 +18,19 @@ SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", m
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
-"""KV [layers, kv_heads, tokens, width] of a file, and states, by tensor name; 16-bit floats as uint16."""
+"""KV [layers, kv_heads, tokens, width] and states; 16-bit floats as uint16."""
 
 TensorBytes = Mapping[str, bytes | memoryview]
-"""In C order, by tensor name."""
 
 HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
-"""For a file's KV: by tensor name, an array [kv_heads, tokens, width] per layer."""
+"""An array [kv_heads, tokens, width] per layer."""
 
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
-"""Safetensors dtype and shape by tensor name."""
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers with KV of one shape, by their indices. Widths of K and V may differ (MLA). `window` None is full
-    attention.
-    """
+    """By index; `window` None is full attention."""
 
     layers: tuple[int, ...]
     kv_heads: int
@@ -45,8 +40,6 @@ class LayerGroup:
 
 
 class StateArray(NamedTuple):
-    """An array of a recurrent layer's state: its shape without rows, and its safetensors dtype."""
-
     shape: tuple[int, ...]
     dtype: str
 
@@ -57,8 +50,6 @@ class StateArray(NamedTuple):
 
 @dataclass(frozen=True)
 class StateGroup:
-    """Recurrent layers, by the indices of their caches, and each one's arrays for a sequence."""
-
     layers: tuple[int, ...]
     arrays: tuple[tuple[StateArray, ...], ...]
 
@@ -74,14 +65,15 @@ class StateGroup:
     def nbytes(self) -> int:
         return sum(array.nbytes for arrays in self.arrays for array in arrays)
 
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        return [(layer, len(arrays)) for layer, arrays in zip(self.layers, self.arrays, strict=True)]
+
 
 @dataclass(frozen=True)
 class Geometry:
-    """All layers of a model, as indices of caches, and how KV is quantized.
-
-    `full` is empty if the model is recurrent throughout. `also_full` is full-attention KV of other shapes, such as an
-    indexer's keys. `shows_arrays`: layers compute attention themselves; see `paged.views`. `latents`: K is the latent
-    of multi-head latent attention, V the part of its keys with positions.
+    """Layers are indices of caches. `full` is empty if all are recurrent; `also_full` has other shapes. `shows_arrays`:
+    layers attend themselves (`paged.views`). `latents`: K is the latent, V the key's part with positions.
     """
 
     heads: int
@@ -99,6 +91,10 @@ class Geometry:
         return len(self.kv_layers)
 
     @property
+    def all_layers(self) -> int:
+        return self.layers + (len(self.states.layers) if self.states else 0)
+
+    @property
     def kv_layers(self) -> tuple[int, ...]:
         return tuple(sorted(layer for group in self.groups for layer in group.layers))
 
@@ -110,19 +106,6 @@ class Geometry:
     @property
     def full_groups(self) -> tuple[LayerGroup, ...]:
         return (self.full, *self.also_full) if self.full.layers else ()
-
-    def new_caches(self, codecs: Sequence[KVCodec] = ()) -> SequenceCaches:
-        """Return empty caches of a sequence without a pool; without `codecs`, none centres."""
-        each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))
-        caches: dict[int, SequenceKVCache | SequenceStates] = {
-            layer: SequenceKVCache(layer, each[layer], group.window or 0)
-            for group in self.groups
-            for layer in group.layers
-        }
-        if self.states is not None:
-            for layer, arrays in zip(self.states.layers, self.states.arrays, strict=True):
-                caches[layer] = SequenceStates(len(arrays))
-        return [caches[layer] for layer in sorted(caches)]
 
     def codecs(self) -> tuple[KVCodec, ...]:
         return tuple(map(KVCodec, self.formats))
@@ -136,11 +119,10 @@ class Geometry:
         return self.format.of_windows if group.window else self.format
 
     def block_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a block file; empty if the model is recurrent throughout."""
         return {name: shape for group in self.full_groups for name, shape in self.shapes(group, tokens).items()}
 
     def checkpoint_shapes(self, tokens: int) -> TensorShapes:
-        """Return the tensors of a checkpoint file: sliding and recurrent layers. Raises ValueError without any."""
+        """Raises ValueError for full attention alone."""
         if self.resumes_anywhere:
             raise ValueError("the model has only full attention, and no checkpoints")
         window = self.shapes(self.sliding, tokens) if self.sliding else {}
@@ -157,22 +139,21 @@ class Geometry:
         return shapes
 
     def prefix(self, group: LayerGroup) -> str:
-        """ "" for `full` and `sliding`, "1.", "2.", … for `also_full`."""
+        """ "", for `also_full` "1.", "2.", …"""
         return f"{self.also_full.index(group) + 1}." if group in self.also_full else ""
 
     @property
     def dtype_name(self) -> str:
-        """Without MLX's prefix: "bfloat16"."""
         return str(self.dtype).removeprefix("mlx.core.")
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of quantized KV in full-attention layers."""
+        """Quantized, in full-attention layers."""
         return round(sum(map(self._token_bytes, self.full_groups)))
 
     @property
     def basis_bytes(self) -> int:
-        """Bytes of the matrices of K and V; 0 where the scheme has none."""
+        """The matrices of K and V."""
         if self.format.scheme != BALANCED:
             return 0
         numbers = sum(len(g.layers) * g.kv_heads * (g.k_dim**2 + g.v_dim**2) for g in self.groups)
@@ -180,15 +161,14 @@ class Geometry:
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """Bytes of a token's K and V in the widest full-attention layer, in the compute dtype."""
         return max(map(self._array_bytes, self.full_groups), default=0)
 
     def window_layer_bytes(self, new: int) -> int:
-        """Return the bytes of K and V that one sliding layer shows for `new` tokens, in the compute dtype."""
+        """Unquantized, for `new` tokens."""
         return self._array_bytes(self.sliding) * (self.window + max(new, 2 * SLACK)) if self.sliding else 0
 
     def array_bytes(self, tokens: int) -> int:
-        """Return the bytes of a sequence as arrays of all layers, in the compute dtype."""
+        """Unquantized, of a sequence."""
         found = 0
         for group in self.groups:
             held = min(tokens, group.window + 2 * SLACK) if group.window else tokens
@@ -197,17 +177,28 @@ class Geometry:
 
     @property
     def resumes_anywhere(self) -> bool:
-        """True if blocks alone are enough to go on: all layers have full attention."""
+        """True if blocks alone are enough."""
         return self.sliding is None and self.states is None
 
     @property
+    def in_order(self) -> bool:
+        """True if layers take tokens one after the other, and go on only from a checkpoint."""
+        return self.states is not None
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        found = {"full": str(self.full), "sliding": str(self.sliding)}
+        others = {"also_full": self.also_full, "states": self.states}
+        return found | {kind: str(layers) for kind, layers in others.items() if layers}
+
+    @property
     def window(self) -> int:
-        """Tokens that sliding layers see; 0 without such layers."""
+        """0 without sliding layers."""
         return (self.sliding.window or 0) if self.sliding else 0
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes that an agent has at any length: windows of window + 256 tokens, and states."""
+        """An agent has so many at any length."""
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
     @property
@@ -215,23 +206,25 @@ class Geometry:
         return self.states.nbytes if self.states else 0
 
     @property
-    def block_tokens(self) -> int:
-        return BLOCK_TOKENS
+    def largest_state_bytes(self) -> int:
+        return (
+            max((sum(array.nbytes for array in each) for each in self.states.arrays), default=0) if self.states else 0
+        )
 
     @property
     def piece_tokens(self) -> int:
-        """Tokens in the pool's unit of windows, a power of two; 0 without sliding layers."""
+        """The pool's unit of windows, a power of two."""
         return min(BLOCK_TOKENS, 1 << self.window.bit_length() - 1) if self.window else 0
 
     @property
     def checkpoint_pieces(self) -> int:
-        """A window of window + 256 tokens, which may begin inside a piece, and one for states."""
+        """Windows may begin inside a piece; states have one."""
         window = -(-(self.window + SLACK) // self.piece_tokens) + 1 if self.window else 0
         return window + int(self.states is not None)
 
     @property
     def piece_bytes(self) -> int:
-        """Each piece counts a state, though only a checkpoint's first has one."""
+        """Though only a checkpoint's first has a state."""
         return round(self._token_bytes(self.sliding) * self.piece_tokens) + self.state_bytes
 
     def _array_bytes(self, group: LayerGroup) -> int:

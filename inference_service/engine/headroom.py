@@ -1,8 +1,7 @@
-"""Checks of free memory before the engine takes some, and recovery from a failed allocation.
+"""Checks of free memory, and recovery from failed allocations: on a CPU MLX crashes by one, on Metal the process ends.
 
-On CUDA a failed allocation is an exception, and one turn restarts. On a CPU MLX crashes; on Metal the process ends. So
-needs are compared with free memory first. If too little is free, MLX's freed buffers go, then what the pool can spare;
-then turns go on without arrays, chunks shrink, fewer prompts ride, and at last one turn fails.
+MLX's freed buffers go first, then what the pool can spare; then turns go on without arrays, chunks shrink, fewer
+prompts ride, and at last one turn fails.
 """
 
 import re
@@ -18,22 +17,18 @@ from inference_service.engine.computing import LEAST_CHUNK, Cost, MeasuredCost
 from inference_service.engine.device import free_bytes
 
 _MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|insufficient memory", re.IGNORECASE)
-"""In errors of CUDA and its allocators, MLX, cuBLAS, cuDNN and Metal."""
+"""In errors of CUDA, MLX, cuBLAS, cuDNN and Metal."""
 _UNSEEN = 64
-"""Chunks of so few tokens are not checked."""
 
 
 def ran_out(error: BaseException) -> bool:
-    """Return whether an allocation failed, on the device or the host."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(_MESSAGES.search(str(error))))
 
 
 @dataclass(eq=False)
 class Headroom:
-    """Checks free memory before one model takes it. Engine thread only.
-
-    `limit_bytes` is the most that computing may take; 0 is unknown, and chunks are not checked. `relieve` makes the
-    pool give back so many bytes, if it can. `cost` is that of chunks; without it the largest take the limit.
+    """`limit_bytes` is the most of computing; 0 is unknown: chunks are not checked. `relieve` makes the pool give
+    back.
     """
 
     limit_bytes: int = 0
@@ -49,43 +44,37 @@ class Headroom:
         return nbytes <= self.free()
 
     def spare(self, nbytes: int) -> bool:
-        """Return whether `nbytes` are free, without taking any from the pool."""
+        """As `make`, without the pool."""
         if nbytes <= self.free():
             return True
         _let_go()
         return nbytes <= self.free()
 
     def chunk(self, position: int, tokens: int) -> int:
-        """Return how many of a chunk's tokens fit in memory, halved until they do. Raises ResourceExhausted."""
+        """Return how many tokens fit, halved until they do. Raises ResourceExhausted."""
         if found := self.most(position, tokens, LEAST_CHUNK):
             return found
         least = min(tokens, LEAST_CHUNK)
         raise self.refusal(f"{least} tokens of the prompt", self.needed(position, least))
 
     def most(self, position: int, tokens: int, least: int) -> int:
-        """Return how many tokens fit in memory at once, halved until they do; 0 if even `least` do not."""
+        """Return how many tokens fit, halved until they do; 0 if not even `least`."""
 
         def fit(tokens: int) -> bool:
-            return (tokens <= LEAST_CHUNK or self.within_limit(position, tokens)) and self.fits(position, tokens)
+            limit, needed = self.limit_bytes, self.needed(position, tokens)
+            if not limit or tokens <= _UNSEEN:
+                return True
+            return (tokens <= LEAST_CHUNK or needed <= limit) and self.make(needed)
 
         while tokens > least and not fit(tokens):
             tokens = max(least, tokens // 2)
         return tokens if tokens > least or fit(tokens) else 0
 
-    def within_limit(self, position: int, tokens: int) -> bool:
-        return not self.limit_bytes or self.needed(position, tokens) <= self.limit_bytes
-
-    def fits(self, position: int, tokens: int) -> bool:
-        """Return whether memory for a chunk is free, or can be made free."""
-        return not self.limit_bytes or tokens <= _UNSEEN or self.make(self.needed(position, tokens))
-
     def recover(self) -> None:
-        """Release memory after a failed allocation, of the pool until `limit_bytes` are free."""
         _let_go()
         self.make(self.limit_bytes)
 
     def explained(self, error: Exception) -> Exception:
-        """Return the error that a turn fails with: for a failed allocation, one that names needed and free bytes."""
         return self.refusal("the request", self.limit_bytes) if ran_out(error) else error
 
     def refusal(self, what: str, needed: int) -> ResourceExhausted:
@@ -99,7 +88,7 @@ class Headroom:
 
 
 def _let_go() -> None:
-    """CUDA gives MLX's freed buffers back once all running kernels have ended."""
+    """CUDA gives buffers back once running kernels have ended."""
     mx.clear_cache()
-    with suppress(RuntimeError):  # It raises the same failure again.
+    with suppress(RuntimeError):
         mx.synchronize()

@@ -1,7 +1,4 @@
-"""The host's memory: how much this process may have, and can still take.
-
-The tightest limit counts: the system's, the cgroup's, or one of its parents'. A look-up takes about 0.1 ms.
-"""
+"""Host memory of this process, by the system and its cgroups. A look-up takes 0.1 ms."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,22 +19,21 @@ class Limit(NamedTuple):
 
 
 def total_bytes() -> int:
-    """Return the system's memory, or the tightest limit."""
     return min([psutil.virtual_memory().total, *(each.limit_bytes for each in limits())])
 
 
 def available_bytes() -> int:
-    """Return the bytes that this process can take before the system kills it; never negative."""
+    """Never negative."""
     left = (each.limit_bytes - each.used_bytes for each in limits())
     return max(0, min([psutil.virtual_memory().available, *left]))
 
 
 def limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
-    """Yield the limits of this process's cgroup, of version 2, and of its parents. Cached files count as free."""
+    """Cached files count as free."""
     lines = own.read_text(encoding="utf-8").splitlines() if own.exists() else ()
     for inner in (root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
         for place in (each for each in (inner, *inner.parents) if each.is_relative_to(root)):
-            with suppress(OSError, ValueError):  # no limit: no such file, or "max"
+            with suppress(OSError, ValueError):  # No such file, or "max".
                 most = int((place / "memory.max").read_text(encoding="ascii"))
                 yield Limit(most, int((place / "memory.current").read_text(encoding="ascii")) - _cached_files(place))
 

@@ -1,9 +1,9 @@
-"""The parts of mlx-lm used beyond its public interface; test_mlx_lm_adapter.py names the versions and checks each:
+"""The parts of mlx-lm used beyond its public interface; test_mlx_lm_adapter.py checks each.
 
-tokenizer_utils the module's name `AutoTokenizer`, by which `load` makes tokenizers load_model its parameter
-`get_model_classes`, whose default finds the classes of a config utils `hf_repo_to_path`, a complete model in the hub's
-local cache, and `DEFAULT_ALLOW_PATTERNS` models.* the name `scaled_dot_product_attention`, through which a model's
-module attends
+- tokenizer_utils: the name `AutoTokenizer`
+- load_model: the default of its parameter `get_model_classes`
+- utils: `hf_repo_to_path`, `DEFAULT_ALLOW_PATTERNS`
+- models.*: the name `scaled_dot_product_attention`
 """
 
 import inspect
@@ -31,16 +31,12 @@ ATTENTION_NAME: Final = "scaled_dot_product_attention"
 
 
 def model_classes(config: dict[str, Any]) -> tuple[Any, Any]:
-    """Raises mlx-lm's errors."""
     found: tuple[Any, Any] = inspect.signature(load_model).parameters["get_model_classes"].default(config)
     return found
 
 
 def load_tokenizer(directory: Path, eos_token_ids: Any) -> TokenizerWrapper:
-    """Return mlx-lm's tokenizer over tokenizer.json as it is, parsed once.
-
-    For some model types transformers 5 replaces that file's rules with its own: it takes a Qwen 2's digits one by one.
-    """
+    """For some model types transformers 5 replaces the file's rules: it takes a Qwen 2's digits one by one."""
     return _load_tokenizer(directory, eos_token_ids=eos_token_ids)
 
 
@@ -48,32 +44,27 @@ _OTHER_TOKENIZERS: Final = ("tokenizer.model", "vocab.json")
 
 
 class _OfKnownCode(PreTrainedTokenizerFast):  # type: ignore[misc]
-    """A tokenizer of `tiktoken_files`, whose templates see tools with sorted keys."""
+    """Its templates see tools with sorted keys."""
 
     def apply_chat_template(self, conversation: Any, tools: Any = None, **arguments: Any) -> Any:
         return super().apply_chat_template(conversation, tools=_sorted(tools), **arguments)
 
 
 def _sorted(value: Any) -> Any:
-    """Return a JSON value with the keys of all objects sorted."""
     if isinstance(value, dict):
         return {key: _sorted(each) for key, each in sorted(value.items())}
     return [_sorted(each) for each in value] if isinstance(value, list) else value
 
 
 class _AutoTokenizer:
-    """Replaces transformers' for mlx-lm, in the whole process."""
-
     @staticmethod
     def from_pretrained(directory: Path, **arguments: Any) -> Any:
-        """Return a tokenizer of tokenizer.json if there is one, of a known tiktoken.model, or else transformers' own. A
-        repository's code is never run. Raises FileNotFoundError for Mistral's tekken.json alone.
-        """
+        """A repository's code is never run. Raises FileNotFoundError for tekken.json alone."""
         files = Path(directory)
         if (files / "tokenizer.json").exists():
             return PreTrainedTokenizerFast.from_pretrained(directory, **arguments)
         if (files / tiktoken_files.FILE).exists():
-            # transformers would split text by another model's pattern.
+            # transformers would split text otherwise.
             with TemporaryDirectory(prefix="agentmem-tokenizer-") as converted:
                 tiktoken_files.convert(files, Path(converted))
                 return _OfKnownCode.from_pretrained(converted, **arguments)

@@ -1,4 +1,4 @@
-"""A model called with one flat list of caches; mlx-lm groups some, as a `CacheList` of Falcon-H1's."""
+"""A model called with one flat list of caches; mlx-lm groups some."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -11,31 +11,29 @@ from inference_service.engine.head import Head
 from inference_service.engine.paged.views import viewed
 
 Model = Callable[[mx.array, Sequence[Any]], mx.array]
-"""(tokens [rows, n], caches) to logits [rows, n, vocabulary]; the caches then hold the tokens."""
+"""(tokens [rows, n], caches) to logits [rows, n, vocabulary]."""
 
 
 class Network:
-    """mlx-lm's `model`, called with a flat list. Engine thread only."""
+    """Engine thread only."""
 
     def __init__(self, model: Any, *, shows_arrays: bool = False) -> None:
-        """`shows_arrays`: its layers compute attention themselves, over K and V as arrays."""
         self.model = model
         self.shows_arrays = shows_arrays
         self.rows_together = True
-        """A pass may have rows of several sequences; set by `models.proof`."""
+        """Set by `models.proof`: a pass may have rows of several sequences."""
         self.rides = True
-        """A pass may have several tokens of a sequence as rows; set by `models.proof`."""
+        """As well, several tokens of a sequence as rows."""
         self.narrows = True
-        """Logits may be computed of few tokens; False once such a pass has failed."""
+        """False once logits of few tokens have failed."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
-        """The call, without a reference to this object, which would be a cycle with a trace."""
+        """Without a reference to this object: traces would make a cycle."""
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
         return self.computed(tokens, cache)
 
     def at(self, wanted: mx.array, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """As the call, with the logits of the `wanted` tokens alone, if the model's head is known."""
+        """Return logits of the `wanted` tokens, or of all."""
         if not self.narrows:
             return self.computed(tokens, cache)
         with self._head.of(wanted, tokens.size):
@@ -46,7 +44,6 @@ class Network:
         return Head(self.model)
 
     def own_caches(self) -> list[Any]:
-        """Return mlx-lm's unquantized caches, for `over_own`."""
         caches: list[Any] = make_prompt_cache(self.model)
         return caches
 
@@ -56,7 +53,6 @@ class Network:
 
 
 def flat(caches: Sequence[Any]) -> list[Any]:
-    """Return the caches, each CacheList replaced by its members."""
     return [each for cache in caches for each in (cache.caches if type(cache) is CacheList else (cache,))]
 
 
@@ -69,7 +65,6 @@ def _computed(
 
 
 def _layout_of(caches: Sequence[Any]) -> tuple[int | None, ...]:
-    """Return the size of each CacheList, None for other caches."""
     return tuple(len(cache.caches) if type(cache) is CacheList else None for cache in caches)
 
 

@@ -1,4 +1,4 @@
-"""Long work on the engine's thread, as a load's proofs, pauses for turns."""
+"""Long work on the engine's thread pauses for turns."""
 
 import threading
 import time
@@ -9,8 +9,6 @@ import mlx.core as mx
 
 
 class _Others(threading.local):
-    """This thread's other work; none on threads other than the engine's."""
-
     def __init__(self) -> None:
         self.run: Callable[[], None] = lambda: None
         self.seconds = 0.0
@@ -20,7 +18,7 @@ _others = _Others()
 
 
 def pause_for(others: Callable[[], None]) -> None:
-    """Make pauses on this thread call `others`, which may raise to end the work."""
+    """`others` may raise to end the work."""
     _others.run = others
 
 
@@ -32,12 +30,11 @@ def let_others_run() -> None:
 
 
 def work_clock() -> float:
-    """Return the seconds of a clock that stands still while this thread pauses."""
+    """Return seconds of a clock that stands still in pauses."""
     return time.monotonic() - _others.seconds
 
 
 def compute(parts: Iterable[Any]) -> None:
-    """Compute lazy arrays, with a pause after each part."""
     for part in parts:
         mx.eval(part)
         let_others_run()

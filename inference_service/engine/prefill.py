@@ -1,6 +1,4 @@
-"""A chunk of a prompt that can stop between two layers and go on later, so that a new request waits for some layers
-only. Engine thread. A stopped chunk holds one layer's output besides its caches.
-"""
+"""A chunk of a prompt that can stop between two layers: a new request waits for some layers only. Engine thread."""
 
 import os
 import sys
@@ -15,18 +13,14 @@ from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 
 _SECONDS = 0.025
-"""Computing time between checks for a stop; with less a fast backend would idle."""
+"""Between checks for a stop; with less a fast backend would idle."""
 
 _THREAD_CLOCK = 6
-"""Linux's clock of a thread's processor time; the inverted thread ID is in the bits above."""
+"""Linux's, of a thread; the inverted thread ID is in the bits above."""
 
 
 class PrefillChunk:
-    """`tokens` tokens of a prompt from `position` on, computed layer by layer. Engine thread only.
-
-    `tokens_per_second` is the speed so far (0: unknown), which sets the layers computed at once. `last` is computed
-    with the last layer; nothing beyond that layer's KV is.
-    """
+    """`last` is computed with the last layer."""
 
     def __init__(
         self, caches: Sequence[Any], last: Sequence[mx.array], position: int, tokens: int, tokens_per_second: float
@@ -35,14 +29,13 @@ class PrefillChunk:
         self.tokens = tokens
         self.began = time.monotonic()
         self.seconds = 0.0
-        """Computing time without stops; on a CPU, as if there were no other process."""
+        """On a CPU, as if there were no other process."""
         expected = self.tokens / tokens_per_second if tokens_per_second else float("inf")
         self._at_once = max(1, int(len(caches) * _SECONDS / expected))
         self._last = list(last)
         self._left = list(caches)
 
     def advance(self, stop: Callable[[], bool]) -> bool:
-        """Compute some layers at a time until `stop()`; return whether all are done. Raises the model's errors."""
         while self._left:
             now, self._left = self._left[: self._at_once], self._left[self._at_once :]
             self.seconds += _seconds_of([cache.state for cache in now] + ([] if self._left else self._last))
@@ -52,10 +45,8 @@ class PrefillChunk:
 
 
 def _seconds_of(arrays: Sequence[Any]) -> float:
-    """Compute the arrays; return the seconds as if no other process needed the processor.
-
-    On a CPU that is the processor time of the busiest thread: by the clock, two other busy processes on two cores made
-    a prompt take seven times as long, and its chunks the smallest.
+    """On a CPU, that is the busiest thread's processor time: by the clock, chunks beside busy processes were the
+    smallest.
     """
     before, started = _processor_seconds() if on_cpu() else {}, time.monotonic()
     mx.eval(arrays)
@@ -65,7 +56,6 @@ def _seconds_of(arrays: Sequence[Any]) -> float:
 
 
 def _processor_seconds() -> dict[str, float]:
-    """Return each thread's seconds; on systems other than Linux, all together."""
     if sys.platform != "linux":
         return {"": time.process_time()}
     found: dict[str, float] = {}
@@ -77,7 +67,7 @@ def _processor_seconds() -> dict[str, float]:
 
 
 def next_stop(geometry: Geometry, position: int, checkpoints: Iterable[int], end: int) -> int:
-    """Return where the next chunk must end at the latest: the first checkpoint after `position`, or `end`."""
+    """Return the first checkpoint after `position`, or `end`."""
     if geometry.resumes_anywhere:
         return end
     return min((at for at in checkpoints if position < at < end), default=end)

@@ -1,6 +1,4 @@
-"""Chooses how products with quantized weights are computed: timed once, kept on disk, and compared with the product as
-given at each load, over the network's own layers.
-"""
+"""Chooses how products with quantized weights are computed: timed once, compared with those given at each load."""
 
 import logging
 import time
@@ -34,27 +32,25 @@ from inference_service.json_cache import JsonCache
 log = logging.getLogger(__name__)
 
 _MOST_ERROR: Final = 0.02
-"""Relative to the largest output. Rounding in 16 bits is below 0.01, a swapped row 0.1 or more."""
+"""Share of the largest output. Rounding in 16 bits is below 0.01, a swapped row 0.1 or more."""
 _LEAST_GAIN: Final = 0.1
 _BYTES: Final = 256 << 20
-"""Bytes of weights read in one measurement: more than a GPU's cache holds."""
+"""More than a GPU's cache."""
 _FEWEST, _MOST = 2, 32
 _MOST_SKINNY: Final = 128
-"""Up to so many rows the skinny kernel is about as fast as dequantized weights or faster (H100)."""
+"""Up to so many rows about as fast as dequantized weights (H100)."""
 _LONG: Final = 0.5
-"""Seconds of a product above which its figures also stand for more rows."""
+"""Seconds above which figures also stand for more rows."""
 
 STEP, CHUNK = "step", "chunk"
 
 
 class Case(NamedTuple):
-    """Rows to measure: of a decode step or of a prompt chunk; for MoE layers, of each expert."""
-
     kind: str
     rows: int
 
     def ways(self, shape: Shape) -> list[str]:
-        """With the skinny kernel, MLX's kernels are left out: far slower, and each takes a minute to compile."""
+        """Beside the skinny kernel MLX's are far slower, and take a minute to compile."""
         if self.kind == CHUNK:
             return [GIVEN, DEQUANTIZED]
         if shape.skinny:
@@ -66,10 +62,8 @@ class Case(NamedTuple):
 
 
 def cases(shape: Shape) -> list[Case]:
-    """Return the cases to measure: chunks alone on a CPU, decode steps alone on a GPU.
-
-    There MLX's kernels for a packed matrix of more than 32 rows take a minute each to compile on a new machine, and
-    were never much faster than dequantized weights (H100, Llama 3.1 8B).
+    """On a GPU only steps: MLX's kernels for more than 32 packed rows take a minute to compile, and were never much
+    faster than dequantized weights (H100).
     """
     if on_cpu():
         return [Case(CHUNK, rows) for rows in CHUNK_ROWS]
@@ -77,26 +71,23 @@ def cases(shape: Shape) -> list[Case]:
 
 
 def _chunk_on_gpu(shape: Shape) -> Case:
-    """Return the fewest rows of a chunk, or of an expert, for which a GPU dequantizes without the skinny kernel."""
+    """Return the fewest rows that are dequantized without the skinny kernel."""
     return Case(CHUNK, CHUNK_ROWS[0] if shape.experts else STEP_ROWS[-1] + 1)
 
 
 Figures = Mapping[str, Mapping[str, float]]
-"""Seconds of a product by case, as text, and way."""
 Measure = Callable[[Shape, Sequence[Any], Sequence[Case]], Figures]
 
 
 class ProductSpeeds:
-    """Figures by device, MLX version and shape, in one JSON file. Engine thread only. Unreadable ones are measured
-    again.
-    """
+    """Figures by device, MLX and shape, in one JSON file. Engine thread only."""
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
         self._memory = JsonCache(memory)
         self._measure = measure or measured
 
     def of(self, shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
-        """Return the figures of these cases: remembered, or measured in a tenth of a second (some seconds on a CPU)."""
+        """Return figures, measured if they are not remembered."""
         key = _key(shape)
         known = self._memory.get(key)
         try:
@@ -108,10 +99,7 @@ class ProductSpeeds:
 
 
 def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[PathReport]:
-    """Make each quantized layer compute by the fastest way for its rows, if that is right.
-
-    `dtype` is that of activations. Returns a report for each way in use; none if all is computed as given.
-    """
+    """Make each layer compute by the fastest way that is right. Return a report for each way."""
     taken: dict[str, tuple[list[float], list[str]]] = {}
     for shape, layers in quantized_layers(model, dtype).items():
         figures = speeds.of(shape, layers, cases(shape))
@@ -122,7 +110,7 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
         steps, chunks = ({c.rows: way for c, way in chosen.items() if c.kind == kind} for kind in (STEP, CHUNK))
         if on_cpu():
             steps = chunks
-        else:  # A chunk of few rows is computed like a step, and a step of many rows like a chunk.
+        else:  # Few rows of a chunk are computed like a step's, many of a step like a chunk's.
             chunks = {rows: way for rows, way in steps.items() if way == SKINNY} | chunks
             if DEQUANTIZED in chunks.values():
                 if SKINNY in steps.values():
@@ -137,13 +125,11 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
-    """Return the fastest way; GIVEN if another gains little."""
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] <= (1 - _LEAST_GAIN) * seconds[GIVEN] else GIVEN
 
 
 def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[Case, str], dict[str, float]]:
-    """Return the wanted ways, GIVEN where one is wrong or fails (logged), and each way's largest relative error."""
     chosen: dict[Case, str] = {}
     errors: dict[str, float] = {}
     for case, way in wanted.items():
@@ -161,7 +147,7 @@ def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[C
 
 
 def _error(found: mx.array, wanted: mx.array) -> float:
-    """Return the largest difference relative to the largest output. Raises ValueError if it is more than rounding."""
+    """Raises ValueError for more than rounding."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         raise ValueError(f"{found.dtype} {found.shape} for {wanted.dtype} {wanted.shape}")
     found, wanted = found.astype(mx.float32), wanted.astype(mx.float32)
@@ -172,7 +158,7 @@ def _error(found: mx.array, wanted: mx.array) -> float:
 
 
 def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
-    """Measure each case by each of its ways, over as many layers as matter. A way that fails has infinite seconds."""
+    """A way that fails has infinite seconds."""
     count = 1 if on_cpu() else max(_FEWEST, min(_MOST, _BYTES // layers[0].weight.nbytes))
     those = list(islice(cycle(layers), count))
     figures: dict[str, dict[str, float]] = {}
@@ -192,7 +178,6 @@ def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Fig
 
 
 def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]], *, warm_up: bool) -> float:
-    """Return the shortest of a few passes over the products, with `warm_up` after one that compiles."""
     times: list[float] = []
     try:
         if warm_up:
@@ -209,7 +194,6 @@ def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, .
 
 
 def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]]) -> mx.array:
-    """Chain products so that each waits for the one before, as in a model."""
     last = computed(layers[0], way, *inputs[0])
     for layer, (x, *indices) in zip(layers[1:], inputs[1:], strict=True):
         last = computed(layer, way, x + last[..., :1], *indices)
@@ -217,7 +201,6 @@ def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array
 
 
 def _inputs(shape: Shape, case: Case, seed: int) -> tuple[mx.array, ...]:
-    """Return x as a decode step or a chunk has it; for experts also the sorted expert of each row."""
     form = (case.rows, 1) if case.kind == STEP else (1, case.rows)
     if shape.experts:
         form = (case.rows * shape.experts, 1)

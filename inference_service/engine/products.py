@@ -1,27 +1,18 @@
-"""Products with quantized weights: the seam between a network's linear layers and MLX's kernels.
+"""Products with quantized weights: the seam between linear layers and MLX's kernels.
 
-MLX's CUDA backend reads the weights once per row of a decode step, and for a matrix once, but with a kernel that leaves
-most of the GPU idle where K is long. So a few rows have a kernel of our own (`skinny`); for weights that it does not
-support, rows are flattened, or padded to 8.
+MLX's CUDA backend reads the weights once per row of a step. So a few rows have a kernel (`skinny`), or are flattened,
+or padded to 8.
 
     K to N, 4 bits    rows    given  flattened   skinny    (µs, an H100)
     4096 to 14336        8      240                  55
                         32      869         78       73
     14336 to 4096        8      258        300       54
 
-With it, 32 agents of Llama 3.1 8B at 2,048 tokens decoded 10 times as many tokens/s as mlx-lm in the same run, without
-it 4.8 times as many (`engine-llama-3.1-8b-2k-gpu`).
+For a chunk's many rows, and sorted experts', weights are dequantized whole.
 
-For a chunk's many rows the weights are dequantized as a whole and multiplied by the backend's BLAS. The same holds for
-the experts of MoE layers, whose rows come sorted by expert.
-
-    2048 to 8192, 4 bits, rows     16      64     256       (ms, two cores with OpenBLAS, float32)
+    2048 to 8192, 4 bits, rows     16      64     256       (ms, two cores with OpenBLAS)
     given                         236    1004    4146
     dequantized                   122     135     192
-
-`product_speeds` finds out which way is fast and right; on Metal nothing is chosen. Layers are changed in place, MLX's
-classes never. Unchanged are unquantized layers, `QuantizedMultiLinear`, and the experts of a decode step, since which
-rows share one is unknown when the graph is built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,11 +32,10 @@ DEQUANTIZED: Final = "dequantized"
 SKINNY: Final = "skinny"
 
 STEP_ROWS: Final = (2, 4, 8, 16, 32)
-"""Rows of a decode step to measure; each stands for all numbers up to the next."""
 CHUNK_ROWS: Final = (16, 64, 256)
-"""As STEP_ROWS, for a chunk; for MoE layers, the average rows per expert."""
+"""For MoE layers, the average rows per expert."""
 _MATRIX: Final = 8
-"""Rows from which MLX treats the input as a matrix."""
+"""Rows that MLX treats as a matrix."""
 
 Product = Callable[[mx.array], mx.array]
 """[…, K] to […, N]."""
@@ -56,7 +46,6 @@ def flattened(product: Product, x: mx.array) -> mx.array:
 
 
 def padded(product: Product, x: mx.array) -> mx.array:
-    """As `flattened`, with at least 8 rows, repeated in one copy."""
     rows = x.reshape(-1, x.shape[-1])
     count, width = rows.shape
     repeated = mx.broadcast_to(rows[None], (-(-_MATRIX // count), count, width)).reshape(-1, width)
@@ -68,14 +57,11 @@ WAYS: Final[dict[str, Callable[[Product, mx.array], mx.array]]] = {
     FLATTENED: flattened,
     PADDED: padded,
 }
-"""Ways that use MLX's product over packed weights."""
 
 
 class ProductChoice:
-    """The way of computing products of one shape, by number of rows."""
-
     def __init__(self, steps: Mapping[int, str], chunks: Mapping[int, str]) -> None:
-        """Take the ways by rows of a decode step, and of a chunk, each for all numbers up to the next."""
+        """By rows, each for all up to the next."""
         self.steps = dict(steps)
         self.chunks = dict(chunks)
 
@@ -83,11 +69,11 @@ class ProductChoice:
         return _at(self.steps, rows)
 
     def chunk(self, rows: int) -> str:
-        """Return the way for a chunk of so many rows, or so many of each expert."""
+        """`rows` are of each expert, if there are any."""
         return _at(self.chunks, rows)
 
     def of(self, x: mx.array) -> str:
-        """Return the way for x […, K]; a decode step has one token per row."""
+        """A decode step has one token per row."""
         rows = x.size // x.shape[-1]
         return self.step(rows) if x.ndim >= 3 and x.shape[-2] == 1 else self.chunk(rows)
 
@@ -124,10 +110,7 @@ _OURS: Final = {nn.QuantizedLinear: _Linear, nn.QuantizedEmbedding: _Embedding, 
 
 
 def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None) -> mx.array:
-    """Return the product with x […, K] by `way`, whatever was chosen for the layer.
-
-    For experts, x is [rows, 1, K] and `indices` [rows] the sorted expert of each row; only by GIVEN or DEQUANTIZED.
-    """
+    """For experts, x is [rows, 1, K] and `indices` [rows] sorted."""
     if way == SKINNY:
         return _skinny(layer, x)
     if way == DEQUANTIZED:
@@ -141,7 +124,6 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
 
 
 def _skinny(layer: Any, x: mx.array) -> mx.array:
-    """Multiply by the skinny kernel, or as given if it does not support the dtypes."""
     if layer.scales.dtype != x.dtype or x.dtype not in dequantizing.DTYPES:
         return computed(layer, GIVEN, x)
     rows = x if x.ndim == 3 else x.reshape(1, -1, x.shape[-1])
@@ -167,7 +149,7 @@ def _dequantized(layer: Any, x: mx.array, indices: mx.array | None) -> mx.array:
 
 
 class Shape(NamedTuple):
-    """All that a product's speed depends on: K, N, quantization, the dtype of x, and the number of experts or 0."""
+    """All that a product's speed depends on; `experts` may be 0."""
 
     inputs: int
     outputs: int
@@ -196,9 +178,7 @@ class Shape(NamedTuple):
 
 
 def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]]:
-    """Return all layers of a model that can have a choice, by shape in order, those inside LoRA layers too. `dtype` is
-    that of their input. An embedding counts as an output layer.
-    """
+    """Return layers that can have a choice, by shape, also inside LoRA layers."""
     found: dict[Shape, list[Any]] = {}
     known = set()
     for layer in model.modules():
@@ -210,18 +190,17 @@ def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]
 
 
 def install(layers: Sequence[Any], choice: ProductChoice) -> None:
-    """Make layers compute by a choice from now on; existing traces keep theirs."""
+    """Existing traces keep theirs."""
     for layer in layers:
         if not {SKINNY, DEQUANTIZED}.isdisjoint([*choice.steps.values(), *choice.chunks.values()]):
             for part in {"weight", "scales", "biases"} & set(layer):  # Kernels ignore strides.
                 layer[part] = mx.contiguous(layer[part])
         layer.products = choice
-        # Not a new object: wrappers of layers refer to this one.
+        # Wrappers of layers refer to this object.
         layer.__class__ = _OURS.get(type(layer), type(layer))
 
 
 def dequantized_bytes(model: nn.Module, dtype: mx.Dtype) -> int:
-    """Return the bytes of the largest weights that chunks dequantize, of two layers because they may overlap."""
     shapes = quantized_layers(model, dtype).items()
     return 2 * max((shape.dequantized_bytes for shape, [layer, *_] in shapes if _dequantizes(layer)), default=0)
 

@@ -1,6 +1,4 @@
-"""Full blocks of a prompt, named by their chain hash while the prompt is computed, so that others find them at once.
-Engine thread.
-"""
+"""Full blocks of a prompt, named while it is computed, so that others find them. Engine thread."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +9,6 @@ from inference_service.engine.paged.sequence import Checkpoint
 
 @dataclass(frozen=True)
 class Kept:
-    """Computed blocks `first` to `end` (exclusive) of a prompt, and the checkpoint at their end."""
-
     first: int
     end: int
     checkpoint: Checkpoint | None = None
@@ -20,16 +16,11 @@ class Kept:
 
 @dataclass(eq=False)
 class PromptBlocks:
-    """The full blocks of one turn's prompt; none by default.
-
-    `kept` is called with computed blocks, `look` to have the pool searched again; both on the engine thread.
-    """
-
     names: Sequence[bytes] = ()
     kept: Callable[[Kept], object] = lambda kept: None  # noqa: ARG005
     look: Callable[[], object] = lambda: None
     looking: bool = False
-    """True until `look` is answered; the turn does not begin before."""
+    """The turn waits for an answer to `look`."""
     _looked_for: bytes = b""
     _done: int = 0
 
@@ -37,12 +28,11 @@ class PromptBlocks:
         self._done = max(self._done, reused // BLOCK_TOKENS)
 
     def at(self, position: int) -> bytes:
-        """Return the name of the full block of the token at `position`; empty if there is none."""
         index = position // BLOCK_TOKENS
         return self.names[index] if index < len(self.names) else b""
 
     def look_for(self, name: bytes) -> bool:
-        """Have the pool searched again, unless it was for this block; return whether an answer will come."""
+        """Return whether an answer will come: not twice for a block."""
         if name == self._looked_for:
             return False
         self._looked_for, self.looking = name, True
@@ -50,7 +40,6 @@ class PromptBlocks:
         return True
 
     def keep(self, tokens: int, checkpoint: Checkpoint | None = None) -> Sequence[bytes]:
-        """Note that the full blocks of the first `tokens` tokens are computed; return new names."""
         first, end = self._done, min(tokens // BLOCK_TOKENS, len(self.names))
         if first >= end:
             return ()

@@ -1,8 +1,4 @@
-"""Prompt half of the batch engine; `batching` decodes.
-
-A long prompt is computed in chunks, one sequence at a time, the one with the least left first. A short prompt, or the
-rest of a long one, rides along in a decoding pass.
-"""
+"""Prompt half of the batch engine: chunks of one sequence at a time; short prompts ride along in a decoding pass."""
 
 import logging
 import time
@@ -37,52 +33,38 @@ from inference_service.engine.scheduling import (
 log = logging.getLogger(__name__)
 
 _NAMES: Final = 4096
-"""Names of computed blocks, a million tokens, that waiting turns may look for again."""
 _RIDES, _RIDES_ON_CPU = 256, 128
-"""Most tokens of one prompt that ride along."""
 _ROWS, _ROWS_ON_CPU = 768, 512
-"""Most tokens of all prompts that ride along in one pass: more make fewer passes, fewer shorter gaps.
-
-32 agents of Llama 3.1 8B at work on an H100: first tokens (p95) after 441 to 499 ms with 512, 362 to 375 with 768, 372
-to 409 with 1,024. 8 agents of SmolLM2 at once on two cores: 4.4 s with 128, 3.7 with 512.
+"""In a pass, of all prompts. First tokens (p95) of 32 agents of Llama 3.1 8B (H100): 441 to 499 ms with 512, 362 to 375
+with 768, 372 to 409 with 1,024.
 """
 _PASS_SECONDS_ON_CPU, _PASS_SECONDS_ALONE, _FEWEST_ROWS = 2.0, 4.0, 64
-"""Seconds of such a pass on a CPU, while streams wait for it and while none does, and rows that it has at any speed."""
+"""With and without waiting streams; and rows at any speed."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PromptEngine(ABC):
-    """Computes the prompts of waiting turns. Engine thread only.
-
-    An error ends only the turn whose prompt raised it. After a failed allocation a prompt is begun again once.
-    `others_decode` returns whether turns of other models generate.
-    """
+    """Engine thread only."""
 
     model: Any
     store: KVStore
     others_decode: Callable[[], bool] = lambda: False
     asked: Callable[[], bool] = lambda: False
-    """Returns whether work waits for the engine thread: then a chunk stops between two layers."""
     flush: Callable[..., object] = lambda soon: None  # noqa: ARG005
-    """Called when all tokens of computed passes are emitted; `soon`: they cannot wait for more."""
+    """Called when tokens are emitted; `soon`: they cannot wait."""
     stepped: Callable[[str], object] = lambda _: None
-    """Called for each prompt chunk ("prefill") and each pass ("decode"). Engine thread."""
+    """Called for each chunk ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
     gathering: Gathering = field(default_factory=Gathering, init=False)
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
-    """K and V of active chunks, not in blocks yet."""
     _to_clear: bool = field(default=False, init=False)
-    """True if memory of a finished prompt is to be given back."""
     _computed_much: bool = field(default=False, init=False)
-    """True once a chunk has taken memory that is worth giving back."""
     _tokens_per_second: float = field(default=0.0, init=False)
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
-    """Names of the latest blocks of prompts that were put into the pool."""
 
     @property
     def prompts(self) -> int:
-        """Turns with pending prompts, and planned ones. Any thread."""
         return len(self._waiting) + self.gathering.expected
 
     @property
@@ -100,9 +82,7 @@ class PromptEngine(ABC):
             guarded(job.cancel, job.fail)
 
     def _riders(self) -> list[TurnJob]:
-        """Start and return the turns whose prompts, or the rest of them, ride in the next pass; the shortest first,
-        with aging.
-        """
+        """Start and return the turns that ride in the next pass, the shortest first, with aging."""
         ready, found = self._ready, []
         waiting, names = [job for job in ready if self._rides(job)], Counter(job.next_block for job in ready)
         waiting.sort(key=lambda job: Waiting(job.remaining, job.waited_steps).rank)
@@ -122,7 +102,6 @@ class PromptEngine(ABC):
         return found
 
     def _room(self, waiting: Sequence[TurnJob]) -> int:
-        """Return how many tokens of these prompts may ride in the next pass."""
         if not waiting:
             return 0
         rows = min(self._rows, sum(job.remaining for job in waiting))
@@ -132,7 +111,6 @@ class PromptEngine(ABC):
 
     @property
     def _rows(self) -> int:
-        """Return the most tokens of prompts in one pass, by time."""
         if not on_cpu():
             return _ROWS
         seconds = _PASS_SECONDS_ON_CPU if self._others_wait() else _PASS_SECONDS_ALONE
@@ -143,20 +121,15 @@ class PromptEngine(ABC):
         return self.gathering.waits(idle=bool(self._ready) and new and not self._others_wait())
 
     def _rides(self, job: TurnJob) -> bool:
-        """Return whether the rest of a prompt is computed as rows of a pass, not in chunks.
-
-        At most one token rides if memory was short, without `model.rides`, and if layers are recurrent or compute
-        attention by themselves. A prompt with a checkpoint before its end does not ride.
-        """
+        """Recurrent layers, those that attend themselves, and turns short of memory take one token at a time."""
         if job.decoding is None or job.chunk is not None:
             return False
         geometry = self.store.geometry
-        by_one = job.cramped or not self.model.rides or geometry.states is not None or geometry.shows_arrays
+        by_one = job.cramped or not self.model.rides or geometry.in_order or geometry.shows_arrays
         limit = 1 if by_one else min(_RIDES_ON_CPU, self._rows) if on_cpu() else _RIDES
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob, pending_bytes: int = 0) -> None:
-        """Start a turn: without arrays, if there is no memory for them beside `pending_bytes`."""
         nbytes = self.store.start_bytes(job.reused) if job.arrays else 0
         room = not nbytes or self.headroom.make(pending_bytes + nbytes)
         job.start()
@@ -164,22 +137,17 @@ class PromptEngine(ABC):
             self.store.forgo_arrays(job.kv)
 
     def _advance(self, job: TurnJob) -> None:
-        if job.chunk is None:  # Aging counts chunks: stops are many when many requests arrive.
+        if job.chunk is None:  # Aging counts chunks: stops are many.
             for other in self._waiting:
                 other.waited_steps = 0 if other is job else other.waited_steps + 1
         guarded(partial(self._prefill, job), partial(self._fail, job))
 
     @property
     def _ready(self) -> list[TurnJob]:
-        """Return waiting turns, without those whose pool search is pending."""
         return [job for job in self._waiting if not job.blocks.looking]
 
     def _next(self) -> TurnJob | None:
-        """Return the turn whose prompt is next; None if there is none, or it first searches the pool for more.
-
-        If another is about to compute the block that a prompt begins with, that one goes first: each block is computed
-        once.
-        """
+        """Each block is computed once: who is about to compute a prompt's first block goes before it."""
         names = Counter(job.next_block for job in self._ready)
         ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job, names)]
         if not (ready := [job for job in ready if not job.blocks.looking]):
@@ -192,15 +160,13 @@ class PromptEngine(ABC):
         return None if name in self._kept and job.blocks.look_for(name) else job
 
     def _waits_for_another(self, job: TurnJob, names: Counter[bytes]) -> bool:
-        """Return whether a prompt that is not started finds its next block when another has computed it. `names` counts
-        the next blocks of all waiting turns.
-        """
+        """Return whether a prompt finds its next block when another has computed it."""
         if job.started or not (name := job.next_block):
             return False
         return names[name] > 1 or (name in self._kept and job.blocks.look_for(name))
 
     def _fail(self, job: TurnJob, error: Exception) -> None:
-        """End a turn by its prompt's error; after a failed allocation, begin it again once, in the smallest chunks."""
+        """After a failed allocation, begin once more, in small chunks."""
         self._written.pop(job, None)
         if ran_out(error) and job in self._waiting and not job.cramped:
             log.warning("no memory for a chunk of a prompt, which is begun again: %s", error)
@@ -224,7 +190,6 @@ class PromptEngine(ABC):
             self._finish(job)
 
     def _compute(self, job: TurnJob) -> bool:
-        """Begin the next chunk, or continue the active one; return whether it is complete."""
         left = job.remaining - (job.decoding is not None)  # The last token rides, for its logits.
         if job.chunk is None and left > 0:
             job.chunk = self._next_chunk(job)
@@ -243,7 +208,6 @@ class PromptEngine(ABC):
         return True
 
     def _name(self, names: Sequence[bytes]) -> None:
-        """Note blocks that other turns may look for now."""
         for name in names:
             self._kept[name] = None
         while len(self._kept) > _NAMES:
@@ -256,7 +220,7 @@ class PromptEngine(ABC):
     def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         assert job.kv is not None
         tokens, position, speed = job.tokens, job.position, self._tokens_per_second
-        layers = self.store.layers
+        layers = self.store.geometry.all_layers
         most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(layers))
         last = tokens if job.decoding is None else tokens - 1
         end = position + self.headroom.chunk(position, min(most, last - position))
@@ -269,9 +233,6 @@ class PromptEngine(ABC):
         return PrefillChunk(caches, written.state, position, end - position, speed)
 
     def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:
-        """Compute the chunk until other work comes first; return whether it is complete. Chunks of 128 tokens or more
-        set the expected speed.
-        """
         began = time.monotonic()
 
         def stop() -> bool:
@@ -290,7 +251,7 @@ class PromptEngine(ABC):
 
 
 def guarded(work: Callable[[], object], failed: Callable[[Exception], object]) -> None:
-    """Run a turn's work; an exception ends that turn, not the thread."""
+    """An exception ends that turn, not the thread."""
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the rim of a turn: it, and only it, gets the error

@@ -1,13 +1,8 @@
-"""Effect of quantized KV on a model's output, measured once per model, up a ladder of bits to the fewest that are good.
+"""How much quantized KV changes a model's output, up a ladder of bits to the fewest that are good.
 
-The same text is run with unquantized and with quantized KV; the mean KL divergence of next-token distributions says how
-far they are apart. Over nine formats of SmolLM2-135M and ten of Gemma 3 270M it is 0.8 to 1.6 times that over six kinds
-of text, and their logarithms correlate with 0.998 and 0.996 (`agentmem bench quality`). The sample states facts and
-asks for them: over prose and code alone, a model that forgot facts was at 0.011.
-
-The limits are between what costs SmolLM2 1.4 % of perplexity (0.019 on the sample) and Gemma 3.6 % (0.024). SmolLM2's
-recall in chats fell by 2 points in 100 at 0.046 and 0.058, by 5 to 9 at 0.1, by 18 at 0.17. Of long contexts so few
-tokens say little.
+Measured is the KL divergence of next-token distributions over a text that states facts and asks for them; over prose
+alone, a model that forgot facts was at 0.011. SmolLM2's recall in chats fell by 2 points in 100 at 0.046, by 18 at
+0.17; 0.019 cost it 1.4 % of perplexity.
 """
 
 import math
@@ -21,26 +16,25 @@ import numpy as np
 import numpy.typing as npt
 
 from agentmem.kv.bits import KVBits
-from inference_service.engine.calibration import Calibration, new_caches
+from inference_service.engine.calibration import Calibration
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network, flat
+from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import KVFormat
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS, MOST_TAIL_NATS = 0.02, 0.25
-"""Largest good divergence: mean, and 99th percentile."""
 _TAIL: Final = 0.99
 
 LADDER: Final = ("4", "5/4", "6/4", "6", "8")
-"""Bits that can be recommended, the fewest first. K's grow first, because nearly all error of 4 bits is in K."""
+"""The fewest first. Nearly all error of 4 bits is in K."""
 
 WINDOWS_LADDER: Final = ("4", "4w6", "5/4w6", "6/4w6", "6", "8")
-"""For models with sliding windows: those do not grow with the context, so their bits are cheapest."""
+"""Windows do not grow with the context: their bits are cheapest."""
 
 TOKENS: Final = 1024
-"""Length of the sample. Over a quarter of it, single tokens decide."""
 
 _MARGIN: Final = 4
 _CHUNK = 128
@@ -50,15 +44,12 @@ _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 
 
 class Divergence(NamedTuple):
-    """KL divergence of next-token distributions, unquantized against quantized, in nats; infinite if logits are not
-    finite.
-    """
+    """KL divergence in nats; infinite if logits are not finite."""
 
     mean: float
     tail: float
-    """The 99th percentile over tokens."""
     margin: float = 0.0
-    """Added to the mean before it is held against the limit: four standard errors where time ended the sample."""
+    """Four standard errors, where time ended the sample."""
 
     @property
     def good(self) -> bool:
@@ -71,11 +62,7 @@ _UNKNOWN: Final = Divergence(math.inf, math.inf)
 
 @dataclass(frozen=True)
 class Quality:
-    """Divergences over `tokens` positions, and the advice that follows.
-
-    `divergences` are by bits, the fewest first; empty if the unquantized logits are not finite. `rungs` are the
-    ladder's.
-    """
+    """By bits, the fewest first; none if unquantized logits are not finite."""
 
     tokens: int
     divergences: Mapping[str, Divergence]
@@ -83,19 +70,17 @@ class Quality:
 
     @property
     def recommended(self) -> str:
-        """The first good rung of the ladder; empty if none is."""
         return next((bits for bits in self.rungs if self.is_good(bits)), "")
 
     def is_good(self, bits: str) -> bool:
         return self.divergences.get(bits, _UNKNOWN).good
 
     def answers(self, bits: str) -> bool:
-        """Return whether all was measured that `measure` would, for a model with KV of these bits."""
+        """Return whether all was measured that `measure` would."""
         behind = self.rungs.index(self.recommended) + 1 if self.recommended else len(self.rungs)
         return not self.divergences or self.divergences.keys() >= {bits, *self.rungs[:behind]}
 
     def verdict(self, bits: str) -> str:
-        """Return a line for the log with finding and advice."""
         if not self.divergences:
             return "the model's logits are NaN or infinite even without quantized KV; try another dtype"
         found = ", ".join(f"{kl.mean:.2g} with {each} bits" for each, kl in self.divergences.items())
@@ -111,8 +96,6 @@ class Quality:
 
 
 class Divergences(NamedTuple):
-    """Divergences of formats, and over how many tokens."""
-
     nats: list[Divergence]
     tokens: int
 
@@ -129,12 +112,6 @@ def measure(
     calibration: Calibration | None = None,
     seconds: float = _SECONDS,
 ) -> Quality:
-    """Run the first `tokens` tokens of the sample without and with quantized KV, up the ladder to the first good bits.
-    Engine thread.
-
-    Each format takes a prefill. A CPU stops once a call has taken `seconds`; the rest becomes `margin`. `model` has the
-    attention backend installed; only the bits of its `geometry` vary. Logits are held for 128 tokens at a time.
-    """
     token_ids, rungs = sample(tokenizer, tokens), ladder(geometry)
     found: dict[str, Divergence] = {}
     read = len(token_ids)
@@ -160,19 +137,16 @@ def measure(
 
 
 def _size(bits: str) -> tuple[int, int, int]:
-    """Return the sort key: those of windows decide between equals, then K's."""
     parsed = KVBits.parse(bits)
     return parsed.k + parsed.v, sum(parsed.of_windows), parsed.k
 
 
 def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
-    """Return the first `tokens` tokens of the sample, after the tokenizer's prefix; fewer if it is shorter."""
     text = _SAMPLE.read_text(encoding="utf-8")
     return [*tokenizer.prefix_ids, *tokenizer.encode(text, parse_special=False)][:tokens]
 
 
 def other_text(tokenizer: Tokenizer, tokens: int) -> list[int]:
-    """Return the last `tokens` tokens of the sample, for calibration: the check is of the first ones."""
     prefix, text = tokenizer.prefix_ids, _SAMPLE.read_text(encoding="utf-8")
     return [*prefix, *tokenizer.encode(text, parse_special=False)[len(prefix) - tokens :]]
 
@@ -186,12 +160,9 @@ def divergences(
     seconds: float = math.inf,
     most: int | None = None,
 ) -> Divergences:
-    """Return the divergence of each format over the first `most` positions, by default all.
-
-    A CPU stops after the 128 tokens in which it comes to `seconds`. Engine thread.
-    """
     plain = model.own_caches()
-    quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
+    made = [replace(geometry, format=each) for each in formats]
+    quantized: list[Any] = [new_caches(each, calibration.codecs(each) if calibration else ()) for each in made]
     rows: list[list[npt.NDArray[np.float32]]] = [[] for _ in quantized]
     done, began = 0, work_clock()
     for start in range(0, most or len(token_ids), _CHUNK):
@@ -209,9 +180,7 @@ def divergences(
 
 
 def _over(rows: npt.NDArray[np.float32], whole: bool) -> Divergence:
-    """`whole`: the rows are all tokens of the sample. Over its first 128 to 640, Gemma 3 270M's 4 bits are at 0.013 to
-    0.020 nats, and over all 1,024 at 0.024.
-    """
+    """Over 128 to 640 tokens, Gemma 3 270M's 4 bits are at 0.013 to 0.020 nats, over 1,024 at 0.024."""
     if not np.isfinite(rows).all():
         return _UNKNOWN
     margin = 0.0 if whole else _MARGIN * float(rows.std(dtype=np.float64)) / math.sqrt(len(rows))
@@ -219,11 +188,7 @@ def _over(rows: npt.NDArray[np.float32], whole: bool) -> Divergence:
 
 
 def kl_divergences(p: mx.array, q: mx.array) -> npt.NDArray[np.float32]:
-    """Return KL(softmax(p) || softmax(q)) in nats of each row of logits [rows, vocabulary], in float32.
-
-    Infinite if a row of `q` is no distribution or excludes a token that `p` does not. `p` is finite except for tokens
-    that it excludes (-inf).
-    """
+    """Return KL(softmax(p) || softmax(q)) by row; infinite if `q` is no distribution, or excludes what `p` does not."""
     found = []
     for start in range(0, p.shape[0], _ROWS):
         rows = (each[start : start + _ROWS].astype(mx.float32) for each in (p, q))
@@ -236,7 +201,6 @@ def kl_divergences(p: mx.array, q: mx.array) -> npt.NDArray[np.float32]:
 
 
 def _logits(model: Any, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
-    """Return the logits [tokens, vocabulary] of a chunk that continues the caches, evaluated."""
     logits: mx.array = model(chunk, cache=caches)[0]
     compute(cache.state for cache in flat(caches) if not cache.empty())
     mx.eval(logits)

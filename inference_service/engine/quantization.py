@@ -1,8 +1,4 @@
-"""Quantization of K and V by MLX's affine scheme.
-
-A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits. K and V
-have bits of their own: nearly all error of 4 bits comes from K.
-"""
+"""Quantization of K and V by MLX's affine scheme: a group has one scale and one bias."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,7 +12,6 @@ from inference_service.engine.device import on_cpu
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"
 BALANCED: Final = "balanced"
-"""Transforms of K and V before packing; see `codec`."""
 
 
 MOST_BITS: Final = BITS[-1]
@@ -29,9 +24,7 @@ class Quantization(NamedTuple):
 
 @dataclass(frozen=True)
 class KVFormat:
-    """How K and V are packed: bits of each, elements per group, and the transform before. Layers with a sliding window
-    may have bits of their own.
-    """
+    """`scheme` is the transform before; layers with windows may have bits of their own."""
 
     k_bits: int = 4
     v_bits: int = 4
@@ -53,12 +46,10 @@ class KVFormat:
 
     @property
     def of_windows(self) -> Self:
-        """The format of layers with a sliding window."""
         k, v = self.bits.of_windows
         return replace(self, k_bits=k, v_bits=v, windows=None)
 
     def with_bits(self, bits: str) -> Self:
-        """`bits` as `KVBits` are written. Raises ValueError."""
         k, v, windows = KVBits.parse(bits)
         return replace(self, k_bits=k, v_bits=v, windows=windows)
 
@@ -70,9 +61,8 @@ FOUR_BITS: Final = KVFormat()
 
 
 class Quantized(NamedTuple):
-    """A tensor quantized by MLX's affine scheme along its last axis.
-
-    `weights` uint32 [..., width * bits / 32]; `scales` and `biases` [..., width / group_size] in the compute dtype.
+    """`weights` uint32 [..., width * bits / 32]; `scales` and `biases` [..., width / group_size] in the compute
+    dtype.
     """
 
     weights: mx.array
@@ -85,15 +75,13 @@ class Quantized(NamedTuple):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """Phi-2 and StableLM return to it from attention in float32."""
+        """Phi-2 and StableLM return to it from float32."""
         return self.scales.dtype
 
 
 def quantize(x: mx.array, by: Quantization) -> Quantized:
-    """Quantize [..., width], whole groups. Codes are MLX's; below 8 bits scales and biases have the least squared
-    error.
-
-    That takes a quarter of SmolLM2's divergence with 4 bits, and two thirds of the largest ones.
+    """Codes are MLX's; below 8 bits scales and biases have the least squared error: a quarter of SmolLM2's divergence
+    less.
     """
     packed = Quantized(*mx.quantize(x, group_size=by.group_size, bits=by.bits))
     if by.bits == MOST_BITS:
@@ -109,7 +97,7 @@ def quantize(x: mx.array, by: Quantization) -> Quantized:
     return packed._replace(scales=scale[..., 0], biases=bias[..., 0])
 
 
-# One operation each: at a decode step an operation costs its launch.
+# One operation each: a step pays for launches.
 @partial(mx.compile, shapeless=True)
 def _products(x: mx.array, values: mx.array, mean: mx.array) -> tuple[mx.array, mx.array]:
     off = values - mean
@@ -128,20 +116,13 @@ def _bias(scale: mx.array, scales: mx.array, biases: mx.array, mean: mx.array, m
 
 
 def filled_up(x: mx.array, group_size: int) -> mx.array:
-    """Pad [..., width] with zeros to whole groups.
-
-    Zeros in keys add nothing to a score; those in values are cut off the output.
-    """
+    """Pad [..., width] with zeros to whole groups."""
     missing = -x.shape[-1] % group_size
     return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def dequantize(x: Quantized, by: Quantization) -> mx.array:
-    """Return the values [..., width], in the dtype of the scales.
-
-    MLX's five operations on a CPU take eight times as long for one token as this one; the values are the same to the
-    bit.
-    """
+    """MLX's five operations take a CPU eight times as long for one token."""
     if not on_cpu() or 32 % by.bits:
         return mx.dequantize(*x, group_size=by.group_size, bits=by.bits)
     *shape, groups = x.scales.shape
@@ -153,7 +134,6 @@ def dequantize(x: Quantized, by: Quantization) -> mx.array:
 
 @lru_cache(maxsize=8)
 def _places(bits: int) -> tuple[mx.array, mx.array]:
-    """Return where elements begin in a word, uint32 [32 / bits], and the bits of one."""
     return mx.array(list(range(0, 32, bits)), dtype=mx.uint32), mx.array((1 << bits) - 1, dtype=mx.uint32)
 
 
@@ -163,10 +143,8 @@ def _levels(words: mx.array, shifts: mx.array, mask: mx.array, scales: mx.array,
 
 
 def last_axes(width: int, by: Quantization) -> dict[str, int]:
-    """Return the last axis of each part of a quantized [..., width]."""
     return {"weights": width * by.bits // 32, "scales": width // by.group_size, "biases": width // by.group_size}
 
 
 def bytes_per_element(dtype: mx.Dtype, by: Quantization) -> float:
-    """With a share of scale and bias."""
     return by.bits / 8 + 2 * dtype.size / by.group_size

@@ -1,8 +1,7 @@
-"""Sampling of a turn's next token: biases, penalties, filters, grammars, and random keys. Engine thread.
+"""Sampling of a turn's next token. Engine thread.
 
-Filters and penalties are mlx-lm's. A random key is made of the request's seed and how many tokens it has drawn, so that
-a seeded request repeats whatever else runs. A grammar's mask is applied in the sampler, so that log-probabilities stay
-the model's; it waits for the last token, with the model's next step already under way.
+A random key is made of the seed and the number of draws, so that a request repeats whatever else runs. A grammar's mask
+is applied last: log-probabilities stay the model's.
 """
 
 import secrets
@@ -20,17 +19,14 @@ from inference_service.domain import Sampling
 from inference_service.text.grammar import Grammar
 
 Processor = Callable[[mx.array, mx.array], mx.array]
-"""(tokens so far [n], logits [1, vocabulary]) to logits."""
+"""(tokens [n], logits [1, vocabulary]) to logits."""
 
 _WHOLE_HISTORY = 1 << 30
 _WORD = (1 << 64) - 1
 _BLOCK = 128
-"""Tokens whose maximum is taken at once."""
 
 
 class Filters(NamedTuple):
-    """A temperature of 0 takes the most likely token."""
-
     temperature: float
     top_p: float
     min_p: float
@@ -38,18 +34,14 @@ class Filters(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """Tokens, int32 [n], and the values added to their logits, float32 [n]."""
+    """Tokens, int32 [n], and values for their logits, float32."""
 
     tokens: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
 
 
 class TokenSampler:
-    """Samples one turn's tokens: log-probabilities [1, vocabulary] to ids [1], lazily.
-
-    With `top_logprobs`, a step computes the log-probabilities of its token and of so many likely ones, before filters
-    and grammar; `next_logprobs` returns them when the token is on the host.
-    """
+    """Log-probabilities [1, vocabulary] to ids [1], lazily."""
 
     def __init__(self, sampling: Sampling, top_logprobs: int | None = None) -> None:
         self.filters = Filters(sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
@@ -63,16 +55,14 @@ class TokenSampler:
 
     @property
     def by_rows(self) -> bool:
-        """True if the row is sampled by itself."""
         return self._top_logprobs is not None
 
     @property
     def greedy(self) -> bool:
-        """True if the most likely token is taken, and nothing is reported of it."""
         return self.filters.temperature == 0 and not self.by_rows
 
     def rewind(self, token_ids: Sequence[int]) -> None:
-        """Continue after these tokens: tokens sampled ahead and thrown away do not count."""
+        """Tokens sampled ahead do not count."""
         self._computed.clear()
         self._drawn = len(token_ids)
 
@@ -82,14 +72,12 @@ class TokenSampler:
         return mixed(self._seed + self._drawn)
 
     def return_keys(self, count: int) -> None:
-        """Take back the last keys: their tokens will be drawn again."""
         self._drawn -= count
 
     def check(self, index: int) -> None:
         """Raise the error that made the sampled token of this index meaningless. There is none here."""
 
     def next_logprobs(self) -> tuple[float | None, tuple[tuple[int, float], ...]]:
-        """Return the log-probability of the next sampled token, in step order, and the most likely tokens'."""
         if self._top_logprobs is None:
             return None, ()
         own, *top = self._computed.popleft()
@@ -97,12 +85,11 @@ class TokenSampler:
         return own.item(), tuple(zip(ids, values, strict=True))  # type: ignore[arg-type, return-value]
 
     def __call__(self, logprobs: mx.array) -> mx.array:
-        """Return the next token's id [1], lazily. Called once for each step of the row, in order."""
         token = self._choose(logprobs)
         if self._top_logprobs is not None:
             own = logprobs[0, token[0]].astype(mx.float32)
             computed = (own, *(likeliest(logprobs[0], self._top_logprobs) if self._top_logprobs else ()))
-            # With this step, so that reading them does not wait for the next.
+            # With this step: reading them waits for no other.
             mx.async_eval(token, *computed)  # type: ignore[no-untyped-call]
             self._computed.append(computed)
         return token
@@ -112,7 +99,6 @@ class TokenSampler:
 
 
 def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.array:
-    """Draw a token from each row of log-probabilities [rows, vocabulary], by its random key; ids [rows], lazily."""
     if filters.temperature == 0:
         return mx.argmax(logprobs, axis=-1)
     logprobs = logprobs.astype(mx.float32)
@@ -125,12 +111,12 @@ def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.arr
         logprobs = apply_top_k(logprobs, filters.top_k)
     words = mx.array(np.array([divmod(key, 1 << 32) for key in keys], np.uint32))
     noise = mx.vmap(lambda key: mx.random.gumbel((vocabulary,), key=key))(words)
-    # From the maximum down, so that a tiny temperature leaves the most likely token.
+    # From the maximum down: a tiny temperature leaves the most likely token.
     return mx.argmax((logprobs - logprobs.max(axis=-1, keepdims=True)) / filters.temperature + noise, axis=-1)
 
 
 def mixed(number: int) -> int:
-    """Return 64 bits that look random: the output of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    """Return the output of SplitMix64 (Steele, Lea and Flood, 2014)."""
     number = (number * 0x9E3779B97F4A7C15) & _WORD
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -138,7 +124,7 @@ def mixed(number: int) -> int:
 
 
 def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
-    """The repetition penalty counts the whole history; presence and frequency count tokens from `prompt_tokens` on."""
+    """Presence and frequency count tokens from `prompt_tokens` on."""
     penalty = sampling.repetition_penalty
     whole = make_logits_processors(
         repetition_penalty=penalty if penalty != 1.0 else None,
@@ -154,11 +140,8 @@ def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
 
 
 def likeliest(logprobs: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Return the `count` most likely tokens of [vocabulary], lazily: ids, int32 [count], and log-probabilities,
-    float32.
-
-    Of equals the lowest id comes first. A stable sort takes 12 ms for 128K tokens on a CPU, this 0.3: the first `count`
-    lie in the blocks with the largest maxima.
+    """Return ids, int32, and log-probabilities, float32; of equals the lowest id first. A stable sort takes a CPU 12 ms
+    for 128K tokens, this 0.3.
     """
     vocabulary = logprobs.shape[-1]
     blocks = mx.pad(logprobs, (0, -vocabulary % _BLOCK), constant_values=-mx.inf).reshape(-1, _BLOCK)
@@ -173,10 +156,7 @@ _LEAST = -1e30
 
 
 class ConstrainedSampler(TokenSampler):
-    """Samples tokens that a grammar allows, and end-of-sequence where it is complete. Engine thread.
-
-    A step that raises would cost every row: `check` reports a turn whose grammar cannot continue.
-    """
+    """A step that raises would cost every row: `check` reports a failure."""
 
     def __init__(self, sampling: Sampling, grammar: Grammar, top_logprobs: int | None = None) -> None:
         super().__init__(sampling, top_logprobs)
@@ -205,13 +185,12 @@ class ConstrainedSampler(TokenSampler):
         allowed = self._allowed()
         if allowed is None:
             return super()._choose(logprobs)
-        # A token that a bias made impossible is still possible where nothing else is.
+        # Biased tokens stay possible where nothing else is.
         held = mx.where(allowed, mx.maximum(logprobs.astype(mx.float32), _LEAST), -mx.inf)
         self._last = super()._choose(held - mx.logsumexp(held, axis=-1, keepdims=True))
         return self._last
 
     def _allowed(self) -> mx.array | None:
-        """Return the mask [vocabulary] of allowed tokens; None if the turn is over or failed."""
         if self._failure is not None or self._grammar.ended:
             return None
         try:

@@ -1,15 +1,13 @@
-"""Scheduling decisions of the engine: whose prompt is next, and how much of it at once. Pure."""
+"""Which prompt is next, and how much of it. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 AGING_TOKENS = 64
-"""Tokens less to do for each step of waiting."""
+"""For each step of waiting."""
 
 
 class Waiting(NamedTuple):
-    """A pending prompt: tokens left, and steps since its last chunk."""
-
     remaining_tokens: int
     waited_steps: int
 
@@ -19,7 +17,6 @@ class Waiting(NamedTuple):
 
 
 def next_prompt(waiting: Sequence[Waiting]) -> int:
-    """Return the index of the prompt with the least left to do, with aging; the first of equals."""
     return min(range(len(waiting)), key=lambda i: waiting[i].rank)
 
 
@@ -29,33 +26,24 @@ _ROUND = 256
 SMALLEST_CHUNK = _ROUND
 
 SECONDS_WHILE_OTHERS_DECODE = 0.25
-"""A chunk's time while streams wait for it, and for prompts that ride in their pass."""
 SECONDS_ALONE = 0.5
-"""A chunk's time when no stream can stall; a new request waits for a layer of it."""
+"""A new request waits for a layer of it."""
 SECONDS_OF_A_LAYER = 0.05
-"""A chunk may take this per layer, too: DeepSeek-V2-Lite on an H200 took 1.08 times as long as mlx-lm for 2,048 tokens
-in chunks of 768, 1.015 times in one.
-"""
+"""DeepSeek-V2-Lite (H200) took 1.08 times as long as mlx-lm in chunks of 768, 1.015 in one."""
 
 
 def latest_chunks(context_length: int) -> list[tuple[int, int]]:
-    """Return for each chunk size its tokens, and the most keys that it sees, its own included."""
     steps = [*((size, below + size) for below, size in _STEPS), (SMALLEST_STEP, context_length)]
     return [(min(size, context_length), min(end, context_length)) for size, end in steps]
 
 
 def largest_chunk(position: int) -> int:
-    """Return the most tokens of a chunk by memory: 2048 below position 8K, 1024 below 20K, 512 beyond.
-
-    The paper's 4096 below 2K took twice the memory on an H100, and no less time.
-    """
+    """By memory: 4096 below 2K took twice as much on an H100, and no less time."""
     return next((size for below, size in _STEPS if position < below), SMALLEST_STEP)
 
 
 def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = SECONDS_WHILE_OTHERS_DECODE) -> int:
-    """Return the tokens of the next chunk at `position`, by memory, and by what `tokens_per_second` (0 if unknown) does
-    in `max_seconds`, in steps of 256 and at least 256.
-    """
+    """By memory, and by what `tokens_per_second` (0 if unknown) does in `max_seconds`."""
     by_memory = largest_chunk(position)
     if tokens_per_second <= 0:
         return min(by_memory, SMALLEST_STEP)

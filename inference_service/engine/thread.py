@@ -1,4 +1,4 @@
-"""The one thread that owns MLX. The event loop submits functions to it and awaits their results."""
+"""The one thread that owns MLX. The event loop submits functions and awaits their results."""
 
 import asyncio
 import logging
@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TOGETHER_SECONDS: Final = 0.02
-"""How long messages that can wait are kept to go together: one by one, tokens of 8 agents took 0.17 ms of the gateway's
-and 0.47 of the worker's processor time (H200), so 0.05 and 0.40.
-"""
+"""One by one, tokens of 8 agents took 0.47 ms of the worker's processor time (H200), so 0.40."""
 
 
 class Task(NamedTuple):
@@ -31,7 +29,6 @@ class Task(NamedTuple):
     future: Future[Any]
 
     def run(self) -> None:
-        """Run the function, unless its future was cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         with suppress(InvalidStateError):  # The thread is being stopped.
@@ -42,10 +39,8 @@ class Task(NamedTuple):
 
 
 class EngineThread:
-    """Runs functions in the order of `submit`, and the attached steps in turn between them, on one thread.
-
-    An Exception goes to the caller. Anything else ends the thread: `alive` is False, `died` is set, and all calls fail
-    with Unavailable.
+    """Runs functions in order, and attached steps between them. An error that is no Exception ends the thread: calls
+    then fail with Unavailable.
     """
 
     def __init__(self) -> None:
@@ -60,7 +55,6 @@ class EngineThread:
         self.died = asyncio.Event()
 
     def start(self) -> None:
-        """On the event loop that will use it."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -74,13 +68,13 @@ class EngineThread:
         return not self._tasks.empty()
 
     def submit(self, function: Callable[[], _T]) -> "Future[_T]":
-        """Queue a function; its future can be cancelled until it runs. Event loop only. Raises Unavailable."""
+        """Event loop only. Raises Unavailable."""
         task = Task(function, Future())
         self._queue(task, task.future)
         return task.future
 
     def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
-        """As `submit`, for a function that starts work which later steps finish, resolving `future`."""
+        """For work that later steps finish, resolving `future`."""
         task = Task(start, Future())
 
         def forward(started: "Future[Any]") -> None:
@@ -91,26 +85,20 @@ class EngineThread:
         self._queue(task, future)
 
     def attach(self, step: Callable[[], bool]) -> None:
-        """Call `step` between functions, in order of attachment. The thread does not idle while a step returns True."""
+        """The thread does not idle while a step returns True."""
         self._steps = (*self._steps, step)
 
     def detach(self, step: Callable[[], bool]) -> None:
-        """It may be running; a function that is submitted now runs after that."""
         self._steps = tuple(each for each in self._steps if each != step)
 
     async def call(self, function: Callable[[], _T]) -> _T:
-        """Run a function and wait for it. Cancelling the wait does not stop it."""
         return await asyncio.shield(asyncio.wrap_future(self.submit(function)))
 
     def tell(self, function: Callable[..., object], *of: Any) -> None:
-        """Post a call that the event loop makes in order, after `flush`, or when nothing is left to do. Engine thread.
-
-        `wait` delivers earlier messages before it returns.
-        """
+        """Have the event loop call, in order, after `flush`. Engine thread."""
         self._messages.append(partial(function, *of))
 
     def flush(self, *, soon: bool = True) -> None:
-        """Deliver messages to the event loop; if not `soon`, perhaps with later ones. Engine thread."""
         if not self._messages or self._loop is None:
             return
         now = time.monotonic()
@@ -126,7 +114,6 @@ class EngineThread:
                 log.exception("what the engine told was not taken")
 
     async def wait(self, future: "Future[_T]") -> None:
-        """Wait until a function has run, failed or been cancelled; `future` says which."""
         wrapped = asyncio.wrap_future(future)
         await asyncio.wait([wrapped])
         self._hear()
@@ -134,7 +121,7 @@ class EngineThread:
             wrapped.exception()
 
     async def stop(self, seconds: float) -> None:
-        """Let queued functions finish for at most so long, and end the thread. May be called before `start`."""
+        """Let queued functions finish for so long, and end the thread."""
         if self.alive:
             self._tasks.put(None)
             await asyncio.to_thread(self._thread.join, seconds)
@@ -150,8 +137,7 @@ class EngineThread:
         self._tasks.put(task)
 
     def _between(self) -> None:
-        """Run pending functions, and a step of each model, while a function pauses."""
-        if self._paused:  # A function that runs in a pause does not pause itself.
+        if self._paused:
             return
         self._paused = True
         try:
@@ -165,7 +151,7 @@ class EngineThread:
             self._paused = False
 
     def _run_waiting(self, *, idle: bool = False) -> bool:
-        """Run the pending functions, if `idle` at least the next one; return whether the thread goes on."""
+        """Return whether the thread goes on."""
         for _ in range(max(int(idle), self._tasks.qsize())):
             task = self._tasks.get()
             if task is None:

@@ -1,6 +1,4 @@
-"""Tokenizers that are a tiktoken.model and code of known behaviour; a repository's code is never run. The pattern that
-splits text and the special tokens are in a table by the name of its class.
-"""
+"""Tokenizers of a tiktoken.model and code of known behaviour, which is never run."""
 
 import base64
 import binascii
@@ -19,10 +17,6 @@ _BESIDE: Final = ("chat_template.jinja", "special_tokens_map.json")
 
 
 class Known(NamedTuple):
-    """The pattern that splits text, and how many special tokens follow the file's ids; those without a name are called
-    `<|reserved_token_ID|>`.
-    """
-
     pattern: str
     specials: int
 
@@ -42,11 +36,9 @@ _KIMI_PATTERN = "|".join(
 )
 
 _KNOWN: Final[Mapping[str, Known]] = {"TikTokenTokenizer": Known(_KIMI_PATTERN, 258)}
-"""By `tokenizer_class`: Moonshot's, of Kimi K2, Kimi Linear and Moonlight."""
 
 
 def convert(directory: Path, target: Path) -> None:
-    """Write tokenizer.json and the files with it to another directory. Raises ValueError, as `load`."""
     load(directory).save(str(target / "tokenizer.json"))
     config = {name: value for name, value in _config(directory).items() if name not in ("auto_map", "tokenizer_class")}
     (target / _CONFIG).write_text(json.dumps(config), encoding="utf-8")
@@ -56,9 +48,7 @@ def convert(directory: Path, target: Path) -> None:
 
 
 def load(directory: Path) -> tokenizers.Tokenizer:
-    """Raises ValueError if the code is unknown or files are damaged or inconsistent. Takes a second for a large
-    vocabulary.
-    """
+    """Raises ValueError. Takes a second."""
     config = _config(directory)
     if (kind := str(config.get("tokenizer_class"))) not in _KNOWN:
         raise ValueError(
@@ -80,11 +70,10 @@ def load(directory: Path) -> tokenizers.Tokenizer:
 
 
 class _Converter(TikTokenConverter):  # type: ignore[misc]
-    """transformers' converter, without the package tiktoken."""
+    """Without the package tiktoken."""
 
     @staticmethod
     def load_tiktoken_bpe(path: str) -> dict[bytes, int]:
-        """Return ranks by token: each line has a token in base64 and its rank."""
         try:
             lines = [line.split() for line in Path(path).read_bytes().splitlines() if line.strip()]
             return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}

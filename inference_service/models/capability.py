@@ -10,8 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models import cache as own
-from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 from agentmem.errors import AgentmemError, FailedPrecondition
 from agentmem.kv import bits as kv_bits
@@ -24,7 +23,7 @@ from inference_service.engine.network import Network, flat
 from inference_service.engine.quantization import BALANCED, ROTATED, KVFormat
 from inference_service.families.networks import REFUSED
 from inference_service.models.latents import keep_latents
-from inference_service.models.probing import ProbeKV, Probes, ProbeStates, group_layers, state_group
+from inference_service.models.probing import ProbeKV, Probes, group_layers, probe_of, state_group
 
 log = logging.getLogger(__name__)
 
@@ -157,10 +156,9 @@ def _refusal(model: str, problem: str) -> FailedPrecondition:
 def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
     if wrong := REFUSED.get(type(network).__module__):
         raise _refusal(model, wrong)
-    known = (own.KVCache, ChunkedKVCache, ArraysCache)
     others: dict[str, list[int]] = {}
     for layer, cache in enumerate(caches):
-        if type(cache) not in known and not (type(cache) is RotatingKVCache and not cache.keep):
+        if probe_of(cache) is None:
             others.setdefault(type(cache).__name__, []).append(layer)
     if not caches:
         raise _refusal(model, "it has no layers that keep anything")
@@ -195,13 +193,4 @@ def _group_size(caches: Sequence[Any]) -> int:
 
 
 def _probes(caches: Sequence[Any], *, shows_arrays: bool) -> Probes:
-    def new(cache: Any) -> ProbeKV | ProbeStates:
-        if type(cache) is ArraysCache:
-            return ProbeStates(len(cache.cache))
-        if type(cache) is RotatingKVCache:
-            return ProbeKV(cache.max_size, shows_arrays=shows_arrays)
-        if type(cache) is ChunkedKVCache:  # a query sees its chunk, which is within so many tokens
-            return ProbeKV(cache.chunk_size, shows_arrays=shows_arrays)
-        return ProbeKV(0, shows_arrays=shows_arrays)
-
-    return [new(cache) for cache in caches]
+    return [probe for cache in caches if (probe := probe_of(cache, shows_arrays=shows_arrays)) is not None]

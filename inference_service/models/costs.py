@@ -35,7 +35,7 @@ def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> 
     others = (_matrix(each) for each in quantized if id(each) not in inside)
     return EstimatedCost(
         token_bytes=size * max((_width(layer, _experts_per_token(config)) for layer in layers), default=0)
-        + _largest_state(geometry),
+        + geometry.largest_state_bytes,
         key_bytes=geometry.layer_bytes_per_token + size * _decompressed_width(network, geometry.full.v_dim),
         pair_bytes=pair_bytes if full else 0,
         window=geometry.window,
@@ -60,12 +60,6 @@ def _score_bytes(layers: Sequence[nn.Module], geometry: Geometry, config: dict[s
     heads = max(geometry.heads, *(each for each in named if isinstance(each, int)), 1)
     sinks = any(name.endswith("sinks") for layer in layers for name, _ in tree_flatten(layer.parameters()))
     return heads * int(geometry.dtype.size) * (_COPIES_WITH_SINKS if sinks else 1)
-
-
-def _largest_state(geometry: Geometry) -> int:
-    """A state may exist for each token."""
-    arrays = geometry.states.arrays if geometry.states else ()
-    return max((sum(array.nbytes for array in each) for each in arrays), default=0)
 
 
 def _is_quantized(config: dict[str, Any]) -> bool:

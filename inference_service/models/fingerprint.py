@@ -59,14 +59,11 @@ def kv_fingerprint(model: str, geometry: Geometry, calibration: Calibration | No
     described = {
         "format": FORMAT_VERSION,
         "model": model,
-        "full": str(geometry.full),
-        "sliding": str(geometry.sliding),
+        **geometry.kinds,
         "bits": str(geometry.format),
         "group_size": geometry.format.group_size,
         "scheme": geometry.format.scheme,
         "calibration": calibration.digest if calibration else "",
-        **({"also_full": str(geometry.also_full)} if geometry.also_full else {}),
-        **({"states": str(geometry.states)} if geometry.states else {}),
     }
     return _digest(described)
 

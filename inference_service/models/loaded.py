@@ -15,7 +15,8 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.network import Network
-from inference_service.engine.paged.store import Kernels, KVStore
+from inference_service.engine.paged.kernels import Kernels
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quality import Quality
 from inference_service.models.fingerprint import kv_fingerprint
 from inference_service.models.fitting import Needs, check_sizes

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKVCache
 
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, LayerGroup, StateArray, StateGroup
+from inference_service.engine.paged import passes
 from inference_service.engine.paged.alone import SequenceStates
-from inference_service.engine.paged.passes import KVCache, Pass
+from inference_service.engine.paged.passes import Pass
 
 
-class ProbeKV(KVCache):
-    """K and V, shown to our attention only, or as arrays."""
+class ProbeKV(passes.KVCache):
+    """A layer with K and V, shown only to our attention; or as arrays."""
 
     def __init__(self, window: int, *, shows_arrays: bool) -> None:
         super().__init__(Pass([]), 0, KVCodec(), window)
@@ -69,6 +71,20 @@ class ProbeStates(SequenceStates):
 
 
 Probes = list[ProbeKV | ProbeStates]
+
+
+def probe_of(cache: Any, *, shows_arrays: bool = False) -> ProbeKV | ProbeStates | None:
+    """Return the probe in place of one of mlx-lm's caches; None for a kind that is not known."""
+    kind = type(cache)
+    if kind is ArraysCache:
+        return ProbeStates(len(cache.cache))
+    if kind is KVCache:
+        return ProbeKV(0, shows_arrays=shows_arrays)
+    if kind is RotatingKVCache and not cache.keep:
+        return ProbeKV(cache.max_size, shows_arrays=shows_arrays)
+    if kind is ChunkedKVCache:  # a query sees its chunk, which is within so many tokens
+        return ProbeKV(cache.chunk_size, shows_arrays=shows_arrays)
+    return None
 
 
 def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:

@@ -89,8 +89,7 @@ class Export:
         if self._geometry.resumes_anywhere:
             return choose(self._lookup, (), blocks)
         stored = stored_tokens(self._lookup.checkpoints, self._checkpoints)
-        exact = self._geometry.states is not None
-        return choose(self._lookup, (), blocks, stored, self._geometry.window, exact=exact)
+        return choose(self._lookup, (), blocks, stored, self._geometry.window, exact=self._geometry.in_order)
 
     async def _read(self, header: BlockHeader, file: cache_store_pb2.StoredFile) -> memoryview | None:
         return await self._restorer.read_bytes(self._geometry, self._key.model_id, header, file)

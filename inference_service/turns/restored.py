@@ -131,7 +131,7 @@ class Restored:
             **stored_tokens(self.lookup.checkpoints, self.window_files),
             **{name: table.window_tokens for name, table in self.windows.items()},
         }
-        return choose(self.lookup, self.blocks, self.files, stored, geometry.window, exact=geometry.states is not None)
+        return choose(self.lookup, self.blocks, self.files, stored, geometry.window, exact=geometry.in_order)
 
     @property
     def missing(self) -> list[bytes]:

@@ -56,7 +56,7 @@ def kv_lookup(
     ids = model.fingerprint, namespace
     windows: tuple[CheckpointCandidate, ...] = ()
     if not model.geometry.resumes_anywhere:
-        exact = model.geometry.states is not None
+        exact = model.geometry.in_order
         windows = checkpoint_candidates(*ids, ledger, keep_tokens, sequence, checkpoints, exact=exact)
     return look_up(*ids, ledger.token_ids, keep_tokens, sequence, windows)
 

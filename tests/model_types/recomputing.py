@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.network import flat
+from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.quantization import Quantized
 from inference_service.models.loaded import LoadedModel
 
@@ -50,7 +51,7 @@ class Recomputed:
         self._network: Any = model.engine.model
         self._tokens = mx.array([list(token_ids)])
         self._codecs = [_Recording(codec) for codec in model.codecs]
-        caches = model.geometry.new_caches(self._codecs)
+        caches = new_caches(model.geometry, self._codecs)
         self.logprobs = logprobs(self._network(self._tokens, cache=caches)[0])
 
     def by_mlx_lm(self) -> LogProbs:

@@ -1,7 +1,4 @@
-"""The attention backend: models meet the caches of a pass here alone.
-
-mlx-lm's models call `scaled_dot_product_attention` by a name in their own module, which `install` replaces.
-"""
+"""mlx-lm's models call `scaled_dot_product_attention` by a name in their module, which is replaced."""
 
 import sys
 from typing import Any
@@ -14,9 +11,8 @@ from inference_service.engine.paged.passes import KVCache, Pieces, Seen, over_pi
 
 
 class AttentionBackend:
-    """Attention over the caches of all loaded models; those of one architecture share a module, and so a backend.
-
-    `calls` counts calls by models; `heads` and `latents` describe the last one. Engine thread only.
+    """Models of one architecture share a module, and so a backend. `heads` and `latents` are the last call's. Engine
+    thread.
     """
 
     def __init__(self) -> None:
@@ -25,7 +21,6 @@ class AttentionBackend:
         self.latents = False
 
     def install(self, model: nn.Module) -> None:
-        """Replace mlx-lm's attention in every module of `model` that uses it."""
         modules = {sys.modules[type(module).__module__] for _, module in model.named_modules()}
         for module in (module for module in modules if hasattr(module, ATTENTION_NAME)):
             original = getattr(module, ATTENTION_NAME)
@@ -33,7 +28,6 @@ class AttentionBackend:
             setattr(module, ATTENTION_NAME, _Dispatch(self, fallback))
 
     def note(self, heads: int, *, latents: bool) -> None:
-        """Count a layer that attends with `heads` heads, here or by itself."""
         self.calls += 1
         self.heads, self.latents = heads, latents
 

@@ -1,4 +1,4 @@
-"""Parts shared by kernels over packed K and V: reading, and joining the results of chunks of tokens."""
+"""Parts shared by kernels over packed K and V."""
 
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -12,12 +12,10 @@ from inference_service.engine.quantization import KVFormat, Quantization
 from inference_service.engine.rotation import block
 
 FILES: Final = ("rotation.cu", "attention/quantized.cu")
-"""Device code compiled before each kernel's own."""
 TILES: Final = (*FILES, "attention/tiles.cu")
-"""As `FILES`, for kernels on tensor cores."""
 _MERGE_FILES: Final = (*TILES, "matrices.cu", "attention/merging.cu")
 _MOST_THREADS: Final = 512
-"""The most threads of a block that multiplies several heads with a basis."""
+"""More than one head is multiplied with a basis up to here."""
 
 _MERGE = """
   const int output = blockIdx.x * {together} + threadIdx.x / {v_dim};
@@ -48,10 +46,7 @@ class Split(NamedTuple):
 
 
 def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tuple[Split, int]:
-    """Return the split, and the elements of a row per lane, with `floats` registers for several heads.
-
-    Raises ValueError if the widths do not split over lanes, or the bits are not supported.
-    """
+    """Return the split, and elements of a row per lane. Raises ValueError."""
     if not readable(k_dim, by.k) or not readable(v_dim, by.v):
         raise ValueError(f"flash decoding over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
     k_lanes, v_lanes = _lanes(k_dim // unit(by.k_bits)), _lanes(v_dim // unit(by.v_bits))
@@ -61,12 +56,11 @@ def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tupl
 
 
 def _lanes(units: int) -> int:
-    """Return a power of two, so that lanes can exchange values."""
     return min(16, units & -units)
 
 
 def parts(blocks: int, tokens: int, shortest: int, aim: int) -> int:
-    """Return the chunks per block of `tokens` tokens: about `aim` over all blocks, none shorter than `shortest`."""
+    """About `aim` over all, none below `shortest` tokens."""
     found = 1
     while blocks * found < aim and not tokens % (2 * found) and tokens // (2 * found) >= shortest:
         found *= 2
@@ -82,12 +76,6 @@ def joined(
     codec: KVCodec,
     v_mean: mx.array | None,
 ) -> mx.array:
-    """Join the chunks' results, out of the packed basis and with the mean of V: [rows, heads, n, v_dim], of the
-    queries' dtype.
-
-    `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32; `queries` [rows,
-    heads, n, k_dim] are padded to packed K's width; `sinks` [heads]. Raises ValueError for means of another dtype.
-    """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
     bases = codec.kernel_bases
@@ -119,26 +107,19 @@ def joined(
 
 
 def unit(bits: int) -> int:
-    """Return the elements unpacked at once: `UNIT` of quantized.cu."""
+    """As in quantized.cu."""
     return 8 if 32 % bits else 32 // bits
 
 
 def readable(width: int, by: Quantization) -> bool:
-    """Return whether rows split into whole units, none of them in two groups."""
+    """Return whether rows split into whole units, none in two groups."""
     return by.bits in BITS and not width % unit(by.bits) and not by.group_size % unit(by.bits)
-
-
-def merge_inputs(*, sinks: bool, centred: bool, based: bool = False) -> list[str]:
-    """Return the names of the arrays that `joined` gives its kernel."""
-    means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
-    return ["stats", "partial", *["sinks"] * sinks, *(means if centred else []), *["v_back"] * based]
 
 
 @lru_cache(maxsize=256)
 def _merge_kernel(
     dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool, together: int
 ) -> Any:
-    """`together` are the heads that a thread block multiplies with a basis; 0 without one."""
     named = {"type": CUDA_TYPES[dtype], "k_dim": k_dim, "v_dim": v_dim, "scale": float(scale)}
     named["together"] = max(1, together)
     source = _MERGE.format(
@@ -151,5 +132,6 @@ def _merge_kernel(
         back=_BACK.format(**named) if together else "nullptr",
         **named,
     )
-    inputs = merge_inputs(sinks=sinks, centred=centred, based=together > 0)
+    means = (["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]) if centred else []
+    inputs = ["stats", "partial", *["sinks"] * sinks, *means, *["v_back"] * (together > 0)]
     return kernel("joined", inputs, ["out"], source, _MERGE_FILES, v_dim if block(v_dim, by) else 0)

@@ -1,17 +1,17 @@
-"""Caches of one sequence without a pool, for measuring a model: K and V are packed and unpacked, but stay arrays."""
+"""Caches of one sequence without a pool, for measuring a model: packed and unpacked, but arrays."""
 
+from collections.abc import Sequence as Items
 from typing import Any
 
 import mlx.core as mx
 
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, StatesCache
 from inference_service.engine.paged.sequence import Sequence, WorkingKV
 
 
 class SequenceKVCache(ArrayKVCache):
-    """One layer's K and V of one sequence."""
-
     def __init__(self, layer: int, codec: KVCodec, window: int) -> None:
         super().__init__(Pass([]), layer, codec, window, _nothing)
         self.working = WorkingKV(window)
@@ -51,6 +51,19 @@ class SequenceStates(StatesCache):
 
 
 SequenceCaches = list[SequenceKVCache | SequenceStates]
+
+
+def new_caches(geometry: Geometry, codecs: Items[KVCodec] = ()) -> SequenceCaches:
+    """Without `codecs`, none centres."""
+    each = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
+    caches: dict[int, SequenceKVCache | SequenceStates] = {
+        layer: SequenceKVCache(layer, each[layer], group.window or 0)
+        for group in geometry.groups
+        for layer in group.layers
+    }
+    if geometry.states is not None:
+        caches |= {layer: SequenceStates(count) for layer, count in geometry.states.counts}
+    return [caches[layer] for layer in sorted(caches)]
 
 
 def _nothing(sequence: Sequence, layer: int) -> WorkingKV:

@@ -1,5 +1,5 @@
 """Memory of the pool's blocks of one kind, in segments. Engine thread only, except `put` and `read` of host blocks that
-no other thread uses meanwhile.
+no other thread uses.
 """
 
 from abc import ABC, abstractmethod
@@ -16,17 +16,16 @@ from inference_service.engine.cuda_copies import Words, driver
 from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.geometry import HostTensors, TensorBytes
 from inference_service.engine.paged.kernels import address, load, store
-from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
+from inference_service.engine.paged.layout import BlockLayout, flat
 
 Placed = tuple[int, int, HostTensors]
-"""(block, first token to write in it, tensors [layers, kv_heads, n, width] of n tokens)."""
+"""(block, first token, tensors [layers, kv_heads, n, width] of n tokens)."""
 
 Reading = Callable[[], TensorBytes]
-"""A block on its way to a file: waits for the device, and returns a private copy by tensor name. Any thread, once,
-while the block is held.
+"""Waits for the device, and returns a private copy by tensor name. Any thread, once, while the block is held.
 
-Copies are launched after a pass, so that the engine's thread does not wait: that took a third of its time for 32
-prompts of Llama 3.1 8B (H100).
+Copies are launched after a pass: waiting took a third of the engine thread's time for 32 prompts of Llama 3.1 8B
+(H100).
 """
 
 
@@ -36,9 +35,7 @@ def _wait() -> None:
 
 
 class Arena(ABC):
-    """`blocks` blocks in segments of `segment_blocks`, allocated when one of their blocks is first used; the first one
-    at once. Raises MemoryError.
-    """
+    """Segments are allocated when one of their blocks is first used; the first at once. Raises MemoryError."""
 
     def __init__(self, layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> None:
         self.layout = layout
@@ -76,7 +73,7 @@ class Arena(ABC):
         return {block // self._segment_blocks for block in blocks} <= self._segments.keys()
 
     def release(self, segments: Iterable[int]) -> None:
-        """Free segments without active blocks. Waits for the device, which may still read there."""
+        """Waits for the device, which may still read there."""
         _wait()
         for segment in segments:
             self._segments.pop(segment, None)
@@ -117,13 +114,6 @@ class Arena(ABC):
             return flat({name: whole[:, :, start - first : end - first] for name, whole in joined.items()})
 
         return made
-
-    def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
-        """Return a private copy of a table's first `tokens` tokens, [layers, kv_heads, tokens, width]."""
-        parts = [self.layout.views(words()) for words in [self._begun(block) for block in blocks]]
-        return {
-            name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
-        }
 
     @abstractmethod
     def _begun(self, block: int) -> Callable[[], Words]:
@@ -195,7 +185,7 @@ class DeviceArena(Arena):
 
     def copy(self, source: int, target: int) -> None:
         old, new = (mx.array(self.addresses([block])) for block in (source, target))
-        # Waiting would leave the device idle, and it runs launches in order anyway.
+        # The device runs launches in order anyway.
         mx.async_eval(store(load(old, self.layout.words), new))  # type: ignore[no-untyped-call]
 
     def _begun(self, block: int) -> Callable[[], Words]:

@@ -1,7 +1,6 @@
 """Attention over the pool's blocks, found by tables, as kernels for NVIDIA GPUs.
 
-A thread block of `flash_decoding` takes tokens of one pool block, which are contiguous. In kernels for many queries,
-each tile finds its tokens by the table.
+A thread block of `flash_decoding` takes tokens of one pool block; for many queries each tile finds its tokens.
 """
 
 from functools import lru_cache
@@ -11,19 +10,18 @@ import mlx.core as mx
 
 from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
-from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.matrices import times_matrices
 from inference_service.engine.paged import kernels
-from inference_service.engine.paged.kernels import PagedGroup, Tables
+from inference_service.engine.paged.kernels import LayerBlocks, PagedGroup
 from inference_service.engine.paged.shares import Run, shares
 from inference_service.engine.quantization import filled_up
 
 _THREADS: Final = 256
 _FLOATS: Final = 64
-"""Registers of a lane for queries, and then for outputs."""
+"""Registers of a lane for queries, then outputs."""
 _BLOCKS: Final = 384
-"""Thread blocks to aim at, about three per multiprocessor of a large GPU."""
+"""To aim at: three per multiprocessor of a large GPU."""
 _SHORTEST: Final = 64
 
 _DECODE = """
@@ -54,22 +52,14 @@ _DECODE = """
 
 
 def flash_decoding(
-    group: PagedGroup,
-    layer: mx.array,
-    queries: mx.array,
-    tables: Tables,
-    codec: KVCodec,
-    scale: float,
-    sinks: mx.array | None,
-    after: mx.array,
-    packed_queries: mx.array | None = None,
+    of: LayerBlocks, queries: mx.array, scale: float, sinks: mx.array | None, packed_queries: mx.array | None = None
 ) -> mx.array:
-    """Compute attention of queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
+    """Attend with queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
 
-    `layer` int32 [1] is the index in the group; `after` is the output of `write`; `sinks` [heads]; `packed_queries` are
-    in the packed basis. Raises ValueError for unsupported shapes; the compiler's errors are RuntimeErrors at
-    evaluation.
+    `packed_queries` are in the packed basis. Raises ValueError for unsupported shapes; the compiler's errors are
+    RuntimeErrors at evaluation.
     """
+    group, codec, tables = of.group, of.codec, of.tables
     queries = filled_up(queries, codec.format.group_size)
     rows, heads, n, _ = queries.shape
     if n != 1 or queries.dtype != group.dtype:
@@ -79,7 +69,7 @@ def flash_decoding(
     tiles, blocks = heads // together, tables.blocks.shape[1]
     chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _BLOCKS)
     stats, partial = attend(
-        inputs=[packed, tables.blocks, tables.spans, layer, after],
+        inputs=[packed, tables.blocks, tables.spans, of.layer, of.written],
         grid=(chunks * _THREADS, tiles, rows),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, group.v_dim)],
@@ -90,7 +80,7 @@ def flash_decoding(
 
 @lru_cache(maxsize=64)
 def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
-    """Return the kernel, and how many query heads a thread block takes."""
+    """Return the kernel, and query heads of a thread block."""
     by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
     if share > _FLOATS or group.v_dim > 1024:
         raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
@@ -109,10 +99,10 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
 
 
 _TILE: Final = 32
-"""Tokens of a tile, as in flash_prefill.cu."""
+"""Tokens, as in flash_prefill.cu."""
 _PREFILL_BLOCKS: Final = 132
 _LONGEST: Final = 4096
-"""Most tokens of a chunk, so that a long row does not delay a pass."""
+"""Most tokens of a chunk: a long row must not delay a pass."""
 _SHARED_BYTES: Final = 48 << 10
 
 _ATTEND = """
@@ -139,24 +129,13 @@ _ATTEND = """
 
 
 def flash_prefill(
-    group: PagedGroup,
-    layer: mx.array,
-    queries: mx.array,
-    tables: Tables,
-    codec: KVCodec,
-    scale: float,
-    sinks: mx.array | None,
-    after: mx.array,
-    packed_queries: mx.array | None = None,
+    of: LayerBlocks, queries: mx.array, scale: float, sinks: mx.array | None, packed_queries: mx.array | None = None
 ) -> mx.array:
-    """Compute attention of each row's last n queries [rows, heads, n, k_dim]: [rows, heads, n, v_dim]. See
-    `flash_runs`.
-    """
+    """Attend with each row's last n queries [rows, heads, n, k_dim]: [rows, heads, n, v_dim]."""
     rows, heads, n, _ = queries.shape
-    several = shares((Run(row, row * n, n) for row in range(rows)), heads // group.kv_heads)
-    each = _by_token(queries)
+    several = shares((Run(row, row * n, n) for row in range(rows)), heads // of.group.kv_heads)
     packed = None if packed_queries is None else _by_token(packed_queries)
-    out = flash_runs(group, layer, each, tables, mx.array(several), codec, scale, sinks, after, packed)
+    out = flash_runs(of, _by_token(queries), mx.array(several), scale, sinks, packed)
     return out.reshape(rows, n, heads, -1).swapaxes(1, 2)
 
 
@@ -166,21 +145,17 @@ def _by_token(queries: mx.array) -> mx.array:
 
 
 def flash_runs(
-    group: PagedGroup,
-    layer: mx.array,
+    of: LayerBlocks,
     queries: mx.array,
-    tables: Tables,
     shares: mx.array,
-    codec: KVCodec,
     scale: float,
     sinks: mx.array | None,
-    after: mx.array,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
-    """Compute attention of runs of queries [T, heads, 1, k_dim] in 16 bits: [T, heads, 1, v_dim].
-
-    Runs may differ in length (Ye et al., 2025, "FlashInfer"). The rest as for `flash_decoding`.
+    """Attend with runs of queries [T, heads, 1, k_dim] in 16 bits: [T, heads, 1, v_dim]. Runs may differ in length (Ye
+    et al., 2025, "FlashInfer").
     """
+    group, codec, tables = of.group, of.codec, of.tables
     queries = filled_up(queries, codec.format.group_size)
     count, heads, n, _ = queries.shape
     if n != 1 or queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
@@ -192,7 +167,7 @@ def flash_runs(
     blocks = group.kv_heads * shares.shape[0]
     chunks = -(-tiles // min(-(-tiles // max(1, _PREFILL_BLOCKS // blocks)), _LONGEST // _TILE))
     stats, partial = _prefill_kernel(group, float(scale))(
-        inputs=[packed, tables.blocks, tables.spans, shares, layer, after],
+        inputs=[packed, tables.blocks, tables.spans, shares, of.layer, of.written],
         grid=(chunks * _THREADS, blocks, 1),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(count, heads, 1, chunks, 2), (count, heads, 1, chunks, group.v_dim)],
@@ -202,26 +177,21 @@ def flash_runs(
 
 
 def over_arrays(
-    group: PagedGroup,
-    layer: mx.array,
+    of: LayerBlocks,
     queries: mx.array,
-    tables: Tables,
     total: int,
     mask: mx.array | str | None,
-    codec: KVCodec,
     scale: float,
     sinks: mx.array | None,
-    after: mx.array,
     packed_queries: mx.array | None = None,
 ) -> mx.array:
-    """Compute attention of queries [1, heads, n, k_dim] over a sequence's last `total` tokens: [1, heads, n, v_dim].
+    """Attend with queries [1, heads, n, k_dim] over the last `total` tokens: [1, heads, n, v_dim].
 
-    K and V become arrays in the packed basis: only as many rows are multiplied as there are queries. `mask` is MLX's.
+    K and V become arrays in the packed basis: only as many rows are multiplied as there are queries.
     """
-    begins, queries = tables.spans[:, 1] - total, filled_up(queries, codec.format.group_size)
-    k, v = kernels.decoded_in_packed_basis(
-        group, layer, tables, begins, total, codec, after, with_k_mean=sinks is not None
-    )
+    codec = of.codec
+    begins, queries = of.tables.spans[:, 1] - total, filled_up(queries, codec.format.group_size)
+    k, v = kernels.decoded_in_packed_basis(of, begins, total, with_k_mean=sinks is not None)
     packed = codec.queries(queries) if packed_queries is None else packed_queries
     found = mx.fast.scaled_dot_product_attention(packed, k, v, scale=scale, mask=mask, sinks=sinks)
     return times_matrices(found, bases[1].back) if (bases := codec.kernel_bases) else codec.outputs(found)
@@ -271,23 +241,13 @@ _LATENTS = """
 """
 
 
-def flash_latents(
-    group: PagedGroup,
-    layer: mx.array,
-    queries: mx.array,
-    rotary_queries: mx.array,
-    tables: Tables,
-    tokens: int,
-    codec: KVCodec,
-    scale: float,
-    after: mx.array,
-) -> mx.array:
-    """Compute attention over latents (K and V in one) and rotary keys: latents [rows, heads, n, k_dim].
+def flash_latents(of: LayerBlocks, queries: mx.array, rotary_queries: mx.array, tokens: int, scale: float) -> mx.array:
+    """Attend over latents (K and V in one) and rotary keys: [rows, heads, n, k_dim].
 
     `queries` [rows, heads, n, k_dim] are in latent space, `rotary_queries` [rows, heads, n, v_dim] have positions.
-    `tokens` is the most that a row may have.
+    `tokens` is the most of a row.
     """
-    by = codec.format
+    group, codec, tables, by = of.group, of.codec, of.tables, of.codec.format
     queries, rotary_queries = filled_up(queries, by.group_size), filled_up(rotary_queries, by.group_size)
     rows, heads, n, k_dim = queries.shape
     if queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
@@ -296,7 +256,7 @@ def flash_latents(
     blocks, tiles = -(-heads * n // _LATENT_ROWS), -(-tokens // _TILE)
     chunks = -(-tiles // -(-tiles // max(1, _LATENT_BLOCKS // (rows * blocks))))
     stats, partial = _latents_kernel(group, float(scale))(
-        inputs=[queries, rotary_queries, tables.blocks, tables.spans, layer, after],
+        inputs=[queries, rotary_queries, tables.blocks, tables.spans, of.layer, of.written],
         grid=(chunks * _THREADS, blocks, rows),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, k_dim)],

@@ -1,6 +1,4 @@
-"""Starts of sequences, and checkpoints (windows of sliding layers, recurrent states) in the pool's pieces. Engine
-thread only.
-"""
+"""Starts of sequences, and checkpoints in the pool's pieces. Engine thread only."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
@@ -20,10 +18,9 @@ from inference_service.engine.paged.writing import put
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """KV of `tokens` tokens that a sequence starts from, with `blocks` for all that it can grow to.
-
-    The first `shared` tokens are in others' blocks. `cut` is (a block, the own block to copy it to); `files` are own
-    blocks with their tensors. A `checkpoint` or its file follows. `arrays`: there is memory for K and V as arrays.
+    """KV of `tokens` tokens to start from, with `blocks` for all that it can grow to. The first `shared` tokens are
+    others'. `cut` is (a block, its own copy); `files` are own blocks with their tensors. `arrays`: there is memory for
+    K and V as arrays.
     """
 
     blocks: Items[int]
@@ -43,7 +40,7 @@ class Checkpoints:
         self._geometry = geometry
         self._segment_pieces = segment_pieces or max(1, pieces)
         self._states: dict[int, States] = {}
-        """By a checkpoint's first piece."""
+        """By first piece."""
         self.windows: Arena | None = None
         if geometry.sliding is not None:
             shapes = geometry.shapes(geometry.sliding, geometry.piece_tokens)
@@ -76,7 +73,7 @@ class Checkpoints:
             sequence.window = WindowTable(self._geometry.piece_tokens, window=self._geometry.window, spare=own)
 
     def go_on(self, sequence: Sequence, checkpoint: Checkpoint, tokens: int) -> None:
-        """Go on from a checkpoint, up to `tokens`. A partly filled last piece is copied."""
+        """A partly filled last piece is copied."""
         states, window = self._parts(checkpoint)
         if states is not None:
             sequence.states, sequence.row = states.shared(), 0
@@ -90,7 +87,7 @@ class Checkpoints:
                 table.blocks[-1] = own
 
     def load(self, sequence: Sequence, file: HostTensors, tokens: int, surplus: int) -> None:
-        """Go on from a checkpoint's file, without the last `surplus` tokens of the window."""
+        """Go on from a file, without the window's last `surplus` tokens."""
         geometry = self._geometry
         if (table := sequence.window) is not None and self.windows is not None and geometry.sliding is not None:
             window = {name: file[name] for name in geometry.shapes(geometry.sliding, 1)}
@@ -102,8 +99,8 @@ class Checkpoints:
             sequence.states, sequence.row = States(uploaded_states(file, geometry.states)), 0
 
     def capture(self, sequence: Sequence, *, last: bool = False) -> Checkpoint | None:
-        """Return a checkpoint at the sequence's end; None for full attention alone, for lost layers, and without pieces
-        for it and, unless it is the `last`, for the sequence to go on.
+        """Return a checkpoint at the end; None for full attention, lost layers, and without pieces for it and, unless
+        it is the `last`, for going on.
         """
         geometry, kept, table = self._geometry, int(not last), sequence.window
         if geometry.resumes_anywhere or sequence.lost:
@@ -144,7 +141,7 @@ class Checkpoints:
         return lambda: {name: data for reading in readings for name, data in reading().items()}
 
     def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
-        """Return a checkpoint's states, and the pieces of its window."""
+        """Return states, and pieces of the window."""
         pieces = checkpoint.pieces
         return (None, pieces) if self._geometry.states is None else (self._states[pieces[0]], pieces[1:])
 
@@ -154,7 +151,7 @@ class Checkpoints:
 
 
 def host_copies(arrays: Items[mx.array]) -> Callable[[], list[bytes]]:
-    """Begin to copy arrays. Any thread may call the result, which waits and returns each one's bytes, row-major."""
+    """Begin to copy arrays. Any thread may wait for the bytes, row-major."""
     begun = [mx.contiguous(array) for array in arrays]
     begun = [array.view(mx.uint16) if array.dtype.size == 2 else array for array in begun]
     mx.async_eval(begun)  # type: ignore[no-untyped-call]

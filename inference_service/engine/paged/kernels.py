@@ -1,7 +1,5 @@
-"""Kernels for NVIDIA GPUs that read K and V in the pool's blocks, by tables of block addresses.
-
-MLX does not track reads by address: a reader takes the writer's output as an input, and memory is freed only after
-waiting for the device.
+"""Kernels for NVIDIA GPUs that read K and V in the pool's blocks, by address. MLX does not track that: a reader takes
+the writer's output.
 """
 
 from collections.abc import Sequence
@@ -21,12 +19,13 @@ from inference_service.engine.rotation import block
 
 WARPS: Final = 4
 _THREADS: Final = 256
+_NOTHING: Final = mx.array([0], dtype=mx.int32)
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
 
 @dataclass(frozen=True)
 class PagedGroup:
-    """K and V of a layer group in blocks of one layout. Widths are whole quantization groups."""
+    """A layer group in blocks of one layout; widths are whole quantization groups."""
 
     kv_heads: int
     k_dim: int
@@ -35,7 +34,7 @@ class PagedGroup:
     dtype: mx.Dtype
     tokens: int
     offsets: tuple[int, ...]
-    """Bytes from a block's beginning to each of the six tensors."""
+    """Bytes from a block's beginning to each tensor."""
     window: int = 0
 
     @classmethod
@@ -47,9 +46,7 @@ class PagedGroup:
         )  # fmt: skip
 
     def fields(self) -> dict[str, str | int]:
-        """Return the fields of kernel templates; `k_in` and `v_in` locate head `kv_head` of layer `layer[0]` in a
-        block.
-        """
+        """Return fields of kernel templates; `k_in` and `v_in` locate a head in a block."""
         found: dict[str, str | int] = {
             "type": CUDA_TYPES[self.dtype],
             "group_size": self.format.group_size,
@@ -73,17 +70,36 @@ class PagedGroup:
 
     @property
     def rotated_width(self) -> int:
-        """Elements of the widest rotated row; 0 without rotation."""
+        """0 without rotation."""
         return max(self.k_dim, self.v_dim) if block(self.k_dim, self.format) else 0
 
 
 class Tables(NamedTuple):
-    """Addresses `blocks` int64 [rows, n], and `spans` int32 [rows, 2]: the position of a row's first block, and the end
-    of its tokens, those being written included.
+    """Addresses `blocks` int64 [rows, n], `spans` int32 [rows, 2]: position of a row's first block, end of its tokens,
+    new ones included. Rows write nothing before `floors` int32 [rows].
     """
 
     blocks: mx.array
     spans: mx.array
+    floors: mx.array
+
+
+class Kernels(NamedTuple):
+    """Attention over packed K and V for `one` query of a row, a `few` of a sequence; `traced` passes."""
+
+    one: bool = False
+    few: bool = False
+    traced: bool = False
+
+
+class LayerBlocks(NamedTuple):
+    """One layer's K and V in blocks. `layer` int32 [1] is its place in the group. Readers wait for `written`."""
+
+    group: PagedGroup
+    layer: mx.array
+    codec: KVCodec
+    tables: Tables
+    written: mx.array = _NOTHING
 
 
 _ROW_OF_WARP: Final = f"blockIdx.x * {WARPS} + threadIdx.x / 32"
@@ -113,34 +129,29 @@ _DECODE_SIDE = """{type}* to = {array} + int64_t(at) * {dim};
     }}"""
 
 
-def decoded(
-    group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array
-) -> tuple[mx.array, mx.array]:
-    """Return K and V [rows, kv_heads, total, width] in the model's own basis, each row from its position in `begins`,
-    int32 [rows]. `after` is the output of `write`.
-    """
-    return codec.unbalanced(*_decoded(group, layer, tables, begins, total, codec.kernel_means or (None, None), after))
+def decoded(of: LayerBlocks, begins: mx.array, total: int) -> tuple[mx.array, mx.array]:
+    """Return K and V [rows, kv_heads, total, width] in the model's own basis, from `begins` int32 [rows] on."""
+    return of.codec.unbalanced(*_decoded(of, begins, total, of.codec.kernel_means or (None, None)))
 
 
 def decoded_in_packed_basis(
-    group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array,
-    *, with_k_mean: bool,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
-    """As `decoded`, in the packed basis. K's mean shifts all scores of a query alike: it counts beside sinks alone."""
-    assert codec.packed_means is not None
-    k_mean, v_mean = codec.packed_means
-    return _decoded(group, layer, tables, begins, total, (k_mean if with_k_mean else None, v_mean), after)
+    of: LayerBlocks, begins: mx.array, total: int, *, with_k_mean: bool
+) -> tuple[mx.array, mx.array]:
+    """As `decoded`, in the packed basis. K's mean shifts all scores of a query: it counts beside sinks alone."""
+    assert of.codec.packed_means is not None
+    k_mean, v_mean = of.codec.packed_means
+    return _decoded(of, begins, total, (k_mean if with_k_mean else None, v_mean))
 
 
 def _decoded(
-    group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int,
-    means: tuple[mx.array | None, mx.array | None], after: mx.array,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
+    of: LayerBlocks, begins: mx.array, total: int, means: tuple[mx.array | None, mx.array | None]
+) -> tuple[mx.array, mx.array]:
+    group, tables = of.group, of.tables
     rows, heads = tables.blocks.shape[0], group.kv_heads
-    inputs = [*(mean for mean in means if mean is not None), tables.blocks, tables.spans, layer, begins]
+    inputs = [*(mean for mean in means if mean is not None), tables.blocks, tables.spans, of.layer, begins]
     with_means = "".join(side for side, mean in zip("kv", means, strict=True) if mean is not None)
     k, v = _decoder(group, with_means)(
-        inputs=[*inputs, mx.array([total]), after],
+        inputs=[*inputs, mx.array([total]), of.written],
         grid=(-(-rows * heads * total // WARPS) * WARPS * 32, 2, 1),
         threadgroup=(WARPS * 32, 1, 1),
         output_shapes=[(rows, heads, total, group.k_dim), (rows, heads, total, group.v_dim)],
@@ -158,7 +169,7 @@ def _decoder(group: PagedGroup, means: str) -> Any:
 
 
 def by_sides(template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, means: str) -> str:
-    """Return the source of a kernel that does the same with K and V, a warp a row; `means`: the sides that have one."""
+    """Return the source of a kernel that does the same with K and V; `means`: sides that have one."""
     fields = group.fields()
     sides = {
         side: side_template.format(
@@ -191,7 +202,7 @@ _COPIERS: Final = 32
 
 
 def store(words: mx.array, addresses: mx.array) -> mx.array:
-    """Copy rows of words, uint32 [n, words], to addresses, int64 [n], when the result, int32 [1], is evaluated."""
+    """Copy words uint32 [n, words] to addresses int64 [n]; evaluate the result."""
     [stored] = _store()(
         inputs=[words, addresses],
         grid=(_COPIERS * _THREADS, words.shape[0], 1),
@@ -203,7 +214,7 @@ def store(words: mx.array, addresses: mx.array) -> mx.array:
 
 
 def load(addresses: mx.array, words: int) -> mx.array:
-    """Return the words at these addresses, uint32 [n, words], lazily."""
+    """Return words uint32 [n, words], lazily."""
     [loaded] = _load()(
         inputs=[addresses, mx.array([words])],
         grid=(_COPIERS * _THREADS, addresses.shape[0], 1),
@@ -228,7 +239,7 @@ _ADDRESS = "address[0] = reinterpret_cast<int64_t>(words);"
 
 
 def address(words: mx.array) -> int:
-    """Return the device address of an array's memory. Waits for the device."""
+    """Return an array's device address. Waits."""
     [found] = _address()(
         inputs=[words],
         grid=(1, 1, 1),

@@ -1,4 +1,4 @@
-"""Where tensors lie in a block: its memory is one run of words, for all layers of its kind."""
+"""Where tensors lie in a block, one run of words for all layers of its kind."""
 
 from collections.abc import Mapping
 from math import prod
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from inference_service.engine.geometry import MLX_DTYPE, HostTensors, TensorBytes, TensorShapes
 
 _ALIGNMENT: Final = 16
-"""Bytes; kernels load this many at once."""
+"""Bytes that kernels load at once."""
 _NUMBERS: Final = {"U32": np.uint32, "F32": np.float32, "BF16": np.uint16, "F16": np.uint16}
 """16-bit floats are uint16."""
 
@@ -18,7 +18,7 @@ HostTensor = npt.NDArray[np.generic]
 
 
 class BlockTensor(NamedTuple):
-    """A tensor of a block, [layers, kv_heads, tokens, width], at byte `offset`."""
+    """[layers, kv_heads, tokens, width], at byte `offset`."""
 
     offset: int
     dtype: str
@@ -31,7 +31,7 @@ class BlockTensor(NamedTuple):
 
 class BlockLayout:
     def __init__(self, shapes: TensorShapes) -> None:
-        """`shapes` are those of a whole block."""
+        """`shapes` have a whole block's tokens."""
         self.tensors: dict[str, BlockTensor] = {}
         end = 0
         for name, (dtype, shape) in shapes.items():
@@ -51,18 +51,18 @@ class BlockLayout:
         }
 
     def put(self, block: npt.NDArray[np.uint32], tensors: Mapping[str, HostTensor], first: int = 0) -> None:
-        """Copy tensors [layers, kv_heads, n, width] to n tokens of a block [words], from token `first` on."""
+        """Copy tensors [layers, kv_heads, n, width] to a block's tokens from `first` on."""
         views = self.views(block)
         for name, new in tensors.items():
             views[name][:, :, first : first + new.shape[2]] = new
 
     def read(self, block: npt.NDArray[np.uint32], tokens: int) -> TensorBytes:
-        """Return a private copy by tensor name."""
+        """Return a private copy."""
         return flat({name: view[:, :, :tokens] for name, view in self.views(block).items()})
 
 
 def flat(tensors: HostTensors) -> TensorBytes:
-    """Copy tensors to bytes in C order, in one allocation: NumPy asks for large pages."""
+    """In C order, in one allocation: NumPy asks for large pages."""
     memory, found, end = np.empty(sum(each.nbytes for each in tensors.values()), np.uint8), {}, 0
     for name, tensor in tensors.items():
         own = memory[end : end + tensor.nbytes]

@@ -1,7 +1,6 @@
-"""One call of the model: tokens of some sequences, and the caches that its layers get. Engine thread only.
+"""One call of the model, and the caches that its layers get. Engine thread only.
 
-A pass has pieces, each the next tokens of one sequence. One piece goes to the model as tokens [1, n], several as rows
-[T, 1], one token each with its own position: so decoding, short prompts and drafts are computed together.
+Pieces are the next tokens of sequences: one goes to the model as tokens [1, n], several as rows [T, 1] with positions.
 """
 
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
+from inference_service.engine.geometry import StateGroup
 from inference_service.engine.paged.sequence import Sequence, States, WorkingKV, gathered
 from inference_service.engine.quantization import Quantized
 
@@ -25,9 +25,7 @@ class Piece(NamedTuple):
 
 class Pass:
     def __init__(self, pieces: Items[Piece], *, rows: bool | None = None, ends: bool = False) -> None:
-        """`rows`: as [T, 1], by default with several pieces. `ends`: logits of each piece's last token alone. Without
-        pieces, a sequence in no pool.
-        """
+        """`rows`: as [T, 1], by default with several pieces. `ends`: logits of each piece's last token alone."""
         self.pieces = list(pieces)
         self.rows = len(self.pieces) > 1 if rows is None else rows
         self.starts = [piece.sequence.length for piece in self.pieces]
@@ -48,7 +46,6 @@ class Pass:
             row += n
 
     def seen(self, window: int) -> list[tuple[int, int]]:
-        """Return each row's (first, end) among the tokens shown to its piece."""
         found = []
         for _, first, end, start in self.spans():
             before = min(start, window - 1) if window else start
@@ -81,10 +78,9 @@ class StatesCache(ArraysCache):  # type: ignore[misc]  # mlx-lm has no types
 
 
 class KVCache(ABC):
-    """One layer's K and V within a pass, with the interface of mlx-lm's caches."""
+    """One layer's K and V within a pass, as mlx-lm's caches."""
 
     def __init__(self, of: Pass, layer: int, codec: KVCodec, window: int) -> None:
-        """`layer` is the cache's index among all; `window` 0 is full attention."""
         self.of = of
         self.layer = layer
         self.codec = codec
@@ -92,7 +88,7 @@ class KVCache(ABC):
 
     @property
     def offset(self) -> int | mx.array:
-        """The first token's position; for rows, each row's, int32 [T]."""
+        """The first token's position; int32 [T] for rows."""
         return self.of.offset
 
     @property
@@ -107,18 +103,15 @@ class KVCache(ABC):
         """
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        """Compute attention of queries [rows, heads, n, k_dim] over the tokens each sees: [rows, heads, n, v_dim]. For
-        caches that `update_and_fetch` returns.
-        """
+        """Attend with queries [rows, heads, n, k_dim] over the tokens each sees: [rows, heads, n, v_dim]."""
         raise NotImplementedError
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
-        """As `attend`, for queries in latent space [rows, heads, n, k_dim] and with positions; returns latents."""
         raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
-        """Return the mask of one piece's tokens: None for one token, "causal", or bool [n, total]. None for rows.
-        Raises ValueError for another window than the layer's.
+        """Return None for one token or rows, "causal", or bool [n, total]. Raises ValueError for another window than
+        the layer's.
         """
         if window_size not in (None, self.window or None):
             if not self.window:
@@ -138,7 +131,7 @@ class KVCache(ABC):
         return banded(n, shown + n, self.window or shown + n)
 
     def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """As `update_and_fetch`, but for rows what each sees, padded to the longest."""
+        """As `update_and_fetch`; rows are padded to the longest."""
         seen, others = self.update_and_fetch(keys, values)
         if not isinstance(seen, Pieces):
             return seen, others
@@ -148,7 +141,7 @@ class KVCache(ABC):
         return k, v
 
     def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
-        """Return bool [n, total], or [T, 1, 1, total] for rows; None if one query sees all. Raises as `make_mask`."""
+        """Return bool [n, total], or [T, 1, 1, total] for rows; None if one query sees all."""
         mask = self.make_mask(n, window_size, return_array=True)
         if not self.of.rows:
             return mask if n > 1 or (return_array and self.window) else None  # type: ignore[return-value]
@@ -158,13 +151,13 @@ class KVCache(ABC):
 
 
 def banded(n: int, total: int, window: int) -> mx.array:
-    """Return bool [n, total]: each of the last `n` positions sees itself and the window - 1 before it."""
+    """Return bool [n, total]: each position sees itself and the window - 1 before it."""
     queries, keys = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
     return (queries >= keys) & (queries < keys + window)
 
 
 class Seen(NamedTuple):
-    """K and V [1, kv_heads, tokens, …] that a piece's last `queries` tokens see, themselves last."""
+    """[1, kv_heads, tokens, …] that a piece's last `queries` tokens see."""
 
     keys: mx.array
     values: mx.array
@@ -173,7 +166,7 @@ class Seen(NamedTuple):
 
 
 class Pieces(list[Seen]):
-    """K and V by piece, in the rows' order."""
+    """By piece, in the rows' order."""
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -182,12 +175,12 @@ class Pieces(list[Seen]):
 
     @property
     def window(self) -> int:
-        """Another layer may attend over them, without a cache of its own."""
+        """Another layer may attend over them, without a cache."""
         return self[0].window
 
 
 class ArrayKVCache(KVCache):
-    """A cache over arrays that sequences keep; `packed` goes into the blocks after the pass."""
+    """Over arrays that sequences keep; `packed` goes into blocks after the pass."""
 
     def __init__(
         self, of: Pass, layer: int, codec: KVCodec, window: int, load: Callable[[Sequence, int], WorkingKV]
@@ -220,7 +213,6 @@ class ArrayKVCache(KVCache):
 
 
 def _filled(array: mx.array, rows: int, tokens: int) -> mx.array:
-    """Pad [1, kv_heads, n, width] with zeros to `tokens` tokens, for `rows` rows."""
     whole = mx.pad(array, [(0, 0), (0, 0), (0, tokens - array.shape[2]), (0, 0)])
     return mx.broadcast_to(whole, (rows, *whole.shape[1:]))
 
@@ -228,9 +220,7 @@ def _filled(array: mx.array, rows: int, tokens: int) -> mx.array:
 def over_pieces(
     attend: Any, queries: mx.array, pieces: Pieces, window: int, scale: float, sinks: mx.array | None
 ) -> mx.array:
-    """Compute attention of rows' queries [T, heads, 1, k_dim], each piece's over what it sees: [T, heads, 1, v_dim].
-    `attend` is mlx-lm's, over arrays.
-    """
+    """Attend with rows' queries [T, heads, 1, k_dim], by mlx-lm's `attend`: [T, heads, 1, v_dim]."""
     found, row = [], 0
     scaled = queries * scale if sinks is None and on_cpu() else None
     for k, v, n, _ in pieces:
@@ -245,10 +235,8 @@ def over_pieces(
 
 
 def _one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
-    """Compute attention of a scaled query [1, heads, 1, k_dim] over K and V [1, kv_heads, n, …]: [1, heads, 1, v_dim].
-
-    For CPUs: MLX's function multiplies K and V with each query head alone. 8 rows of SmolLM2 over 390 tokens: 96 ms by
-    MLX, 54 so; one row over 4,096: 95 and 55.
+    """MLX's function multiplies K and V with each query head alone: 8 rows of SmolLM2 over 390 tokens took a CPU 96 ms,
+    so 54.
     """
     _, heads, _, width = scaled.shape
     grouped = scaled.reshape(1, keys.shape[1], -1, width)
@@ -256,11 +244,22 @@ def _one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
     return (weights @ values).reshape(1, heads, 1, -1)
 
 
-def state_caches(of: Pass, states: Items[tuple[int, int]]) -> dict[int, StatesCache]:
-    """`states` are (layer, number of arrays)."""
-    sequences = [piece.sequence for piece in of.pieces]
-    for sequence in sequences:
+def state_caches(of: Pass, group: StateGroup | None) -> dict[int, StatesCache]:
+    """A sequence without a state gets an empty one."""
+    if group is None:
+        return {}
+    for sequence, _ in of.pieces:
         if sequence.states is None:
-            sequence.states, sequence.row = States([[None] * count for _, count in states]), 0
-    rows = gathered(sequences)
-    return {layer: StatesCache(arrays, of.offset) for (layer, _), arrays in zip(states, rows.layers, strict=True)}
+            sequence.states, sequence.row = States([[None] * count for _, count in group.counts]), 0
+    rows = gathered([piece.sequence for piece in of.pieces])
+    return {layer: StatesCache(arrays, of.offset) for layer, arrays in zip(group.layers, rows.layers, strict=True)}
+
+
+def settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
+    """Give each sequence its states, as copies: views would keep a whole chunk alive."""
+    if not arrays:
+        return None
+    after = States(arrays) if of.rows else States(arrays).rows([0])
+    for row, (sequence, _) in enumerate(of.pieces):
+        sequence.states, sequence.row = after, row
+    return after

@@ -4,7 +4,7 @@
                  … length            windows: blocks of the last window + SLACK tokens at least
 
 Shared blocks are never written: one that is not full is copied before its first new token. Blocks hold garbage after
-the tokens that their owners count.
+their owners' tokens.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ SLACK: Final = 256
 
 @dataclass(eq=False)
 class BlockTable:
-    """Blocks of `tokens` tokens each, from position `first` on, a multiple of `tokens`."""
+    """Blocks of `tokens` tokens, from position `first` on."""
 
     tokens: int
     blocks: list[int] = field(default_factory=list)
@@ -33,23 +33,21 @@ class BlockTable:
         return self.blocks[(start - self.first) // self.tokens : -(-(end - self.first) // self.tokens)]
 
     def kept_from(self, length: int) -> int:  # noqa: ARG002
-        """Return the first position that is kept of `length` tokens."""
         return self.first
 
 
 @dataclass(eq=False)
 class WindowTable(BlockTable):
-    """The blocks of sliding layers, reused as they leave the window. `spare` are own blocks in no checkpoint, without
-    tokens.
+    """Sliding layers' blocks, reused as they leave the window. `spare` are own ones without tokens, in no
+    checkpoint.
     """
 
     window: int = 0
     spare: list[int] = field(default_factory=list)
     written: int = 0
-    """The first written position: what was restored may begin inside a block."""
+    """Restored tokens may begin inside a block."""
     _own: set[int] = field(default_factory=set)
     _shared: Counter[int] = field(default_factory=Counter)
-    """Number of checkpoints by block."""
 
     def __post_init__(self) -> None:
         self._own |= set(self.spare)
@@ -62,7 +60,6 @@ class WindowTable(BlockTable):
         return max(self.first, self.written, length - self.window - SLACK)
 
     def slide(self, end: int) -> None:
-        """Make room for tokens up to `end`, and drop those not kept then."""
         keep = max(0, end - self.window - SLACK) // self.tokens * self.tokens
         while self.blocks and self.first < keep:
             if self._is_free(block := self.blocks.pop(0)):
@@ -74,7 +71,7 @@ class WindowTable(BlockTable):
             self.blocks.append(self.spare.pop())
 
     def share(self, length: int) -> list[int]:
-        """Return the blocks of a checkpoint after `length` tokens, not reused until `take_back`."""
+        """Return a checkpoint's blocks, not reused until `take_back`."""
         found = self.of(self.kept_from(length), length)
         self._shared.update(found)
         return found
@@ -84,7 +81,7 @@ class WindowTable(BlockTable):
         self.spare += [block for block in blocks if self._is_free(block) and block not in self.blocks]
 
     def left(self, length: int) -> int:
-        """Return how many own blocks are in no checkpoint, given one after `length` tokens."""
+        """Return how many own blocks would be in no checkpoint, after one more."""
         shared = self.of(self.kept_from(length), length)
         return sum(not self._shared[block] and block not in shared for block in self._own)
 
@@ -93,7 +90,7 @@ class WindowTable(BlockTable):
 
 
 class States:
-    """Arrays of recurrent layers, [rows, …] with a row per sequence."""
+    """Arrays of recurrent layers, [rows, …]."""
 
     def __init__(self, layers: Items[Items[mx.array | None]]) -> None:
         self.layers = [list(arrays) for arrays in layers]
@@ -107,11 +104,11 @@ class States:
         return any(array is None for layer in self.layers for array in layer)
 
     def shared(self) -> "States":
-        """Return other handles: assigning to their elements leaves the originals."""
+        """Return other handles: assigning to elements leaves the originals."""
         return States([[a if a is None else a[...] for a in layer] for layer in self.layers])
 
     def rows(self, rows: Items[int]) -> "States":
-        """Return copies of some rows: views would keep all alive."""
+        """Copies: views would keep all alive."""
         wanted = mx.array(list(rows))
         return States([[a if a is None else mx.take(a, wanted, axis=0) for a in layer] for layer in self.layers])
 
@@ -121,22 +118,21 @@ class Sequence:
     full: BlockTable
     length: int = 0
     shared: int = 0
-    """Tokens in shared blocks of full attention: not written, even when computed again."""
+    """Not written, even when computed again."""
     window: WindowTable | None = None
     states: States | None = None
     row: int = 0
     working: dict[int, "WorkingKV"] = field(default_factory=dict)
-    """K and V as arrays by layer, where the device attends over these."""
     arrays: bool = True
-    """False: passes make one layer's arrays at a time from the blocks."""
+    """False: made for each pass from the blocks."""
     lost: bool = False
-    """True if a window or state is gone, so that its layers cannot go on."""
+    """A window or state is gone: its layers cannot go on."""
     slots: list[int] = field(default_factory=list)
     ended: bool = False
-    """True if its blocks may be others' by now: results for it are no longer written."""
+    """Its blocks may be others' by now."""
 
     def trim(self, tokens: int) -> None:
-        """Sets `lost` if a window or state cannot go back that far."""
+        """Sets `lost` if a window or state cannot go back."""
         if tokens == self.length:
             return
         self.lost = self.lost or self.states is not None or not self._window_reaches(tokens)
@@ -151,7 +147,7 @@ class Sequence:
 
 
 class Checkpoint(NamedTuple):
-    """A model's windows and states at `position`: pieces with the last `tokens` tokens, that of states first."""
+    """Windows and states at `position`: pieces with the last `tokens` tokens, that of states first."""
 
     position: int
     tokens: int
@@ -159,7 +155,7 @@ class Checkpoint(NamedTuple):
 
 
 def gathered(sequences: Items[Sequence]) -> States:
-    """Return states as rows, uncopied where they lie so. Raises ValueError if only some sequences have one."""
+    """Return rows, uncopied if they lie so. Raises ValueError if only some have states."""
     first = sequences[0].states
     assert first is not None
     rows = [each.row for each in sequences]
@@ -186,9 +182,8 @@ def with_slack(tokens: int) -> int:
 
 
 class WorkingKV:
-    """One layer's K and V of one sequence as arrays [1, kv_heads, capacity, width] in the model's own basis.
-
-    A `window`, if not 0, keeps at least its last window + SLACK tokens.
+    """One layer's K and V as arrays [1, kv_heads, capacity, width]; a window keeps at least its last window + SLACK
+    tokens.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -197,7 +192,7 @@ class WorkingKV:
         self._arrays: list[mx.array] = []
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append n tokens; return views of all they see. A write while views live copies the buffers."""
+        """Return views of all they see. A write while views live copies the buffers."""
         n, new = int(keys.shape[2]), (keys, values)
         if self._arrays and [each.shape[3] for each in self._arrays] != [each.shape[3] for each in new]:
             # Unpacked arrays are padded to whole groups.
@@ -215,7 +210,6 @@ class WorkingKV:
         return k, v
 
     def take(self, keys: mx.array, values: mx.array, filled: int) -> None:
-        """Take arrays of which the first `filled` tokens count. Nothing was appended before."""
         self._arrays, self.filled = [keys, values], filled
 
     def _make_room(self, n: int) -> None:
@@ -236,7 +230,7 @@ class WorkingKV:
         return self.filled
 
     def growth(self, n: int) -> int:
-        """Return the bytes of larger arrays if n more tokens need them; else 0."""
+        """Return the bytes of larger arrays, if n more tokens need them."""
         if not self._arrays or self._kept(n) < self.filled or self.filled + n <= int(self._arrays[0].shape[2]):
             return 0
         return sum(int(array.nbytes) for array in self._arrays)
@@ -245,7 +239,6 @@ class WorkingKV:
         self.filled -= tokens
 
     def reaches(self, length: int) -> bool:
-        """Return whether all tokens seen by the one after `length` are there."""
         return self.filled >= (min(length, self.window - 1) if self.window else length)
 
     @property

@@ -1,4 +1,4 @@
-"""How thread blocks share the queries of short prompts that attend together. Pure."""
+"""How thread blocks share queries that attend together. Pure."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 ROWS: Final = 128
-"""Most query rows of a thread block, one per query and head, as in flash_prefill.cu."""
+"""Queries times heads, as in flash_prefill.cu."""
 
 
 class Run(NamedTuple):
-    """Adjacent queries of one sequence, its last tokens: the row of its table, the first query, their number."""
+    """Adjacent queries of one sequence, its last tokens: row of its table, first query, number."""
 
     row: int
     first: int
@@ -18,9 +18,7 @@ class Run(NamedTuple):
 
 
 def shares(runs: Iterable[Run], heads: int, count: int = 0) -> Any:
-    """Return int32 [blocks, 5]: a run, and the first and end of its rows. `heads` is query heads per KV head. Padded to
-    `count`.
-    """
+    """Return int32 [blocks, 5]: a run, first and end of its rows; `heads` per KV head."""
     found = []
     for run in runs:
         rows = heads * run.queries

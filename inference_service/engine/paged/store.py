@@ -1,4 +1,4 @@
-"""All KV memory of a model: blocks, checkpoints, and the caches for a call. Engine thread only."""
+"""All KV memory of a model, and the caches for a call. Engine thread only."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from copy import copy
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import mlx.core as mx
 
@@ -16,14 +16,13 @@ from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena, Reading
 from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
-from inference_service.engine.paged.kernels import PagedGroup
+from inference_service.engine.paged.kernels import Kernels, LayerBlocks, PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
-from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, Piece, StatesCache, state_caches
+from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, Piece, StatesCache, settle, state_caches
 from inference_service.engine.paged.sequence import (
     BlockTable,
     Checkpoint,
     Sequence,
-    States,
     WindowTable,
     WorkingKV,
     gathered,
@@ -36,21 +35,11 @@ log = logging.getLogger(__name__)
 _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 
 
-class Kernels(NamedTuple):
-    """Phases that use our kernels: attention over packed K and V for `one` query of a row and a `few` of a sequence;
-    `traced` passes.
-    """
-
-    one: bool = False
-    few: bool = False
-    traced: bool = False
-
-
 NO_KERNELS: Final = Kernels()
 
 
 class KVStore:
-    """The arenas of one model. Without `codecs`, K and V are not centred."""
+    """Without `codecs`, K and V are not centred."""
 
     def __init__(
         self,
@@ -61,7 +50,7 @@ class KVStore:
         segments: tuple[int | None, int | None] = (None, None),
         kernels: Kernels = NO_KERNELS,
     ) -> None:
-        """`segments`: blocks and pieces of windows allocated at once; by default all."""
+        """`segments`: blocks, and pieces, allocated at once."""
         self.geometry = geometry
         self.codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
         self.full = Arena.of(BlockLayout(geometry.block_shapes(BLOCK_TOKENS)), blocks, segments[0])
@@ -126,17 +115,12 @@ class KVStore:
         views = self.full.layout.views(self.full.words(block))
         return {name: list(view[:, :, :tokens]) for name, view in views.items()}
 
-    @property
-    def layers(self) -> int:
-        states = self.geometry.states
-        return self.geometry.layers + (len(states.layers) if states is not None else 0)
-
     def start_bytes(self, tokens: int) -> int:
-        """Return the bytes that a sequence after `tokens` tokens takes besides its blocks."""
+        """Return a sequence's bytes besides blocks."""
         return self.geometry.array_bytes(tokens) if self.by_arrays else 0
 
     def growth(self, pieces: Items[Piece]) -> int:
-        """Return the bytes that a pass takes besides computing."""
+        """Return a pass's bytes besides computing."""
         found = 0
         for sequence, n in pieces if self.by_arrays else ():
             for group in self.geometry.groups:
@@ -149,13 +133,13 @@ class KVStore:
         return isinstance(self.full, HostArena)
 
     def resume(self, sequence: Sequence) -> None:
-        """Make the arrays of a sequence whose tokens are only in blocks, lazily."""
+        """Make arrays of what is in blocks, lazily."""
         for home in self._homes:
             found = home.unpacked(sequence, home.group.layers, self.codecs.__getitem__, self.geometry.dtype)
             sequence.working |= zip(home.group.layers, found, strict=True)
 
     def forgo_arrays(self, sequence: Sequence) -> None:
-        """Go on without arrays. All tokens must be in blocks."""
+        """All tokens must be in blocks."""
         sequence.arrays = False
         sequence.working.clear()
 
@@ -166,9 +150,7 @@ class KVStore:
         return working
 
     def compute(self, network: Any, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
-        """Compute a pass's tokens [T], lazily; return the wanted logits [n, vocabulary]. The sequences count the
-        tokens.
-        """
+        """Return the wanted logits [n, vocabulary] of tokens [T], lazily. The sequences count the tokens."""
         if (traced := self.step(of, tokens)) is not None:
             logits, written = traced
         else:
@@ -181,10 +163,7 @@ class KVStore:
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
         kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
-        found: dict[int, Any] = dict(kv)
-        if (states := self.geometry.states) is not None:
-            counts = [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays, strict=True)]
-            found |= state_caches(of, counts)
+        found: dict[int, Any] = dict(kv) | state_caches(of, self.geometry.states)
         return [found[layer] for layer in sorted(found)]
 
     def _over_arrays(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
@@ -217,42 +196,30 @@ class KVStore:
         return found
 
     def step(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written] | None:
-        """Return logits [T, 1, vocabulary] of rows from a trace, in place of `caches` and `taken`; None without one."""
+        """Return logits [T, 1, vocabulary] from a trace; None without one."""
         if self.traces is None or not self.traces.knows(of):
             return None
         before: Items[Items[mx.array]] = ()
-        if self.geometry.states is not None:
+        if self.geometry.in_order:
             sequences = [piece.sequence for piece in of.pieces]
             if any(each.states is None for each in sequences) or (states := gathered(sequences)).empty:
                 return None
             before = cast(list[list[mx.array]], states.layers)
         logits, after = self.traces.run(of, tokens, list(self._tables_of(of)), before)
-        found = self._settle(of, after)
+        found = settle(of, after)
         of.advance()
         return logits, Written((), of, (), found)
 
-    @staticmethod
-    def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
-        """Views would keep a whole chunk alive."""
-        if not arrays:
-            return None
-        after = States(arrays) if of.rows else States(arrays).rows([0])
-        for row, (sequence, _) in enumerate(of.pieces):
-            sequence.states, sequence.row = after, row
-        return after
-
     def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
         states = self.geometry.states
-        arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
-        counts = [(layer, len(each)) for layer, each in arrays]
         arenas = [self._device(arena) for arena in (self.full, self.windows) if arena is not None]
         together = self.kernels.few and not self.geometry.latents
         groups = (self.geometry.full_groups, [group for group in self.geometry.groups if group.window])
         heads = [sorted({self.geometry.heads // each.kv_heads for each in of if together}) for of in groups]
-        self.traces = Traces(model, self._layers, arenas, counts, heads[: len(arenas)])
+        self.traces = Traces(model, self._layers, arenas, states.layers if states else (), heads[: len(arenas)])
 
     def give_up_tracing(self, error: Exception) -> None:
-        """Run the model's layers from now on: a traced pass failed."""
+        """A traced pass failed."""
         if self.traces is not None:
             self._end_traces()
             log.warning("passes are not traced any more: %s", error)
@@ -263,20 +230,20 @@ class KVStore:
         self.traces = None
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
-        """`tables` are those of full attention, then of windows."""
+        """`tables`: of full attention, then of windows."""
         found = {}
         for group in self.geometry.groups:
             sliding = group is self.geometry.sliding
             for index, layer in enumerate(group.layers):
+                blocks = LayerBlocks(self._paged[group], _INDEX[index], self.codecs[layer], tables[sliding].rows)
                 found[layer] = BlockKVCache(
-                    of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables[sliding],
-                    before if sliding else None, one=self.kernels.one, few=self.kernels.few,
+                    of, layer, blocks, tables[sliding], before if sliding else None, self.kernels,
                     latents=self.geometry.latents,
                 )  # fmt: skip
         return found
 
     def _tables_of(self, of: Pass) -> Iterator[PassTables]:
-        """Yield the tables of full attention, then of windows, after sliding those."""
+        """Yield those of full attention, then of windows, slid."""
         yield PassTables(of, self._device(self.full), lambda sequence: sequence.full)
         if self.windows is not None:
             window = cast(Callable[[Sequence], BlockTable], attrgetter("window"))
@@ -285,8 +252,8 @@ class KVStore:
             yield PassTables(of, self._device(self.windows), window)
 
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> Written:
-        """Count the tokens of a pass; return what is still to be written to blocks."""
-        states = self._settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
+        """Count a pass's tokens; return what is to be written."""
+        states = settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
         for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:
                 sequence.window.slide(sequence.length + n)

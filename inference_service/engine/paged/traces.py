@@ -1,8 +1,7 @@
 """Passes over rows that are traced once and replayed. Engine thread only.
 
-On a fast GPU, describing a pass of few rows takes as long as computing it: 13 ms for 32 rows of Llama 3.1 8B (H200), 11
-of them the GPU's. A trace holds for one number of rows and of blocks in a table; both are padded, since each costs 30
-to 50 ms, and as much for the device's graph. Padding rows write to a block of their own.
+Describing a pass took 13 ms for 32 rows of Llama 3.1 8B, computing it 11 (H200). A trace holds for one number of rows
+and of blocks in a table; both are padded, since each costs 30 to 50 ms. Padding rows write to a block of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +19,10 @@ from inference_service.engine.paged.shares import Run, most_shares, shares
 
 _ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 832)
 _PIECES: Final = 64
-"""Most pieces of a traced pass."""
 
 
 class _Traced:
-    """A pass within a trace: only its arrays may be used."""
+    """Only its arrays may be used."""
 
     rows = True
     pieces = ()
@@ -40,10 +38,8 @@ class _Traced:
 class _TracedTables:
     """`shares` are in the order of `heads`; none if rows attend alone."""
 
-    def __init__(
-        self, heads: Sequence[int], blocks: mx.array, spans: mx.array, floors: mx.array, *shares: mx.array
-    ) -> None:
-        self.rows, self.floors = Tables(blocks, spans), floors
+    def __init__(self, heads: Sequence[int], *arrays: mx.array) -> None:
+        self.rows, shares = Tables(*arrays[:3]), arrays[3:]
         self._shares = dict(zip(heads, shares, strict=bool(shares)))
 
     def shares(self, heads: int) -> mx.array | None:
@@ -51,20 +47,18 @@ class _TracedTables:
 
 
 Layers = Callable[[Any, list[Any]], dict[int, BlockKVCache]]
-"""(pass, tables of each arena) to caches by layer."""
+"""(pass, tables by arena) to caches by layer."""
 
 
 class Traces:
-    """The traces of one model. `states` are (layer, number of arrays) of recurrent layers; `heads` are, by arena, the
-    query heads per KV head, where rows of a sequence attend together.
-    """
+    """`states` are recurrent layers; `heads`, by arena, query heads per KV head where rows attend together."""
 
     def __init__(
         self,
         model: Callable[[mx.array, Sequence[Any]], mx.array],
         layers: Layers,
         arenas: Sequence[DeviceArena],
-        states: Sequence[tuple[int, int]] = (),
+        states: Sequence[int] = (),
         heads: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self._layers, self._states, self._heads = layers, states, heads or [()] * len(arenas)
@@ -73,7 +67,7 @@ class Traces:
         self._step: Any = mx.compile(self._traced)
 
     def close(self) -> None:
-        """Drop the traces: they hold the model's weights in a reference cycle."""
+        """They hold the model's weights in a cycle."""
         self._step = None
 
     def knows(self, of: Pass) -> bool:
@@ -84,7 +78,7 @@ class Traces:
     def run(
         self, of: Pass, tokens: mx.array, tables: Sequence[PassTables], states: Sequence[Sequence[mx.array]] = ()
     ) -> tuple[mx.array, list[list[mx.array]]]:
-        """Return logits [T, 1, vocabulary] of tokens [T], and the states after them."""
+        """Return logits [T, 1, vocabulary], and the states after."""
         rows = of.tokens if states else next(count for count in _ROWS if count >= of.tokens)
         missing = rows - of.tokens
         offset, each = mx.array(of.offset), []
@@ -112,6 +106,6 @@ class Traces:
         found = [_TracedTables(heads, *each) for heads, each in zip(self._heads, tables, strict=True)]
         caches: dict[int, Any] = dict(self._layers(of, found))
         recurrent = [StatesCache(arrays, offset) for arrays in states]
-        caches |= {place: cache for (place, _), cache in zip(self._states, recurrent, strict=False)}
+        caches |= {place: cache for place, cache in zip(self._states, recurrent, strict=False)}
         logits = self._model(tokens[:, None], [caches[place] for place in sorted(caches)])
         return logits, [cache.state for cache in recurrent]

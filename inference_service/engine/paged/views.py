@@ -1,7 +1,5 @@
-"""Caches of a pass as arrays, for layers that compute attention themselves (DeepSeek V3, Gemma 2, StableLM).
-
-A `View` replaces a cache during a call: the cache keeps what it keeps, and the layer sees it dequantized, one layer at
-a time.
+"""Caches as arrays, for layers that attend themselves (DeepSeek V3, Gemma 2, StableLM): the layer sees what the cache
+keeps, dequantized.
 """
 
 from typing import Any
@@ -12,28 +10,26 @@ from inference_service.engine.paged.passes import StatesCache
 
 
 class View:
-    """`keys` and `values` are the last result, read by layers that share this layer's KV. Engine thread only."""
+    """`keys` and `values` are the last result, for layers that share this KV. Engine thread only."""
 
     def __init__(self, cache: Any) -> None:
         self.cache: Any = cache
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.start_position = 0
-        """The first token that `update_and_fetch` returns, for chunked attention."""
+        """The first token shown, for chunked attention."""
 
     @property
     def offset(self) -> Any:
-        """The first new token's position, int; int32 [T] for rows."""
+        """int; int32 [T] for rows."""
         return self.cache.offset
 
     def maybe_trim_front(self) -> None:
-        """For chunked attention: show at most window - 1 tokens before the new ones."""
+        """Show at most window - 1 tokens before the new ones."""
         self.start_position = max(0, self.offset - self.cache.window + 1) if self.offset else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append K [rows, kv_heads, n, k_dim] and V; return all that a query sees, dequantized. Of indexers, whose K is
-        V or whose V has no width, halves of K are kept as K and V.
-        """
+        """Return all that a query sees. Of indexers, whose K is V or whose V has no width, halves of K are kept."""
         if halved := keys is values or not values.shape[-1]:
             keys, values = mx.split(keys, 2, axis=-1)
         k, v = self.cache.fetch_arrays(keys, values)
@@ -47,7 +43,7 @@ class View:
         return self.keys, self.values
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
-        """Return bool [n, total], or [T, 1, 1, total] for rows; None where one query sees all."""
+        """Return bool [n, total], or [T, 1, 1, total] for rows."""
         mask: mx.array | None = self.cache.arrays_mask(n, window_size, return_array=return_array)
         return mask
 

@@ -1,6 +1,6 @@
 """Kernels for NVIDIA GPUs that pack K and V into the pool's blocks.
 
-With bases, K, V and queries are multiplied by the same launch, on tensor cores: a step waits for MLX's products.
+With bases, K, V and queries are multiplied by the same launch: a step waits for MLX's products.
 """
 
 from functools import lru_cache
@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.codec import Basis, KVCodec
+from inference_service.engine.codec import Basis
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.matrices import FILES as PRODUCTS
 from inference_service.engine.matrices import tiles
-from inference_service.engine.paged.kernels import FILES, WARPS, PagedGroup, Tables, by_sides, mean_of
+from inference_service.engine.paged.kernels import FILES, WARPS, LayerBlocks, PagedGroup, by_sides, mean_of
 from inference_service.engine.quantization import filled_up
 
 _PLACE: Final = """
@@ -104,47 +104,27 @@ _QUERIES = """else {{
   }}"""
 
 
-def write(
-    group: PagedGroup,
-    layer: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tables: Tables,
-    floors: mx.array,
-    codec: KVCodec,
-    *,
-    as_encoded: bool = False,
-) -> mx.array:
-    """Pack K [rows, kv_heads, n, k_dim] and V into each row's last n places, when the result, int32 [1], is evaluated.
+def write(of: LayerBlocks, keys: mx.array, values: mx.array, *, as_encoded: bool = False) -> mx.array:
+    """Pack K [rows, kv_heads, n, k_dim] and V into each row's last n places; evaluate the result.
 
-    `layer` int32 [1] is the index in the group. Tokens before a row's table or `floors`, int32 [rows], are not written.
     `as_encoded` packs to the last bit what `codec.encode` does. Raises ValueError for another dtype than the group's.
     """
-    bases = None if as_encoded else codec.kernel_bases
-    written, _ = _write(group, layer, keys, values, None, tables, floors, codec, bases)
-    return written
+    return _write(of, keys, values, None, None if as_encoded else of.codec.kernel_bases)[0]
 
 
 def write_with_queries(
-    group: PagedGroup,
-    layer: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    queries: mx.array,
-    tables: Tables,
-    floors: mx.array,
-    codec: KVCodec,
+    of: LayerBlocks, keys: mx.array, values: mx.array, queries: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """As `write`; also return queries [rows, heads, n, k_dim] in the packed basis."""
-    queries = filled_up(queries, codec.format.group_size)
-    written, packed = _write(group, layer, keys, values, queries, tables, floors, codec, codec.kernel_bases)
-    return written, codec.queries(queries) if packed is None else packed
+    """Also return queries [rows, heads, n, k_dim] in the packed basis."""
+    queries = filled_up(queries, of.codec.format.group_size)
+    written, packed = _write(of, keys, values, queries, of.codec.kernel_bases)
+    return written, of.codec.queries(queries) if packed is None else packed
 
 
 def _write(
-    group: PagedGroup, layer: mx.array, keys: mx.array, values: mx.array, queries: mx.array | None, tables: Tables,
-    floors: mx.array, codec: KVCodec, bases: tuple[Basis, Basis] | None,
-) -> tuple[mx.array, mx.array | None]:  # fmt: skip
+    of: LayerBlocks, keys: mx.array, values: mx.array, queries: mx.array | None, bases: tuple[Basis, Basis] | None
+) -> tuple[mx.array, mx.array | None]:
+    group, codec, tables = of.group, of.codec, of.tables
     if any(x.dtype != group.dtype for x in (keys, values, queries) if x is not None):
         raise ValueError(f"K and V of {keys.dtype} and {values.dtype}, or queries, for blocks of {group.dtype}")
     rows, heads, n, _ = keys.shape
@@ -163,7 +143,7 @@ def _write(
         writer, warps = _writer(group, codec.kernel_means is not None), WARPS
         blocks, sides = -(-rows * heads * n // WARPS), 2
     written, *packed = writer(
-        inputs=[*inputs, tables.blocks, tables.spans, floors, layer],
+        inputs=[*inputs, *tables, of.layer],
         grid=(blocks * warps * 32, sides, 1),
         threadgroup=(warps * 32, 1, 1),
         output_shapes=shapes,
@@ -184,7 +164,7 @@ def _writer(group: PagedGroup, centred: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _based_writer(group: PagedGroup, heads: int, per_block: int) -> Any:
-    """`heads` query heads per KV head are multiplied, too."""
+    """`heads`: query heads per KV head."""
     fields = group.fields() | {"group": heads, "tiles": per_block, "count": 16 * per_block, "warps": _BASED_WARPS}
     sides = {
         side: _BASED_SIDE.format(

@@ -1,4 +1,4 @@
-"""Copies of K and V between arrays of passes and blocks of host memory. Engine thread only."""
+"""Copies of K and V between arrays and host memory. Engine thread only."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -17,7 +17,7 @@ from inference_service.engine.quantization import Quantized
 
 
 class Home(NamedTuple):
-    """Where K and V of a layer group lie: an arena, and the prefix of its tensors."""
+    """Where a layer group lies: arena, prefix of tensors."""
 
     group: LayerGroup
     arena: Arena
@@ -31,7 +31,7 @@ class Home(NamedTuple):
     def unpacked(
         self, sequence: Sequence, layers: Items[int], codec_of: Callable[[int], KVCodec], dtype: mx.Dtype
     ) -> list[WorkingKV]:
-        """Return K and V of adjacent layers of the group as arrays, lazily."""
+        """Return adjacent layers as arrays, lazily."""
         table, window = self.table(sequence), self.group.window or 0
         rows = [self.group.layers.index(layer) for layer in layers]
         start = table.kept_from(sequence.length)
@@ -50,7 +50,7 @@ class Home(NamedTuple):
     def _gathered(
         self, table: BlockTable, start: int, end: int, dtype: mx.Dtype, rows: Items[int]
     ) -> dict[str, mx.array]:
-        """Return the six tensors [layers, kv_heads, room, width], `start` up to `end`, then zeros."""
+        """Return six tensors [layers, kv_heads, room, width], `start` up to `end`, then zeros."""
         assert isinstance(self.arena, HostArena)
         views = [self.arena.layout.views(self.arena.words(block)) for block in table.of(start, end)]
         before, found = (start - table.first) % table.tokens, {}
@@ -68,7 +68,7 @@ class Home(NamedTuple):
 
 
 class Written:
-    """K and V of a pass to be written to host memory. Evaluate `state` before `put`."""
+    """Evaluate `state` before `put`."""
 
     def __init__(
         self, homes: Items[Home], of: Pass, caches: Items[KVCache | StatesCache], states: States | None = None
@@ -100,7 +100,6 @@ class Written:
             hosts = {name: _host(array) for name, array in stacked.items()}
             row = 0
             for (sequence, n), (start, end) in zip(self._of.pieces, self._starts, strict=True):
-                # [layers, rows, kv_heads, n, width] for rows and for one piece
                 own = {
                     name: host[:, row : row + n, :, 0].swapaxes(1, 2) if self._of.rows else host[:, 0]
                     for name, host in hosts.items()
@@ -114,7 +113,7 @@ class Written:
 
 
 def put(arena: Arena, table: BlockTable, start: int, tensors: HostTensors, end: int) -> None:
-    """Copy tensors [layers, kv_heads, n, width] of the tokens `start` up to `end` to a table's blocks."""
+    """Copy tensors [layers, kv_heads, n, width] of `start` up to `end`."""
     placed, at = [], start
     while at < end:
         inside = (at - table.first) % table.tokens

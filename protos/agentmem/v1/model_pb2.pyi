@@ -154,8 +154,7 @@ class Model(_message.Message):
     """Why a loaded model has these kv_bits: they were set, or how "auto" chose them."""
     kv_scheme: _builtins.str
     """How K and V are transformed before quantization: "balanced" (centred on the calibration's means, in its bases, and
-    rotated); "rotated", without bases, for models with latents and those whose layers compute attention themselves; or
-    "plain", if this backend computes neither correctly.
+    rotated); or "rotated", without bases, for models with latents and those whose layers compute attention themselves.
     """
     recurrent_layers: _builtins.int
     """Layers with a recurrent state: state space, gated delta net, linear attention, short convolution."""
@@ -183,7 +182,7 @@ class Model(_message.Message):
 
     @_builtins.property
     def calibration(self) -> Global___Calibration:
-        """The means and bases of a loaded model's K and V; absent with the scheme "plain"."""
+        """The means and bases of a loaded model's K and V; absent without attention."""
 
     @_builtins.property
     def sampling(self) -> _types_pb2.Sampling:
@@ -393,8 +392,8 @@ class AttentionPath(_message.Message):
     to compute them.
     """
     relative_error: _builtins.float
-    """Largest difference in the self-test from plain attention, or from products as given, relative to the largest
-    output.
+    """Largest difference in the self-test, relative to the largest output: of logits from those over arrays, or of products
+    from those as given. 0 for "arrays" and "states".
     """
     note: _builtins.str
     """Where it applies, what was measured there, and why another path was not chosen."""

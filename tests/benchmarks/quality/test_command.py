@@ -22,6 +22,7 @@ from benchmarks.quality.texts import KINDS
 from benchmarks.quality.variants import PLAIN_4
 from gateway.cli.up.openblas import preload_here
 from inference_service.engine import quality
+from inference_service.engine.paged.alone import new_caches
 from inference_service.models.loaded import LoadedModel
 from tests.benchmarks.quality import real_model
 from tests.full_matrix import FULL
@@ -100,7 +101,7 @@ def test_what_cannot_run_here_is_left_out_and_said(demo: LoadedModel) -> None:
 
     token_ids = demo.tokenizer.encode("The boat is green . ", parse_special=False) * 8
     divergences, stored, missing = checked(
-        demo, token_ids, {"4": partial(demo.geometry.new_caches, demo.codecs), "2": broken}
+        demo, token_ids, {"4": partial(new_caches, demo.geometry, demo.codecs), "2": broken}
     )
     assert divergences["4"] > 0
     assert stored["4"].here == demo.geometry.bytes_per_token > stored["4"].half

@@ -116,14 +116,12 @@ class Turn:
 
     @property
     def kv(self) -> Sequence:
-        """KV that it leaves."""
         found = self.job.future.result(0)[0]
         assert found is not None
         return found
 
     @property
     def said(self) -> list[int]:
-        """The tokens that it was told."""
         return [event.token_id for event in self.events]
 
     @property
@@ -263,5 +261,4 @@ def _share(name: str, found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> floa
 
 
 def codes(weights: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """4-bit codes of packed words."""
     return (weights.astype(np.int64)[..., None] >> np.arange(0, 32, 4)) & 15

@@ -62,7 +62,6 @@ class Foresight:
 
 
 def all_of_them(guesses: Sequence[Sequence[Guess]], _cost: Any) -> list[list[int]]:
-    """Drafts do not depend on times."""
     return [[guess.token for guess in each] for each in guesses]
 
 
@@ -84,7 +83,6 @@ def speculating(model: LoadedModel, plain: Turn, start: Callable[[], Turn]) -> t
 def speculating_together(
     model: LoadedModel, plain: Sequence[Turn], start: Callable[[], Sequence[Turn]]
 ) -> tuple[Sequence[Turn], int, int]:
-    """As `speculating`, for turns that decode together."""
     steps: list[str] = []
     accepted: list[int] = []
     engine = model.engine

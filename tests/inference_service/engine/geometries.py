@@ -1,12 +1,16 @@
-"""Geometries of models, small and real, for attention."""
-
-from dataclasses import replace
+"""Random arrays, small geometries, and how far results in a dtype may be off by rounding."""
 
 import mlx.core as mx
 
 from agentmem.kv.bits import BITS
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import KVFormat
+
+ROUNDING = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
+"""Of the largest number."""
+
+PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
+"""All bits of K and all of V."""
 
 
 def geometry(
@@ -18,41 +22,5 @@ def geometry(
     return Geometry(heads, dtype, KVFormat(bits, bits, group), full, sliding)
 
 
-SHAPES = [
-    geometry(),
-    geometry(kv_heads=1),
-    geometry(kv_heads=4),
-    geometry(v_dim=32),
-    geometry(bits=8),
-    geometry(window=40),
-    geometry(window=3),
-]
-
-OF_16_BITS = [
-    geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),  # Llama 3.1 8B
-    geometry(kv_heads=8, heads=16, k_dim=256, v_dim=256, dtype=mx.bfloat16, group=64, window=512),  # Gemma 3 12B
-    geometry(kv_heads=16, heads=16, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),  # DeepSeek-V2-Lite
-    geometry(kv_heads=8, heads=64, k_dim=64, v_dim=64, dtype=mx.bfloat16, group=64, window=128),  # GPT-OSS
-    geometry(kv_heads=2, heads=14, k_dim=64, v_dim=64, dtype=mx.float16, group=64),  # Qwen 2.5 0.5B
-    geometry(kv_heads=8, heads=32, k_dim=96, v_dim=96, dtype=mx.float16, group=32),
-    geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, bits=8, group=64),
-]
-
-NARROW = [
-    geometry(heads=2, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),
-    geometry(heads=2, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),
-    geometry(heads=1, kv_heads=1, k_dim=256, v_dim=256, dtype=mx.float16, group=64),
-    geometry(heads=7, kv_heads=1, dtype=mx.float16, group=64),
-    geometry(k_dim=96, v_dim=96, dtype=mx.bfloat16, window=40),
-]
-
-PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
-"""All bits of K and all of V."""
-
-
 def random(*shape: int, dtype: mx.Dtype = mx.float32, seed: int = 0) -> mx.array:
     return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
-
-
-def with_bits(made: Geometry, k: int, v: int, scheme: str | None = None) -> Geometry:
-    return replace(made, format=replace(made.format, k_bits=k, v_bits=v, scheme=scheme or made.format.scheme))

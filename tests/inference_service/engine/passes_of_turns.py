@@ -11,7 +11,6 @@ ORDERS = {"one after the other": (0, 3, 6, 9, 12), "at once": (0,) * 5, "longest
 
 
 def decoded(model: LoadedModel, joins: tuple[int, ...], sampling: Sampling = EXACT, **options: Any) -> list[Turn]:
-    """Turns that are queued at these ticks."""
     turns: dict[int, Turn] = {}
     for tick in range(10_000):
         for number in (number for number, at in enumerate(joins) if at == tick):

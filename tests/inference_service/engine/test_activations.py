@@ -55,7 +55,6 @@ def load(directory: Path) -> Loaded:
 @pytest.mark.slow(*(set(WRITERS) - {"llama", "mamba2"}))
 @pytest.mark.parametrize("name", WRITERS)
 def test_no_chunk_takes_more_than_estimated(name: str, tmp_path: Path) -> None:
-    """Long ones at the beginning, and short ones behind many keys, which memory makes short."""
     model = load(WRITERS[name](tmp_path / "m"))
     cost = with_measured_states(model.cost, model.network, model.geometry)
     for tokens, position in ((2048, 0), (LEAST_CHUNK, 2048)):
@@ -66,7 +65,6 @@ def test_no_chunk_takes_more_than_estimated(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["pair_bytes", "token_bytes"])
 def test_a_part_that_nobody_counts_is_missed(missing: str, tmp_path: Path) -> None:
-    """By fault: scores of many keys, and states of a recurrent layer."""
     write = tiny_models.write_llama if missing == "pair_bytes" else tiny_states.write_mamba2
     model = load(write(tmp_path / "m"))
     less = replace(model.cost, **{missing: 0})
@@ -95,12 +93,11 @@ def test_measured_once_and_for_its_context(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_worst_chunks_are_computed_where_that_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: the prediction is what the chunks take, and for a longer context what further keys take besides."""
     model = load(tiny_models.write_llama(tmp_path))
     monkeypatch.setattr(activations, "_KEYS_ON_GPU", 1024)
 
     def predicted(context: int) -> int:
-        return activations._by_worst_chunks(model.network, model.geometry, context)
+        return activations.measured(model.network, model.geometry, context)
 
     worst = chunk_peak(model.network, model.geometry, 1024)
     assert worst <= predicted(1024) <= 1.5 * worst

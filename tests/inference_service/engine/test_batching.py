@@ -14,7 +14,6 @@ from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.passes import Pass
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.prompt_blocks import PromptBlocks
-from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import (
     begin,
@@ -32,7 +31,6 @@ pytestmark = pytest.mark.sampled(2)
 
 
 def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn's first and its last, and all before a prompt is computed. Others may wait for those of the next pass."""
     told: list[tuple[int, int, bool]] = []
     turns = [begin(model, prompt_of(model, 0, 2), 30)]
 
@@ -52,7 +50,6 @@ def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, mon
 
 
 def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) -> None:
-    """A prompt full of a token does not make that token less likely."""
     greedy = begin(model, prompt_of(model, 0, 4), 1)
     run(model)
     (favourite,) = greedy.generated.token_ids
@@ -63,46 +60,6 @@ def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) ->
     )
     run(model)
     assert penalized.generated.token_ids == filled.generated.token_ids
-
-
-@pytest.mark.parametrize(("where", "after"), [("sampler", 4), ("emit", 4), ("emit", 0)])
-def test_one_bad_turn_harms_no_other(
-    model: LoadedModel,
-    oracle: Oracle,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
-    after: int,
-) -> None:
-    good = [begin(model, prompt_of(model, n, 2 + 3 * n), 16) for n in range(2)]
-    bad = begin(model, prompt_of(model, 9, 2), 16)
-
-    def poison(original: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
-            if len(bad.events) >= after:
-                raise ValueError("poisoned")
-            return original(*arguments)
-
-        return called
-
-    def poison_only(sampler: TokenSampler, original: Callable[..., Any]) -> Callable[..., Any]:
-        poisoned = poison(original)
-        return lambda self, logprobs: (poisoned if self is sampler else original)(self, logprobs)
-
-    if where == "sampler":
-        monkeypatch.setattr(TokenSampler, "__call__", poison_only(bad.job.sampler, TokenSampler.__call__))
-    else:
-        bad.job.emit = poison(bad.job.emit)
-    run(model)
-    with pytest.raises(ValueError, match="poisoned"):
-        bad.job.future.result(0)
-    assert [turn.generated.sampled for turn in good] == [16, 16]
-    assert all(right(oracle, turn) and turn.whole for turn in good), "whether their pass had to be done again or not"
-    assert ("a step of" in caplog.text) == (where == "sampler")
-    monkeypatch.undo()
-    later = begin(model, prompt_of(model, 5, 2), 5)
-    run(model)
-    assert right(oracle, later)
 
 
 @pytest.mark.usefixtures("few_ride")
@@ -140,19 +97,6 @@ def test_memory_is_let_go_once_a_long_prompt_is_done(
     assert cleared == [1], "after the last chunk: the last token rides"
     run(model)
     assert len(cleared) == 1, "not after every pass"
-
-
-def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
-    def broken() -> Any:
-        raise ValueError("broken")
-
-    good = begin(model, prompt_of(model, 0, 2), 5)
-    bad = [begin(model, prompt, 5, make=broken) for prompt in (prompt_of(model, 1, 2), [5, 6])]
-    run(model)
-    for turn in bad:
-        with pytest.raises(ValueError, match="broken"):
-            turn.job.future.result(0)
-    assert good.generated.sampled == 5 and not good.job.alone
 
 
 def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, oracle: Oracle) -> None:
@@ -194,7 +138,6 @@ def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
 def test_two_passes_that_fail_in_one_step_lose_nobody(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One when it is launched, and then the one before it, whose turns go on alone already."""
     failed: list[str] = []
     launch, put = batching.next_tokens, Written.put
 
@@ -223,7 +166,6 @@ def test_two_passes_that_fail_in_one_step_lose_nobody(
 def test_a_pass_that_fails_once_loses_nobody(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Whichever part of a pass of several raises, every turn ends right, and the engine comes to rest."""
     failures = [MemoryError("no room")]
 
     def failing(original: Callable[..., Any], several: Callable[..., bool], first: bool) -> Callable[..., Any]:
@@ -292,7 +234,6 @@ def test_a_turn_that_is_over_at_its_first_token_ends_also_if_the_pass_fails(
 def test_a_cancelled_turn_whose_blocks_cannot_be_named_harms_no_other(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, told: int
 ) -> None:
-    """While it is computed, and while it generates."""
     other = begin(model, prompt_of(model, 0, 1), 20)
     turn = begin(model, [5] * 300, 20)
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 256)

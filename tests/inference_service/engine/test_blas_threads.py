@@ -23,7 +23,6 @@ def test_it_has_one_thread_for_as_long_as_asked() -> None:
 
 
 def test_two_at_once_leave_as_many_as_before() -> None:
-    """The second would take the one thread for what was there before."""
     came, done = threading.Event(), threading.Event()
 
     def second() -> None:

@@ -216,11 +216,3 @@ def test_means_of_another_place_are_taken_if_they_are_near(
     assert found == (offer if taken else measured) == kept.known(NAME, llama.geometry)
     kept.offer(NAME, measured)
     assert kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3])) == found, "what is known stays"
-
-
-def test_means_of_another_shape_are_not_near(llama: LoadedModel, tmp_path: Path) -> None:
-    kept = Calibrations(tmp_path)
-    _, measured = offered(llama, 1.0)
-    assert measured is not None
-    kept.offer(NAME, Calibration(measured.layers[:1]))
-    assert kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3])) == measured

@@ -93,3 +93,10 @@ def test_biases_are_added() -> None:
     jobs = [job_of(Sampling(logit_bias={1: 0.5, 2: 1.5})), job_of(Sampling()), job_of(Sampling(logit_bias={2: -1.0}))]
     found = choosing.biased(mx.zeros((3, 4)), jobs)
     assert found.tolist() == [[0, 0.5, 1.5, 0], [0, 0, 0, 0], [0, 0, -1.0, 0]]
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-30, 1e-6])
+def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
+    logprobs = choosing.logprobs(logits_of(5))
+    found = sampled(logprobs, Filters(temperature, 1.0, 0.0, 0), [mixed(number) for number in range(5)])
+    assert mx.array_equal(found, mx.argmax(logprobs, axis=-1))

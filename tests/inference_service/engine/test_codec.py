@@ -5,11 +5,11 @@ import hashlib
 import mlx.core as mx
 import pytest
 
-from inference_service.engine.attention.reference import out_of_rotation, plain_values
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize
-from inference_service.engine.rotation import block_width, rotated, rotated_back, signs
+from inference_service.engine.rotation import rotated, rotated_back, signs
 from tests.inference_service.engine.geometries import random
+from tests.inference_service.engine.reference import out_of_rotation, plain_values
 
 
 @pytest.mark.parametrize("width", [32, 64, 80, 96, 128, 192, 256, 512, 576])
@@ -17,16 +17,6 @@ def test_rotated_keeps_scores_and_comes_back(width: int) -> None:
     x, y = random(3, width), random(3, width, seed=1)
     assert mx.allclose(rotated_back(rotated(x)), x, atol=1e-5)
     assert mx.allclose(rotated(x) @ rotated(y).T, x @ y.T, atol=1e-3)
-
-
-def test_an_outlier_is_spread_over_its_block() -> None:
-    x = mx.zeros((1, 128))
-    x[0, 5] = 1.0
-    assert mx.allclose(mx.abs(rotated(x)), mx.full((1, 128), 128**-0.5), atol=1e-6)
-
-
-def test_blocks_are_as_wide_as_widths_allow() -> None:
-    assert [block_width(width) for width in (32, 64, 96, 192, 576)] == [32, 64, 32, 64, 64]
 
 
 def test_the_signs_are_those_of_all_files_that_were_ever_written() -> None:
@@ -81,7 +71,6 @@ def test_a_released_codec_holds_no_memory() -> None:
 
 @pytest.mark.parametrize("scheme", [PLAIN, ROTATED])
 def test_what_comes_back_has_its_means(scheme: str) -> None:
-    """And is as wide as whole groups; widths of K and V that do not fill them."""
     k, v = random(2, 3, 9, 80, seed=1) + 5, random(2, 3, 9, 48, seed=2) - 5
     codec = KVCodec(KVFormat(8, 8, 32, scheme), (mx.full((3, 80), 5.0), mx.full((3, 48), -5.0)))
     for found, x in zip(codec.decode(*codec.encode(k, v)), (k, v), strict=True):

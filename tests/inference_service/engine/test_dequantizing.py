@@ -14,7 +14,6 @@ on_gpus = pytest.mark.skipif(not available(), reason="as many elements as real m
 
 
 def error(*shape: int, bits: int = 4, group_size: int = 64, dtype: mx.Dtype = mx.bfloat16) -> float:
-    """The largest, of the largest weight."""
     weights = mx.random.normal(shape, key=mx.random.key(3)).astype(dtype)
     packed = mx.quantize(weights, group_size=group_size, bits=bits)
     found = dequantizing.dequantized(*packed, bits, group_size)

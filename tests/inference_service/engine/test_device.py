@@ -42,7 +42,6 @@ def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_others_have_taken_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is held counts as had, and of what is free the floor stays."""
     pretend(monkeypatch, mx.DeviceType.gpu, {**CUDA, "free_memory": 30 * GIB}, held=10 * GIB)
     assert device.usable_bytes() == 36 * GIB, "a twentieth of the device is the floor"
     assert device.usable_bytes(floor=0) == 40 * GIB

@@ -28,7 +28,6 @@ def drafter(*texts: Sequence[int]) -> Drafter:
 
 
 def sure(tokens: Sequence[int]) -> Drafter:
-    """It has seen its guesses be right."""
     found = Drafter(tokens)
     found._right = list(found._guessed)
     return found
@@ -48,7 +47,6 @@ def longest_match(tokens: Sequence[int]) -> tuple[int, int]:
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=90), st.lists(st.integers(0, 2), max_size=20))
 def test_a_guess_stands_behind_the_longest_match(tokens: list[int], later: list[int]) -> None:
-    """One that was right stays where it is; after a wrong one, and at first, it is the longest match's."""
     found, place = Drafter(tokens), longest_match(tokens)[0]
     for at, token in enumerate(later):
         before = [*tokens, *later[:at]]
@@ -118,14 +116,6 @@ def test_turns_share_a_step_and_the_likeliest_guesses_are_drafted() -> None:
     assert chosen([offer(0.9, 0.8, 0.75), offer(0.2), offer(0.7)], cost) == [[0, 1, 2], [], []]
     five = [offer(0.9), offer(0.8), offer(0.7), offer(0.6), offer(0.5)]
     assert chosen(five, free) == [[0], [0], [0], [], []], "of the numbers that steps have"
-
-
-def test_what_pays_for_a_turn_alone_may_not_pay_beside_others() -> None:
-    """For a step that takes longer delays all."""
-    assert chosen([offer(0.9)], lambda _: 1.5) == [[0]]
-    assert chosen([offer(0.9), offer(), offer(), offer()], lambda _: 1.2) == []
-    assert chosen([offer(0.9), offer(), offer(), offer()], lambda _: 1.1) == [[0], [], [], []]
-    assert chosen([offer(), offer()], free) == chosen([], free) == []
 
 
 @given(st.lists(st.lists(st.floats(0.1, 1.0), max_size=9), min_size=1, max_size=6), st.floats(0.0, 0.3))

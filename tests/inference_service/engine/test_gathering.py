@@ -43,7 +43,6 @@ def test_prompts_wait_for_turns_that_are_planned(model: LoadedModel, oracle: Ora
 def test_they_do_not_wait_for_long(
     model: LoadedModel, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large input is planned for seconds."""
     monkeypatch.setattr(gathering, "_SECONDS", 0.02)
     with model.engine.gathering.expecting("late"):
         begin(model, some_prompts(model, 12)[0])
@@ -53,7 +52,6 @@ def test_they_do_not_wait_for_long(
 
 
 def test_nobody_waits_while_a_turn_generates(model: LoadedModel, computed: list[list[int]]) -> None:
-    """Its tokens would wait, too."""
     speaks = begin(model, prompt_of(model, 4, 3), 30)
     until_told(model, [speaks], 3)
     computed.clear()
@@ -86,7 +84,6 @@ def test_nor_while_a_long_prompt_is_computed(model: LoadedModel, monkeypatch: py
 
 
 def test_a_turn_that_came_is_not_waited_for(model: LoadedModel, computed: list[list[int]]) -> None:
-    """It may still run."""
     with model.engine.gathering.expecting("late"):
         model.engine.gathering.came("late")
         begin(model, some_prompts(model, 12)[0])
@@ -96,7 +93,6 @@ def test_a_turn_that_came_is_not_waited_for(model: LoadedModel, computed: list[l
 
 
 def test_nobody_waits_twice_for_the_same_turn(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large input is planned for long. Drafts and files do not wait for it any more, either."""
     clock = [1000.0]
     monkeypatch.setattr(gathering, "_SECONDS", 0.1)
     waits = Gathering()

@@ -59,7 +59,6 @@ def turn(
     warm: Sequence | None = None,
     **options: Any,
 ) -> Turn:
-    """A turn that is over."""
     begun = begin(model, sequence, tokens, sampling, warm, **options)
     run(model)
     assert begun.whole and not begun.job.alone
@@ -163,7 +162,6 @@ def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracl
 def test_trimmed_equals_recomputed(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a recurrent state, or a window before, is gone, nothing goes on from there; full layers' KV stays."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 256)
     prompt, geometry = prompt * 2, model.geometry  # Windows slide.
     done = turn(model, prompt)
@@ -217,10 +215,3 @@ def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[i
     assert stop.encode() not in visible
     following = model.tokenizer.token_bytes(free.generated.token_ids[len(result.token_ids)])
     assert stop[:1].encode() in following, "the first token that was cut off holds the beginning of the stop string"
-
-
-def test_a_tiny_temperature_is_greedy(model: LoadedModel, prompt: list[int]) -> None:
-    greedy = turn(model, prompt, 6)
-    for temperature in (1e-45, 1e-30, 1e-6):
-        sampling = Sampling(temperature=temperature, seed=3, ignore_eos=True)
-        assert turn(model, prompt, 6, sampling).said == greedy.said

@@ -53,7 +53,6 @@ def pass_over(model: LoadedModel, prompts: list[list[int]], *, ends: bool) -> np
 def test_wanted_logits_are_those_among_all(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, count: int, known: bool
 ) -> None:
-    """A head that was given up gives the same."""
     monkeypatch.setattr(model.engine.model, "narrows", known)
     prompts = some_prompts(model, *LENGTHS[:count])
     ends = np.cumsum(LENGTHS[:count]) - 1
@@ -109,7 +108,6 @@ def test_an_adapter_of_a_head_multiplies_the_same_tokens(embedding: Any, linear:
 
 
 def test_a_head_that_fails_is_used_no_more(model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The turns go on alone, with all logits."""
     monkeypatch.setattr(model.engine.model, "narrows", True)
     monkeypatch.setattr(Head, "select", lambda self, x: x if self._wanted is None else 1 / 0)
     turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]

@@ -1,33 +1,26 @@
-"""Attention over latents is right: over arrays, and by the kernel over packed ones in blocks, whose proof at load finds
-what is not.
-"""
-
-from dataclasses import replace
-from typing import Any
+"""Attention over latents is right: over arrays, and by the kernel over packed ones in blocks."""
 
 import mlx.core as mx
 import pytest
 
-from agentmem.kv.bits import BITS
 from inference_service.engine.attention.latents import over_arrays
-from inference_service.engine.attention.reference import plain_attention
-from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error, unpacking_error
-from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import attention
-from inference_service.engine.quantization import PLAIN, ROTATED
-from inference_service.models.proof import attention_paths
-from tests.inference_service.engine.geometries import geometry, with_bits
+from inference_service.engine.quantization import PLAIN
+from tests.inference_service.engine.geometries import PAIRS, ROUNDING
+from tests.inference_service.engine.geometries import random as drawn
+from tests.inference_service.engine.paged.blocks_of_kernels import Case, Filled, off
+from tests.inference_service.engine.reference import plain_attention
 
 pytestmark = pytest.mark.sampled(3)
 
-
-def latents(heads: int = 4, k_dim: int = 128, v_dim: int = 64, dtype: mx.Dtype = mx.float16, **more: Any) -> Geometry:
-    return replace(geometry(heads=heads, kv_heads=1, k_dim=k_dim, v_dim=v_dim, dtype=dtype, **more), latents=True)
-
-
-PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
-"""All bits of latents and all of rotary keys."""
-OF_16_BITS = [latents(heads=16, k_dim=512, group=64, dtype=mx.bfloat16), latents()]
+LATENTS = Case(kv_heads=1, k_dim=128, dtype=mx.float16)
+CASES = [
+    LATENTS,
+    LATENTS._replace(heads=16, k_dim=512, group=64, dtype=mx.bfloat16),
+    LATENTS._replace(heads=5, k_dim=96, v_dim=32),
+    *(LATENTS._replace(heads=1, bits=pair) for pair in PAIRS),
+    LATENTS._replace(heads=1, bits=PAIRS[0], scheme=PLAIN),
+]
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
@@ -36,14 +29,8 @@ OF_16_BITS = [latents(heads=16, k_dim=512, group=64, dtype=mx.bfloat16), latents
 def test_over_arrays_it_is_that_of_both_parts_of_keys(
     n: int, heads: int, k_dim: int, v_dim: int, dtype: mx.Dtype
 ) -> None:
-    """Of what a mask shows, by its name and as an array; of one query with and without."""
-    random = iter(mx.random.split(mx.random.key(n), 4))
-
-    def drawn(*shape: int) -> mx.array:
-        return mx.random.normal(shape, key=next(random)).astype(dtype)
-
-    q, r = drawn(2, heads, n, k_dim), drawn(2, heads, n, v_dim)
-    found_of, rotary = drawn(2, 1, 60, k_dim), drawn(2, 1, 60, v_dim)
+    q, r = (drawn(2, heads, n, width, dtype=dtype, seed=width) for width in (k_dim, v_dim))
+    found_of, rotary = (drawn(2, 1, 60, width, dtype=dtype, seed=1 + width) for width in (k_dim, v_dim))
     scale = (k_dim + v_dim) ** -0.5
     k = mx.concatenate([found_of, rotary], axis=-1).astype(mx.float32)
     exact = plain_attention(mx.concatenate([q, r], axis=-1), k, found_of.astype(mx.float32), scale)
@@ -53,49 +40,34 @@ def test_over_arrays_it_is_that_of_both_parts_of_keys(
         assert (mx.abs(found - exact).max() / mx.abs(exact).max() < ROUNDING[dtype]).item()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", OF_16_BITS)
-def test_one_query_of_the_kernel_is_right(shape: Geometry, on_cuda: None) -> None:
-    assert one_query_error(shape) < ROUNDING[shape.dtype]
-    assert unpacking_error(shape) < ROUNDING[shape.dtype]
+def by_kernel(made: Filled, queries: mx.array, rotary: mx.array, lengths: list[int]) -> mx.array:
+    return attention.flash_latents(made.of(list(range(len(lengths))), lengths), queries, rotary, max(lengths), 0.125)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("v_dim", [32, 64])
-def test_a_few_queries_of_the_kernel_are_right(v_dim: int, on_cuda: None) -> None:
-    shape = latents(heads=5, k_dim=96, v_dim=v_dim, group=32)
-    assert few_queries_error(shape) < ROUNDING[shape.dtype]
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernel_over_latents_in_blocks_is_right(case: Case) -> None:
+    for n, lengths in ((1, [90, 260, 40]), (20, [70]), (3, [260, 40])):
+        made = Filled(case, lengths, case.codec(k_mean=0.125))
+        q = drawn(len(lengths), case.heads, n, case.k_dim, dtype=case.dtype, seed=3)
+        r = drawn(len(lengths), case.heads, n, case.v_dim, dtype=case.dtype, seed=4)
+        found = by_kernel(made, q, r, lengths)
+        for row, length in enumerate(lengths):
+            k, rotary = made.values(row, length)
+            own = slice(row, row + 1)
+            both = mx.concatenate([q[own], r[own]], axis=-1), mx.concatenate([k, rotary], axis=-1)
+            exact, mean = plain_attention(*both, k, 0.125), made.codec.k_mean
+            error = off(found[own], exact, 0.0 if mean is None else mean.astype(mx.float32))
+            assert error < ROUNDING[case.dtype], (n, row)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bits", "scheme"), [*((bits, ROTATED) for bits in PAIRS), (PAIRS[0], PLAIN)])
-def test_the_kernel_reads_all_bits(bits: tuple[int, int], scheme: str, on_cuda: None) -> None:
-    assert few_queries_error(with_bits(latents(heads=1), *bits, scheme)) < 5e-3
-
-
-@pytest.mark.slow
-def test_what_is_right_is_taken_and_reported(on_cuda: None) -> None:
-    reports, kernels = attention_paths(latents())
-    assert [(report.phase, report.path) for report in reports] == [
-        ("prefill", "unpacked"),
-        ("prefill", "packed"),
-        ("decode", "packed"),
-    ]
-    assert (kernels.one, kernels.few) == (True, True)
-
-
-@pytest.mark.slow
-def test_where_the_kernel_is_not_right_latents_are_unpacked(on_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    original: Any = attention.flash_latents
-    monkeypatch.setattr(attention, "flash_latents", lambda *of: original(*of) - of[6].k_mean)
-    reports, kernels = attention_paths(latents())
-    assert [(report.phase, report.path) for report in reports] == [("prefill", "unpacked"), ("decode", "unpacked")]
-    assert "one query differs" in reports[-1].note and "a few queries differs" in reports[-1].note
-    assert (kernels.one, kernels.few) == (False, False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [latents(dtype=mx.float32), latents(heads=2, k_dim=1024, dtype=mx.bfloat16)])
-def test_what_the_kernel_does_not_know_is_refused(shape: Geometry, on_cuda: None) -> None:
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    "case", [LATENTS._replace(dtype=mx.float32), LATENTS._replace(heads=2, k_dim=1024, dtype=mx.bfloat16)]
+)
+def test_what_the_kernel_does_not_know_is_refused(case: Case) -> None:
+    made, q = Filled(case, [9]), mx.zeros((1, case.heads, 1, case.k_dim), case.dtype)
     with pytest.raises(ValueError, match="flash attention"):
-        one_query_error(shape)
+        by_kernel(made, q, mx.zeros((1, case.heads, 1, case.v_dim), case.dtype), [9])

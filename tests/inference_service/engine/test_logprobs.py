@@ -29,7 +29,6 @@ from tests.tiny_models import write_llama
 def test_the_likeliest_are_those_of_a_stable_sort(
     vocabulary: int, count: int, dtype: mx.Dtype, levels: int, excluded: bool, seed: int
 ) -> None:
-    """Also where many are equal, the lowest id first, and where some are impossible."""
     levels_of = np.random.default_rng(seed).integers(0, levels, vocabulary)
     values = mx.array(-levels_of * 0.75).astype(dtype)
     if excluded:

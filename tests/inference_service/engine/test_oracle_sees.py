@@ -106,7 +106,6 @@ def test_a_missing_mask_is_found(model: LoadedModel, oracle: Oracle, monkeypatch
 
 
 def another_layers(model: LoadedModel, kv: Sequence) -> None:
-    """Two layers of each kind change places."""
     rewrite(model, kv, lambda tensor: np.concatenate([tensor[:-2], tensor[-2:][::-1]]))
 
 
@@ -153,7 +152,6 @@ def taken_unseen(patch: pytest.MonkeyPatch) -> None:
 
 
 def kept_in_windows(patch: pytest.MonkeyPatch) -> None:
-    """Rejected tokens stay in sliding layers."""
     trim = WorkingKV.trim
     patch.setattr(WorkingKV, "trim", lambda self, tokens: None if self.window else trim(self, tokens))
 

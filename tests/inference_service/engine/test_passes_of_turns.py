@@ -38,7 +38,6 @@ PENALTIES = Sampling(
 def test_rows_are_what_each_is_alone(
     model: LoadedModel, oracle: Oracle, without: tuple[int, ...], sampling: Sampling
 ) -> None:
-    """Also those for whose arrays there is no memory."""
     turns = []
     for number, repeats in enumerate(REPEATS):
         prompt = prompt_of(model, number, repeats)
@@ -51,20 +50,6 @@ def test_rows_are_what_each_is_alone(
     assert not any(turn.job.alone for turn in turns)
     assert same(model, turns, by_themselves(model, sampling))
     assert sampling is not EXACT or all(right(oracle, turn) for turn in turns)
-
-
-def test_greedy_turns_that_want_no_logprobs_say_the_same(model: LoadedModel) -> None:
-    """Alone and beside others that want some: the likeliest are taken at once."""
-    wanted = by_themselves(model)
-    quick = decoded(model, ORDERS["at once"], top_logprobs=None)
-    assert same(model, quick, wanted)
-    mixed = [
-        begin(model, prompt_of(model, n, REPEATS[n]), TOKENS[n], top_logprobs=None if n % 2 else 0)
-        for n in range(len(REPEATS))
-    ]
-    run(model)
-    assert same(model, mixed, wanted)
-    assert [event.logprob for event in mixed[1].events] == [None] * TOKENS[1]
 
 
 def test_a_model_whose_rows_are_not_right_together_gets_one_a_pass(
@@ -99,7 +84,6 @@ def ending(turn: Turn) -> tuple[int, str]:
 def test_kv_is_of_what_was_generated_however_a_turn_ends(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, end: str, company: bool
 ) -> None:
-    """The next pass is under way when the last token is looked at: its KV is there, and none of what follows."""
     prompt = prompt_of(model, 1, 7)
     free = begin(model, prompt, 30)
     run(model)

@@ -58,10 +58,3 @@ def test_a_long_prompt_leaves_them_and_goes_on_right_from_each(
         assert other.job.chunks[0].position == at
         assert len(set(other.said)) > 5, "an output that does not vary proves nothing"
         assert difference(oracle, other) < 1e-3
-
-
-@pytest.mark.slow
-def test_a_turn_that_goes_on_leaves_those_behind_where_it_began(model: LoadedModel, prompt: list[int]) -> None:
-    first = computed(model, prompt[:3000])
-    assert list(first.job.captured) == [2048]
-    assert list(computed(model, prompt, first.kv).job.captured) == [4096]

@@ -24,7 +24,6 @@ from tests.oracle import Oracle
 def test_the_first_token_comes_from_the_pass_that_the_last_one_rides_in(
     model: LoadedModel, oracle: Oracle, tokens: int, chunks: list[int]
 ) -> None:
-    """All of a short prompt rides there."""
     turn = begin(model, prompt_of(model, tokens, 20)[:tokens], tokens=3)
     until_told(model, [turn])
     assert [chunk.tokens for chunk in turn.job.chunks] == chunks
@@ -43,7 +42,6 @@ def test_nobody_asks_for_logits_where_nothing_is_generated(model: LoadedModel, m
 
 @pytest.mark.slow
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warm turn of some 50 tokens gets its first token within three ticks, whatever long prompt is under way."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
     past = prompt_of(model, 1, 80)
     remembered = begin(model, past, tokens=None)
@@ -102,7 +100,6 @@ def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypat
 def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chunk stops when something waits for the thread, the one with less to do goes first, and both are right."""
     past = prompt_of(model, 1, 20)
     remembered = begin(model, past, tokens=None)
     run(model)
@@ -126,7 +123,6 @@ def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
 
 
 def test_streams_wait_for_a_chunk_no_longer_than_they_may(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much longer it takes than was thought."""
     stream = begin(model, prompt_of(model, 0, 1), tokens=20)
     for _ in range(3):
         model.engine.step()
@@ -160,7 +156,6 @@ def test_cancelled_between_two_layers(model: LoadedModel, monkeypatch: pytest.Mo
 
 
 def test_a_stopped_chunk_asks_for_its_layers_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Going on computes what is left, and the KV is that of a chunk in one go, bit for bit."""
     prompt, stops = prompt_of(model, 3, 6), [0]
 
     def asked() -> bool:
@@ -171,7 +166,7 @@ def test_a_stopped_chunk_asks_for_its_layers_once(model: LoadedModel, monkeypatc
     monkeypatch.setattr(model.engine, "asked", asked)
     stopped = begin(model, prompt, None)
     run(model)
-    assert stops[0] == model.arenas.layers - 1
+    assert stops[0] == model.geometry.all_layers - 1
     assert len(stopped.job.chunks) == 1
     monkeypatch.setattr(model.engine, "asked", lambda: False)
     monkeypatch.setattr(model.engine, "_tokens_per_second", 1e9)
@@ -206,14 +201,7 @@ def test_on_a_cpu_it_counts_what_the_busiest_thread_computes(monkeypatch: pytest
         assert found > used / (2 * (os.cpu_count() or 1)), "of a thread that computed; this one waited"
 
 
-def test_a_gpu_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefill, "on_cpu", lambda: False)
-    monkeypatch.setattr(mx, "eval", lambda _: time.sleep(0.05))
-    assert prefill._seconds_of([]) >= 0.05
-
-
 def test_chunks_beside_busy_processes_stay_as_large(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's speed is that of computing, whatever else has the processor meanwhile."""
     monkeypatch.setattr(prefill, "_processor_seconds", iter([{"1": 0.0}, {"1": 1e-5, "2": 5e-6}] * 1000).__next__)
     monkeypatch.setattr(prefill, "on_cpu", lambda: True)
     begin(model, prompt_of(model, 0, 20)[:200], tokens=1)

@@ -51,7 +51,6 @@ class Network(nn.Module):  # type: ignore[misc]
         return {rows: self.layers[layer].products.step(rows) for rows in STEP_ROWS}
 
     def chunks(self, layer: int) -> dict[int, str]:
-        """The same of a chunk's."""
         return {rows: self.layers[layer].products.chunk(rows) for rows in CHUNK_ROWS}
 
 
@@ -136,15 +135,6 @@ def test_a_way_that_gains_little_is_not_taken(taken: float, way: str) -> None:
     assert fastest({GIVEN: 1.0, FLATTENED: taken, PADDED: 2.0}) == way
 
 
-def test_nothing_is_said_where_all_is_computed_as_given(tmp_path: Path) -> None:
-    def slow(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
-        return {str(case): {way: float(way != GIVEN) + 1 for way in case.ways(shape)} for case in wanted}
-
-    network = Network()
-    assert not choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", slow))
-    assert {*network.steps(0).values(), *network.chunks(0).values()} == {GIVEN}
-
-
 def wrong(product: Product, x: mx.array) -> mx.array:
     return product(x)[::-1]
 
@@ -166,7 +156,6 @@ def other_shape(product: Product, x: mx.array) -> mx.array:
 def test_a_way_that_is_wrong_is_not_taken(
     way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However fast it is said to be; and where it was right when it was measured."""
     file, network = tmp_path / "products.json", Network()
     choose(network, mx.float32, ProductSpeeds(file, Measured()))
     monkeypatch.setitem(products.WAYS, FLATTENED, way)
@@ -214,17 +203,6 @@ def test_what_takes_long_is_measured_with_few_rows(monkeypatch: pytest.MonkeyPat
     assert figures["chunk 16"] == figures["chunk 64"] == figures["chunk 256"] != figures["step 2"]
 
 
-def test_speed_is_measured_once_per_shape(tmp_path: Path) -> None:
-    file, measure = tmp_path / "worker" / "products.json", Measured()
-    first, second = Network(), Network()
-    for network in (first, second):
-        choose(network, mx.float32, ProductSpeeds(file, measure))
-    assert len(measure.calls) == 2
-    assert first.chunks(0) == second.chunks(0) != dict.fromkeys(CHUNK_ROWS, GIVEN)
-    choose(second, mx.float16, ProductSpeeds(file, measure))
-    assert len(measure.calls) == 4, "another dtype is measured anew"
-
-
 @pytest.mark.parametrize("damage", ["", "[]", "null", "number", "rows", "way"])
 def test_a_damaged_memory_of_speeds_is_only_a_miss(damage: str, tmp_path: Path) -> None:
     file, measure = tmp_path / "products.json", Measured()
@@ -242,15 +220,3 @@ def test_a_damaged_memory_of_speeds_is_only_a_miss(damage: str, tmp_path: Path) 
     assert len(measure.calls) == 2
     assert ProductSpeeds(file, measure).of(SMALL, layers, wanted) == found
     assert len(measure.calls) == 2, "and written again"
-
-
-@pytest.mark.parametrize("experts", [0, 3])
-def test_a_real_measurement_has_a_figure_for_all(experts: int) -> None:
-    network = Network()
-    if experts:
-        network.layers = [SwitchLinear(64, 32, experts).to_quantized(32, 4)]
-    [[shape, layers]] = [each for each in quantized_layers(network, mx.float32).items() if each[0].inputs == 64]
-    wanted = [*(() if experts else (Case(STEP, rows) for rows in STEP_ROWS)), *cases(shape)]
-    figures = measured(shape, layers, wanted)
-    assert {case: set(each) for case, each in figures.items()} == {str(case): set(case.ways(shape)) for case in wanted}
-    assert all(figure > 0 for each in figures.values() for figure in each.values())

@@ -53,7 +53,6 @@ def test_proof_finds_rows_that_are_shown_what_another_has(model: LoadedModel, mo
 
 
 def test_proof_finds_rows_that_are_all_at_one_position(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a model that takes the first offset for that of all."""
     original = Pass.__init__
 
     def init(self: Pass, *arguments: Any, **options: Any) -> None:

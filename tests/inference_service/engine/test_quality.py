@@ -109,7 +109,6 @@ def test_nan_is_never_good() -> None:
 
 
 def test_what_a_slow_cpu_did_not_read_is_a_margin(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds for all rungs, and later ones read no more than the first."""
     clock = iter([0.0, 1.0, 31.0])
     rows: list[np.ndarray] = []
 
@@ -133,7 +132,6 @@ def test_what_a_slow_cpu_did_not_read_is_a_margin(model: LoadedModel, monkeypatc
 
 
 def test_other_bits_or_another_limit_ask_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit may be another in the next version."""
     both, every = of_means({"4": 0.001, "8": 0.0001}), of_means(dict.fromkeys(LADDER, 3.0))
     assert both.answers("4") and both.answers("8") and not both.answers("5/4")
     assert Quality(10, {}).answers("5/4"), "nothing can be compared"

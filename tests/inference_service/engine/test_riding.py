@@ -37,7 +37,6 @@ directory = written_by(RIDING, ["llama", "gemma3", "latents"])
 
 
 def alone(model: LoadedModel, turns: list[Turn], tokens: int = 12) -> Iterator[Turn]:
-    """The same turns, one after the other."""
     for turn in turns:
         found = begin(model, turn.job.sequence, tokens)
         run(model)
@@ -49,7 +48,6 @@ def alone(model: LoadedModel, turns: list[Turn], tokens: int = 12) -> Iterator[T
 def test_prompts_that_wait_together_ride_together(
     model: LoadedModel, oracle: Oracle, computed: list[list[int]], company: int
 ) -> None:
-    """With others that decode, and without."""
     others = [begin(model, prompt_of(model, 7 + n, n + 1), 30) for n in range(company)]
     until_told(model, others, 3)
     computed.clear()
@@ -93,7 +91,6 @@ def test_a_slow_cpu_has_few_rows_in_a_pass(model: LoadedModel, monkeypatch: pyte
 def test_whom_a_pass_has_no_rows_for_rides_in_the_next(
     model: LoadedModel, oracle: Oracle, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is not computed in a chunk of its own, for which all weights are read once more."""
     monkeypatch.setattr(prompts, "_ROWS", 40)
     monkeypatch.setattr(prompts, "_ROWS_ON_CPU", 40)
     turns = [begin(model, prompt) for prompt in some_prompts(model, 15, 14, 16, 30, 13, 12)]
@@ -108,7 +105,6 @@ def test_whom_a_pass_has_no_rows_for_rides_in_the_next(
 def test_next_turns_ride_after_what_they_remember(
     model: LoadedModel, oracle: Oracle, computed: list[list[int]]
 ) -> None:
-    """From the middle of a block that others have, too, which stays as it is."""
     texts = some_prompts(model, 300, 310, 250, 256)
     pasts = [begin(model, text, None) for text in texts]
     run(model)
@@ -130,7 +126,6 @@ def test_next_turns_ride_after_what_they_remember(
 def test_a_long_prompt_is_not_passed_over_by_short_ones_that_keep_coming(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They ride, and it gets a chunk after each pass; and one whose tokens never fit in gets chunks, too."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
     long, middle = begin(model, prompt_of(model, 0, 20), 3), begin(model, prompt_of(model, 5, 9)[:20], 3)
     coming: list[list[Turn]] = []
@@ -147,19 +142,6 @@ def test_a_long_prompt_is_not_passed_over_by_short_ones_that_keep_coming(
     assert long.job.future.done() and middle.job.future.done()
     run(model)
     assert all(right(oracle, turn) and turn.whole for turn in (long, middle))
-
-
-def test_a_first_token_waits_for_no_chunk_of_another(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
-    long = begin(model, prompt_of(model, 0, 20), 1)
-    model.engine.step()
-    chunks = len(long.job.chunks)
-    short, told = begin(model, [5, 6, 7], 1), []
-    short.job.emit = lambda _: told.append(len(long.job.chunks))
-    model.engine.step()
-    assert told == [chunks]
-    run(model)
-    assert short.whole and long.whole
 
 
 @pytest.mark.usefixtures("rides")
@@ -189,7 +171,6 @@ def test_a_prompt_with_a_checkpoint_inside_is_computed_in_chunks(model: LoadedMo
 def test_prompts_that_begin_with_the_same_block_do_not_ride_together(
     model: LoadedModel, computed: list[list[int]]
 ) -> None:
-    """The second looks for the block when the first has computed it, and finds it in the pool."""
     monkey = list(range(1, 31)) * 9
     turns = [begin(model, monkey[:260], 1) for _ in range(2)]
     looked: list[bool] = []
@@ -204,17 +185,6 @@ def test_prompts_that_begin_with_the_same_block_do_not_ride_together(
     assert looked == [False]
     assert all(turn.whole for turn in turns)
     assert max(map(len, computed)) == 1
-
-
-@pytest.mark.usefixtures("rides")
-def test_one_token_rides_of_a_model_that_takes_one_at_a_time(
-    model: LoadedModel, oracle: Oracle, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model.engine.model, "rides", False)
-    turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
-    run(model)
-    assert {tokens for each in computed for tokens in each} == {1} and max(map(len, computed)) > 3
-    assert all(right(oracle, turn) and turn.whole for turn in turns)
 
 
 @pytest.mark.usefixtures("rides")

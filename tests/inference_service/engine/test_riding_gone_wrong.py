@@ -43,7 +43,6 @@ def test_a_rider_that_is_cancelled_harms_no_other(model: LoadedModel, oracle: Or
 def test_only_the_guilty_one_of_a_pass_fails(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """The others go on alone where the pass is lost: no token is lost, and none told twice."""
     other = begin(model, prompt_of(model, 8, 1), 20)
     until_told(model, [other], 3)
     bad, *stay = (begin(model, prompt) for prompt in some_prompts(model, *LENGTHS[1:]))
@@ -72,20 +71,6 @@ def test_only_the_guilty_one_of_a_pass_fails(
     monkeypatch.undo()
     run(model)
     assert [turn.said for turn in (other, *stay)] == [turn.said for turn in wanted]
-
-
-@pytest.mark.usefixtures("rides")
-def test_riders_for_whose_arrays_there_is_no_memory_ride_without(
-    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, computed: list[list[int]]
-) -> None:
-    past = begin(model, prompt_of(model, 1, 9), None)
-    run(model)
-    monkeypatch.setattr(model.engine, "headroom", Headroom(free=lambda: 100))
-    warm = begin(model, [*past.job.sequence, 5, 6], warm=past.kv)
-    cold = begin(model, [5, 6, 7])
-    run(model)
-    assert [2, 3] in computed and not warm.kv.arrays and cold.kv.arrays
-    assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in (warm, cold))
 
 
 @pytest.mark.usefixtures("rides")

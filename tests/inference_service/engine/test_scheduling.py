@@ -17,7 +17,6 @@ def test_waiting_counts() -> None:
 
 @given(st.lists(st.integers(1, 100_000), min_size=1, max_size=6))
 def test_nobody_starves(remaining: list[int]) -> None:
-    """However many short prompts keep coming, every prompt gets a chunk."""
     waited = [0] * len(remaining)
     served = set()
     for _ in range(2_000 * len(remaining)):

@@ -8,7 +8,7 @@ import pytest
 
 from inference_service.engine import product_speeds, skinny
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.product_speeds import STEP, Case, Figures, ProductSpeeds, choose
+from inference_service.engine.product_speeds import Figures, ProductSpeeds, choose
 from inference_service.engine.products import DEQUANTIZED, FLATTENED, GIVEN, SKINNY, STEP_ROWS, Shape
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 
@@ -131,14 +131,6 @@ def test_weights_that_are_views_are_copied(tmp_path: Any) -> None:
     wanted = network.linear(x)
     choose(network, mx.float16, ProductSpeeds(tmp_path / "products.json", skinny_is_fastest))
     assert mx.allclose(network.linear(x), wanted, atol=0.02, rtol=0.01)
-
-
-@pytest.mark.usefixtures("on_a_gpu")
-def test_which_ways_are_tried() -> None:
-    known = Shape(128, 32, "affine", 4, 64, mx.float16)
-    assert Case(STEP, 2).ways(known) == Case(STEP, 32).ways(known) == [GIVEN, SKINNY]
-    assert SKINNY not in Case(STEP, 2).ways(known._replace(bits=6))
-    assert SKINNY not in Case(STEP, 2).ways(known._replace(dtype=mx.float32))
 
 
 @pytest.mark.slow

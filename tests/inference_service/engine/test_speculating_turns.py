@@ -1,9 +1,8 @@
 """How turns end, and what they meet, while steps compute several of their tokens."""
 
 import json
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,8 @@ import pytest
 from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from benchmarks.loading import load
-from inference_service.domain import MessagesInput, Sampling
-from inference_service.engine import batching, speculation
+from inference_service.domain import Sampling
+from inference_service.engine import batching
 from inference_service.engine.drafting import Guess
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.passes import Pass
@@ -24,7 +23,7 @@ from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.text.tokenizer import Tokenizer
-from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, prompt_of, right, run, until_told
+from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, prompt_of, run, until_told
 from tests.inference_service.engine.foresight import (
     PENALIZED,
     TOKENS,
@@ -37,8 +36,6 @@ from tests.inference_service.engine.foresight import (
     speculating_together,
 )
 from tests.json_schemas import fits
-from tests.oracle import Oracle
-from tests.scripted_model import write_scripted
 from tests.tiny_models import write_llama
 
 
@@ -57,22 +54,8 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     foresee(monkeypatch)
 
 
-def test_a_turn_that_ends_itself_ends_there(llama: LoadedModel) -> None:
-    """What follows the token that ends an answer is in no draft, nor in KV."""
-    ends = {event.token_id for event in both_ways(llama)[0].events[20:21]}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llama.tokenizer, "eos_ids", frozenset(ends))
-        plain = begin(llama, prompt_of(llama, 4, 3), TOKENS, Sampling())
-        run(llama)
-        assert plain.generated.reason == types_pb2.FINISH_REASON_STOP
-        for _ in range(4):
-            start = partial(begin, llama, prompt_of(llama, 4, 3), TOKENS, Sampling())
-            assert same(llama, plain, speculating(llama, plain, start)[0])
-
-
 @pytest.mark.slow
 def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
-    """At a stop string within a draft, at max_tokens, and at a token that ends it; KV is that of what stays."""
     prompt = prompt_of(llama, 4, 3)
     start = partial(begin, llama, prompt, top_logprobs=3)
     plain = start(TOKENS)
@@ -102,7 +85,6 @@ def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Sampling) -> None:
-    """Though most drafts go on as no grammar allows."""
     directory = write_llama(tmp_path, vocab_size=352)
     model = load("tiny", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
     schema = {
@@ -205,33 +187,9 @@ def test_a_turn_that_fails_within_a_draft_ends_alone(llama: LoadedModel, monkeyp
 
 
 @pytest.mark.slow
-def test_a_turn_that_gets_company_and_is_alone_again(llama: LoadedModel, oracle: Oracle) -> None:
-    """The other begins with nothing that was said before, so it is drafted for by no guess."""
-    plain = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
-    run(llama)
-    others: list[Turn] = []
-
-    def start() -> Turn:
-        turn = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
-        until_told(llama, [turn], 10)
-        others.append(begin(llama, prompt_of(llama, 1, 1), 12))
-        until_told(llama, others)
-        assert len(turn.events) < 2 * TOKENS
-        return turn
-
-    Foresight.chance = random.Random(2)
-    turn, steps, accepted = speculating(llama, plain, start)
-    assert steps < 3 * TOKENS
-    assert accepted > TOKENS
-    assert same(llama, plain, turn)
-    assert right(oracle, others[0])
-
-
-@pytest.mark.slow
 def test_a_step_that_fails_is_done_again_by_plain_ones(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From the tokens that were told: whatever the sampler had done by then is undone."""
     calls = 0
 
     def failing(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -252,7 +210,6 @@ def test_a_step_that_fails_is_done_again_by_plain_ones(
 
 
 def test_a_turn_is_cancelled_within_a_step(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends with that step, whose tokens are right, and harms no later turn."""
     plain = begin(llama, prompt_of(llama, 4, 3), TOKENS)
     run(llama)
     started: list[Turn] = []
@@ -290,52 +247,7 @@ def test_a_turn_with_a_seed_is_not_drafted_for(llama: LoadedModel, sampling: Sam
     assert same(llama, plain, turn)
 
 
-def test_calls_of_tools_are_told_as_by_plain_steps(tmp_path: Path) -> None:
-    directory = write_scripted(tmp_path)
-    model = load("scripted", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
-    tools = ({"type": "function", "function": {"name": "get_weather"}},)
-    chat = MessagesInput(({"role": "user", "content": "hi"},), tools)
-    prompt = model.renderer.encode(model.renderer.messages(chat, generation_prompt=True, parse_special=False))
-
-    def start() -> Turn:
-        return begin(model, prompt, 30, Sampling(), call_syntax=model.call_syntax, tools=tools, top_logprobs=None)
-
-    def told(turn: Turn) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [(event.text, [(call.name, call.arguments_json) for call in event.calls]) for event in turn.events]
-
-    plain = start()
-    run(model)
-    assert plain.generated.reason == types_pb2.FINISH_REASON_TOOL_CALLS
-    turn, steps, accepted = speculating(model, plain, start)
-    assert accepted
-    assert steps < len(turn.events)
-    assert told(turn) == told(plain)
-    assert any(calls for _, calls in told(turn))
-    assert same(model, plain, turn)
-    assert turn.generated.token_ids == plain.generated.token_ids
-    assert (turn.generated.reason, turn.generated.rest) == (plain.generated.reason, plain.generated.rest)
-
-
-def test_costs_are_those_of_contexts_about_as_long(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[StepCosts] = []
-
-    def asks(_guesses: object, cost: Callable[[int], float]) -> list[list[int]]:
-        asked.append(cost.__self__)  # type: ignore[attr-defined]  # A method's.
-        return []
-
-    monkeypatch.setattr(Foresight, "guesses", lambda *_: [Guess(1, 1.0)])
-    monkeypatch.setattr(speculation, "chosen", asks)
-    plain = begin(llama, prompt_of(llama, 4, 1), 1)
-    run(llama)
-    for length in (40, 50, 300):
-        speculating(llama, plain, partial(begin, llama, (prompt_of(llama, 4, 30) * 2)[:length], 2))
-    short, like, long = asked[:: len(asked) // 3]
-    assert short is like
-    assert long is not short
-
-
 def test_steps_take_what_their_passes_take(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU computes a pass while launching it. Drafts and a prompt that rides come between plain steps."""
     clock = 0.0
     took: list[tuple[int, float]] = []
     compute, note = llama.arenas.compute, StepCosts.took

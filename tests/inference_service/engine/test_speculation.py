@@ -47,8 +47,6 @@ WRITERS: list[Writer] = [
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], tuple[LoadedModel, Oracle]]:
-    """Loads each once."""
-
     @cached
     def model_of(write: Writer) -> tuple[LoadedModel, Oracle]:
         directory = write(tmp_path_factory.mktemp("model"))
@@ -104,7 +102,6 @@ def goes_on(model: LoadedModel, oracle: Oracle, turn: Turn) -> bool:
 def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(
     models: Callable[[Writer], tuple[LoadedModel, Oracle]], write: Writer
 ) -> None:
-    """Where there is no memory for K and V as arrays."""
     model, oracle = models(write)
     start = partial(begin, model, prompt_of(model, 4, 3), TOKENS, arrays=False)
     plain = start()
@@ -117,8 +114,6 @@ def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(
 
 
 def test_drafts_that_are_right_follow_each_other(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No plain step is between two; there are those of the first token, of what was under way, and of the last KV."""
-
     def all_right(self: Foresight, most: int, _ends: Any) -> list[Guess]:
         return [Guess(token, 1.0) for token in self.next(min(most, 7))]
 
@@ -130,27 +125,11 @@ def test_drafts_that_are_right_follow_each_other(llama: LoadedModel, monkeypatch
 
 
 def test_a_model_whose_prompts_do_not_ride_speculates(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draft is a chunk, as of a prompt, and not rows."""
     monkeypatch.setattr(llama.engine.model, "rides", False)
     plain, turn, steps, accepted = both_ways(llama)
     assert same(llama, plain, turn)
     assert accepted > TOKENS / 4
     assert steps + accepted >= STEPS
-
-
-@pytest.mark.slow
-def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[LoadedModel, Oracle]]) -> None:
-    """Past 256 tokens of buffers, and past what a window keeps."""
-    for write in (write_llama, write_narrow_gemma3):
-        model, oracle = models(write)
-        prompt = (prompt_of(model, 4, 20) * 4)[:246]
-        start = partial(begin, model, prompt, 60)
-        plain = start()
-        run(model)
-        turn, _, accepted = speculating(model, plain, start)
-        assert accepted > 10
-        assert same(model, plain, turn)
-        assert right(oracle, turn)
 
 
 @pytest.mark.parametrize("write", [write_qwen3_next, write_mamba2])

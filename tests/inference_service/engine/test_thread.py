@@ -31,7 +31,6 @@ async def test_runs_in_order_on_one_thread() -> None:
 async def test_what_a_step_tells_is_heard_in_order_and_before_what_it_resolves(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One that fails keeps no other from being heard."""
     engine = EngineThread()
     engine.start()
     heard: list[int] = []

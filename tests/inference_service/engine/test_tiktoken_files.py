@@ -128,7 +128,6 @@ def of_nobody(directory: Path) -> None:
 
 
 def another_format(directory: Path) -> None:
-    """As of Qwen's first models."""
     (directory / "tiktoken.model").rename(directory / "qwen.tiktoken")
 
 

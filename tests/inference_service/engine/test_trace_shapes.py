@@ -33,13 +33,13 @@ class Plain:
     def __init__(self, *, states: bool = False, **options: Any) -> None:
         self.calls, self.arena = 0, DeviceArena(BlockLayout({"k": ("U32", (1, 1, 16, 4))}), 8)
         layers: Any = lambda of, tables: {0: Shown(of, tables)}  # noqa: E731
-        self.traces = Traces(self.model, layers, [self.arena], [(1, 1)] if states else [], **options)
+        self.traces = Traces(self.model, layers, [self.arena], [1] if states else [], **options)
 
     def model(self, tokens: mx.array, caches: Any) -> mx.array:
         self.calls += 1
         shown, *recurrent = caches
         [table] = shown.tables
-        parts = [tokens[:, 0], shown.offset, table.rows.spans[:, 0], table.rows.spans[:, 1], table.floors]
+        parts = [tokens[:, 0], shown.offset, table.rows.spans[:, 0], table.rows.spans[:, 1], table.rows.floors]
         parts += [table.rows.blocks.sum(axis=1)]
         self.shared = [] if (shares := table.shares(4)) is None else shares.tolist()
         for cache in recurrent:
@@ -78,7 +78,6 @@ def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("addressed")
 def test_few_traces_are_made_while_rows_come_and_go() -> None:
-    """By MLX: rows are filled up, and what is replayed is what a row was given."""
     plain = Plain()
     for rows in (1, 2, 3, 4, 5, 8, 7, 4, 3, 9, 12, 1):
         of = plain.pass_of(*((5 * at, 1, at) for at in range(rows)))
@@ -116,12 +115,11 @@ def test_rows_that_fill_up_write_to_a_block_of_nobodys() -> None:
     assert (np.array(tables.rows.blocks[5:]) == scratch).all()
     assert not (np.array(tables.rows.blocks[:5]) == scratch).any()
     assert tables.rows.spans[5:].tolist() == [[0, 1], [0, 2], [0, 3]], "as of a sequence"
-    assert tables.floors[5:].tolist() == [0] * 3
+    assert tables.rows.floors[5:].tolist() == [0] * 3
 
 
 @pytest.mark.usefixtures("addressed")
 def test_rows_of_short_prompts_attend_together_in_a_trace() -> None:
-    """Also those that fill it up; its shares are as many whatever the lengths of the prompts are."""
     plain, number = Plain(heads=[[4]]), []
     plain.traces._step = plain.traces._traced
     for pieces in (((40, 40, 0), (7, 1, 0), (3, 35, 0)), ((3, 70, 0),), ((3, 7, 0), (3, 7, 0), *[(9, 1, 0)] * 60)):

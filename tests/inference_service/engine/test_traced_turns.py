@@ -31,7 +31,6 @@ def in_kernels(directory: Path) -> LoadedModel:
 
 
 def traced(model: LoadedModel) -> Traces:
-    """Have its passes traced, on whatever device."""
     model.arenas.trace(model.engine.model.computed)
     assert model.arenas.traces is not None
     return model.arenas.traces
@@ -97,7 +96,6 @@ def test_turns_that_join_and_leave_in_the_middle_are_what_they_are_without(
 def test_what_cannot_be_traced_goes_on_without_and_it_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Llama that looks at values."""
     original = llama.MLP.__call__
     monkeypatch.setattr(llama.MLP, "__call__", lambda self, x: original(self, x if x.max().item() < 1e9 else -x))
     model = in_kernels(write_llama(tmp_path))
@@ -144,30 +142,6 @@ def test_a_traced_pass_that_fails_is_the_last_unless_there_was_no_memory(
     assert same(two_turns(model), wanted)
     assert failing.failures
     assert (model.arenas.traces is not None) == goes_on
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("replayed")
-def test_a_traced_pass_that_fails_when_it_is_computed_is_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MLX computes later: a kernel of the trace that does not compile is found behind it."""
-    model = in_kernels(write_llama(tmp_path))
-    wanted, kept = two_turns(model), traced(model)
-    computed: Any = mx.async_eval
-    runs = rows_run(kept, monkeypatch)
-    failures: list[int] = []
-
-    def failing(*arrays: Any) -> None:
-        if not failures and len(runs) > 1:
-            failures.append(1)
-            raise RuntimeError("a kernel of the trace does not compile")
-        computed(*arrays)
-
-    monkeypatch.setattr(mx, "async_eval", failing)
-    assert same(two_turns(model), wanted)
-    assert failures
-    assert model.arenas.traces is None
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ import pytest
 from benchmarks.loading import load
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.store import Kernels, KVStore
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.traces import _TracedTables
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -25,7 +26,6 @@ from inference_service.models.proof import traced_problem
 from tests.inference_service.engine.batch_turns import computed
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
-from tests.tiny_own_attention import write_stablelm
 from tests.tiny_states import write_mamba2
 
 pytestmark = pytest.mark.sampled(3)
@@ -73,7 +73,6 @@ class Two:
         return np.array(found.astype(mx.float32)), np.array(wanted.astype(mx.float32))
 
     def held(self, which: int) -> list[np.ndarray[Any, Any]]:
-        """All blocks as they are, and states."""
         store, own = self.stores[which], self.sequences[which]
         arenas = [(store.full, 2 * len(own)), *([(store.windows, 48 * len(own))] if store.windows else [])]
         blocks = [each._begun(block)().copy() for each, count in arenas for block in range(count)]
@@ -95,7 +94,6 @@ class Two:
     ],
 )
 def test_traced_passes_are_those_that_are_not(write: Writer, tmp_path: Path, replayed: None) -> None:
-    """In rows of different lengths, of which one goes on in another block; blocks and states bit for bit."""
     both = Two(loaded(write(tmp_path)), 2)
     for number in range(10):
         found, wanted = both.step(number)
@@ -107,17 +105,6 @@ def test_traced_passes_are_those_that_are_not(write: Writer, tmp_path: Path, rep
     assert [each.length for each in both.sequences[0]] == [260, 50]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3])
-def test_rows_that_are_filled_up_change_nothing_for_others(write: Writer, tmp_path: Path, replayed: None) -> None:
-    """Three rows, which are traced as four; products of another number of rows may be rounded otherwise."""
-    both = Two(loaded(write(tmp_path)), 3)
-    for number in range(4):
-        found, wanted = both.step(number)
-        assert np.abs(found - wanted).max() <= (1e-2 if available() else 1e-4) * np.abs(wanted).max()
-    assert differing(both) < 0.01
-
-
 def differing(both: Two) -> float:
     """The share of words of blocks that are not the same, in the worse block."""
     return max(float((one != other).mean()) for one, other in zip(both.held(0), both.held(1), strict=True))
@@ -125,7 +112,6 @@ def differing(both: Two) -> float:
 
 @pytest.mark.slow
 def test_passes_alternate_with_those_that_are_not_traced(tmp_path: Path, replayed: None) -> None:
-    """Each goes on where the other one ended; behind chunks, too, and where tokens were dropped."""
     both = Two(loaded(write_narrow_gemma3(tmp_path)), 2)
     kept = both.stores[0].traces
     for number in range(6):
@@ -151,14 +137,6 @@ def test_passes_that_are_no_rows_or_have_empty_states_are_not_traced(tmp_path: P
     assert store.step(Pass([Piece(empty, 1)], rows=True), mx.array([3])) is None
     assert store.step(Pass([Piece(sequence, 1)]), mx.array([3])) is None
     assert (sequence.length, empty.length) == (0, 0)
-
-
-@pytest.mark.slow
-def test_layers_that_attend_by_themselves_are_not_traced(tmp_path: Path, replayed: None) -> None:
-    """They see arrays, whose shapes change with each pass."""
-    model = loaded(write_stablelm(tmp_path))
-    assert model.geometry.shows_arrays
-    assert "arrays" in traced_problem(model.engine.model, model.geometry, Kernels(traced=True))
 
 
 @pytest.mark.slow
@@ -188,7 +166,6 @@ def in_16_bits(model: LoadedModel) -> Geometry:
 def test_short_prompts_in_traces_are_proved_at_load(
     write: Writer, tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In 16 bits, as the kernel for several queries wants them."""
     model = loaded(write(tmp_path))
     geometry, kernels = in_16_bits(model), Kernels(one=True, few=True, traced=True)
     original = _TracedTables.shares

@@ -50,7 +50,6 @@ class World:
 
     @cached_property
     def unquantized(self) -> mx.array:
-        """Logits of the same without quantization."""
         logits = self.network.over_own(mx.array([self.ids]), cache=self.network.own_caches())[0, RESUMED:]
         mx.eval(logits)
         return logits
@@ -81,7 +80,6 @@ class Computed:
 
     @property
     def packed(self) -> list[bytes]:
-        """All codes, scales and biases."""
         counts = [min(256, self.kv.length - at) for at in range(0, self.kv.length, 256)]
         return [
             part
@@ -91,7 +89,6 @@ class Computed:
 
 
 def divergence(p: mx.array, q: mx.array) -> float:
-    """Mean over the positions, in nats."""
     return float(kl_divergences(p, q).mean())
 
 
@@ -123,15 +120,6 @@ def products_by_openblas() -> Iterator[None]:
 @pytest.mark.usefixtures("products_by_openblas")
 def test_warm_is_nearly_cold(world: World) -> None:
     check(world, world.computed([RESUMED, TOKENS - RESUMED]))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("products_by_openblas")
-def test_neither_is_nearer_to_the_model_without_quantization(world: World) -> None:
-    warm = world.computed([RESUMED, TOKENS - RESUMED])
-    cold_error, warm_error = (divergence(world.unquantized, each) for each in (world.cold, warm.logits))
-    assert warm_error == pytest.approx(cold_error, rel=0.1)
-    assert divergence(world.cold, warm.logits) < cold_error / 4
 
 
 @pytest.mark.slow

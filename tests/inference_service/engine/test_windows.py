@@ -49,7 +49,6 @@ def captured(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, bytes]:
 def test_a_window_is_what_a_prefill_up_to_there_leaves(
     model: LoadedModel, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after what was decoded behind it."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: chunk)
     turn = over(model, prompt, CHECKPOINTS, 24)
     assert tuple(turn.job.captured) == CHECKPOINTS
@@ -73,8 +72,6 @@ def whole(model: LoadedModel, prompt: list[int]) -> Turn:
 def test_a_window_is_enough_to_go_on(
     model: LoadedModel, oracle: Oracle, prompt: list[int], whole: Turn, at: int, late: int
 ) -> None:
-    """From the full layers' beginning and the window the model goes on right, also from a window of one token more
-    whose last one is left out; from one that is a token late, not."""
     other = [*prompt[:at], *model.tokenizer.encode(" and then something else 😀", parse_special=False)]
     checkpoint = whole.job.captured[at + min(late, 1)]
     make = new_kv(model, len(other) + 25, whole.kv, reused=at, checkpoint=checkpoint)
@@ -103,7 +100,6 @@ def host(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, Any]:
 def test_blocks_behind_a_window_are_used_again_and_none_before(
     model: LoadedModel, oracle: Oracle, prompt: list[int], early: int
 ) -> None:
-    """A block that is released a step early is found: what is shown of it is another's tokens by then."""
     pieces, blocks = model.geometry.checkpoint_pieces, set()
     turn = begin(model, prompt[:330], 100, arrays=False)
     while not turn.job.future.done():
@@ -119,7 +115,6 @@ def test_blocks_behind_a_window_are_used_again_and_none_before(
 
 @pytest.mark.slow("gemma3")
 def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[int]) -> None:
-    """Not where a turn starts from, nor behind its end, nor at its end, behind which it generates."""
     warm = over(model, prompt[:200])
     turn = begin(model, prompt, 24, warm=warm.kv, checkpoints=[0, 100, 200, 300, len(prompt), len(prompt) + 5])
     run(model)
@@ -127,28 +122,7 @@ def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[i
     assert list(over(model, prompt, [len(prompt)]).job.captured) == [len(prompt)], "a prefill comes to the end"
 
 
-@pytest.mark.slow("gpt_oss")
-def test_a_turn_that_starts_again_captures_again(
-    model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turn = begin(model, prompt, 24, checkpoints=CHECKPOINTS)
-    while len(turn.events) < 3:
-        model.engine.step()
-    before = dict(turn.job.captured)
-    tensors = {at: captured(model, checkpoint) for at, checkpoint in before.items()}
-    with monkeypatch.context() as patch:
-        patch.setattr(model.arenas, "compute", lambda *_: 1 / 0)
-        model.engine.step()
-    assert turn.job.alone
-    run(model)
-    assert len(turn.events) == 24 and turn.whole
-    assert tuple(turn.job.captured) == CHECKPOINTS
-    assert {at: captured(model, checkpoint) for at, checkpoint in turn.job.captured.items()} == tensors
-    assert all(checkpoint is not before[at] for at, checkpoint in turn.job.captured.items())
-
-
 def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its chunks are not cut."""
     model = load("tiny", str(write_llama(tmp_path / "model")), hashes=ContentHashes(tmp_path / "weights.json"))
     starts: list[int] = []
 

@@ -39,7 +39,6 @@ def geometry(case: Case = CASES[0], window: int = 64, *, states: bool = False) -
 
 
 def random_bits(shapes: TensorShapes, seed: int = 0) -> Bits:
-    """Any bits, NaNs too."""
     dice = np.random.default_rng(seed)
     found = {}
     for name, (dtype, shape) in shapes.items():
@@ -55,7 +54,6 @@ def cut(tensors: HostTensors, start: int, end: int) -> Bits:
 
 
 def data_of(tensors: HostTensors) -> dict[str, bytes]:
-    """As a file has it."""
     return {name: array.tobytes() for name, array in tensors.items()}
 
 

@@ -7,7 +7,6 @@ from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
 
 @pytest.fixture(params=[HostArena, pytest.param(DeviceArena, marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Arena]:
-    """The pool is in such memory."""
     if request.param is DeviceArena:
         request.getfixturevalue("kernels")
     monkeypatch.setattr(Arena, "of", staticmethod(request.param))

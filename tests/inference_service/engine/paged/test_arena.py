@@ -2,18 +2,15 @@
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import arena as arena_module
-from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
+from inference_service.engine.paged.arena import Arena, HostArena
 from inference_service.engine.paged.layout import BlockLayout
 from tests.inference_service.engine.paged.bits import (
     CASES,
@@ -48,7 +45,6 @@ def filled(arena: Arena, made: Geometry) -> list[Bits]:
 
 
 def changed(arena: Arena, every: list[Bits]) -> list[int]:
-    """The blocks that hold other bits now."""
     return [block for block in range(BLOCKS) if arena.read(block, BLOCK_TOKENS)() != data_of(every[block])]
 
 
@@ -60,7 +56,6 @@ def test_the_memory_is_taken_by_segments_and_given_back(kind: type[Arena]) -> No
     block_bytes = block_layout(made).nbytes
 
     def taken() -> int:
-        """Blocks that there is memory for."""
         assert 0 <= mx.get_active_memory() - before - arena.nbytes < block_bytes
         return arena.nbytes // block_bytes
 
@@ -165,18 +160,6 @@ def test_a_copy_is_the_whole_block(kind: type[Arena]) -> None:
     assert arena.read(1, BLOCK_TOKENS)() == data_of(every[5]), "it is no view"
 
 
-def test_what_was_begun_is_taken_by_a_thread_while_other_blocks_are_written(kind: type[Arena]) -> None:
-    made = geometry()
-    arena = made_of(kind, made)
-    every = filled(arena, made)
-    with ThreadPoolExecutor(3) as threads:
-        for _ in range(20):
-            taken = [threads.submit(arena.read(block, BLOCK_TOKENS)) for block in (1, 4, 7)]
-            arena.put([(block, 0, every[block]) for block in (2, 5, 8)])
-            assert [each.result() for each in taken] == [data_of(every[block]) for block in (1, 4, 7)]
-    assert not changed(arena, every)
-
-
 def test_what_was_read_stays_when_the_block_is_overwritten(kind: type[Arena]) -> None:
     made = geometry()
     arena = made_of(kind, made)
@@ -200,45 +183,7 @@ def test_a_run_is_its_tokens_wherever_it_begins_and_ends(kind: type[Arena], case
     assert arena.read_run(blocks, start, end)() == data_of(cut(whole, start, end))
 
 
-@pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(data=st.data())
-def test_sequences_that_come_and_go_keep_their_bits(kind: type[Arena], data: st.DataObject) -> None:
-    """Several sequences in one arena, which share beginnings, grow by some tokens at a time, and end anywhere."""
-    made = geometry(data.draw(st.sampled_from(CASES)))
-    arena = made_of(kind, made)
-    arena.take(range(BLOCKS))
-    free = list(range(BLOCKS))
-    sequences: list[tuple[Bits, list[int]]] = []
-    for seed in range(data.draw(st.integers(1, 4))):
-        tokens = data.draw(st.integers(1, 3 * BLOCK_TOKENS))
-        wanted = block_bits(made, tokens, seed)
-        shared: list[int] = []
-        if data.draw(st.booleans()) and sequences:
-            other, blocks = sequences[data.draw(st.integers(0, len(sequences) - 1))]
-            most = min(next(iter(other.values())).shape[2], tokens) // BLOCK_TOKENS
-            shared = blocks[: data.draw(st.integers(0, most))]
-            for name in wanted:
-                wanted[name][:, :, : len(shared) * BLOCK_TOKENS] = other[name][:, :, : len(shared) * BLOCK_TOKENS]
-        count = -(-tokens // BLOCK_TOKENS) - len(shared)
-        if count > len(free):
-            break
-        blocks = [*shared, *(free.pop(data.draw(st.integers(0, len(free) - 1))) for _ in range(count))]
-        at = len(shared) * BLOCK_TOKENS
-        while at < tokens:
-            inside = at % BLOCK_TOKENS
-            end = data.draw(st.integers(at + 1, min(tokens, at - inside + BLOCK_TOKENS)))
-            arena.put([(blocks[at // BLOCK_TOKENS], inside, cut(wanted, at, end))])
-            at = end
-        sequences.append((wanted, blocks))
-    for wanted, blocks in sequences:
-        most = next(iter(wanted.values())).shape[2]
-        end = data.draw(st.integers(1, most))
-        assert arena.read_run(blocks, 0, end)() == data_of(cut(wanted, 0, end))
-
-
 def test_blocks_are_written_by_threads_while_others_are_read() -> None:
-    """As files are read to blocks in host memory, and the engine goes on. Other memory is the engine thread's alone."""
     made = geometry(CASES[3])
     arena = made_of(HostArena, made)
     assert isinstance(arena, HostArena)
@@ -283,19 +228,3 @@ def test_an_arena_of_a_model_without_full_attention_takes_nothing(kind: type[Are
     arena = kind(BlockLayout({}), BLOCKS)
     arena.take(range(BLOCKS))
     assert (arena.nbytes, arena.read(3, 10)()) == (0, {})
-
-
-@pytest.mark.slow
-def test_a_put_that_fails_is_an_error_and_no_garbage(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = geometry()
-    arena = made_of(DeviceArena, made)
-    every = filled(arena, made)
-
-    def failing(*_: Any) -> None:
-        raise MemoryError("no memory for this one")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BlockLayout, "put", failing)
-        with pytest.raises(MemoryError, match="this one"):
-            arena.put([(3, 0, block_bits(made))])
-    assert not changed(arena, every)

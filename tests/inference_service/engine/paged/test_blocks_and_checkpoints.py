@@ -60,7 +60,6 @@ def random_kv(made: Geometry, tokens: int) -> dict[int, tuple[mx.array, mx.array
 @pytest.mark.parametrize("window", [64, 100, 300])
 @pytest.mark.parametrize("steps", [[1], [64], [320, 1], [200, 1, 1, 450, 3], [700]])
 def test_files_hold_what_would_be_packed_of_all_tokens(case: Case, window: int, steps: list[int]) -> None:
-    """Blocks, the last tokens of windows, and states, whatever the chunks; and once more after they were read."""
     made = geometry(case, window, states=True)
     kv = random_kv(made, 700)
     store = KVStore(made, 4, 2 * made.checkpoint_pieces)
@@ -140,7 +139,6 @@ def test_a_sequence_without_memory_takes_none(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("window", [0, 64])
 def test_a_long_prompt_keeps_its_latest_checkpoint_in_the_same_pieces(window: int, states: bool) -> None:
-    """However often: the one before is given back. One that would leave nothing to go on with is not made."""
     made = geometry(window=window, states=states)
     kv = random_kv(made, 700)
     store = KVStore(made, 4, 60)
@@ -162,31 +160,6 @@ def test_a_long_prompt_keeps_its_latest_checkpoint_in_the_same_pieces(window: in
     assert end is not None
     assert checkpoints.read(end)() == checkpoints.read(latest)() == data
     assert checkpoints.nbytes - states_held == made.state_bytes
-
-
-def test_one_that_leaves_nothing_to_go_on_with_is_not_made() -> None:
-    made = geometry()
-    kv = random_kv(made, 700)
-    store = KVStore(made, 4, 60)
-    sequence = store.sequence([2, 0, 3], range(2 * made.checkpoint_pieces))
-    fed(store, sequence, kv, 330)
-    assert store.checkpoints.capture(sequence) is not None
-    fed(store, sequence, kv, 330)
-    assert store.checkpoints.capture(sequence) is None
-    fed(store, sequence, kv, 40)
-    assert store.checkpoints.capture(sequence, last=True) is not None
-
-
-def test_layers_that_are_lost_make_no_checkpoint() -> None:
-    made = geometry()
-    kv = random_kv(made, 700)
-    store = KVStore(made, 4, 60)
-    sequence = store.sequence([2, 0, 3], range(40))
-    fed(store, sequence, kv, 650)
-    sequence.trim(650 - SLACK)
-    assert store.checkpoints.capture(sequence) is not None
-    sequence.trim(100)
-    assert store.checkpoints.capture(sequence) is None
 
 
 def test_what_assigns_to_elements_of_a_state_does_not_change_the_checkpoint() -> None:
@@ -243,7 +216,6 @@ def test_a_file_is_read_into_its_block() -> None:
 @every_case
 @pytest.mark.parametrize("states", [False, True])
 def test_files_come_out_of_the_pool_as_they_went_in(kind: type[Arena], case: Case, states: bool) -> None:
-    """Whatever memory the pool is in: blocks, checkpoints, some tokens fewer of these, and a block that is cut."""
     made, tokens, window = geometry(case, 100, states=states), 700, 340
     each = made.checkpoint_pieces
     store = KVStore(made, 9, 4 * each)

@@ -4,16 +4,13 @@ held against the oracle. Both are packed by the kernel, which fits scales otherw
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
 from inference_service.engine import codec
 from inference_service.engine.paged import arena, in_blocks
-from inference_service.engine.paged.kernels import Tables
-from inference_service.engine.paged.store import Kernels
+from inference_service.engine.paged.kernels import Kernels
 from tests.inference_service.engine.paged.test_passes import World, typical
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -42,7 +39,6 @@ class Both:
             world.run(*((getattr(world, name), n) for name, n in pieces))
 
     def error(self) -> float:
-        """The worst of `typical` over both sequences."""
         errors = []
         for name in ("one", "other"):
             found, wanted = (np.concatenate(world.said[getattr(world, name)]) for world in self.worlds)
@@ -63,19 +59,3 @@ def test_rows_are_what_they_are_over_arrays(
     both.run(("one", 1))
     both.run(("one", 20))
     assert both.error() < 5e-3
-
-
-def test_anothers_table_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = Both(tmp_path, write_llama, monkeypatch)
-    both.run(("one", 60))
-    both.run(("other", 50))
-    original = in_blocks.PassTables._tables
-
-    def of_another(self: in_blocks.PassTables, rows: Any) -> Tables:
-        tables = original(self, rows)
-        return tables._replace(blocks=tables.blocks[mx.array([1, 0])])
-
-    monkeypatch.setattr(in_blocks.PassTables, "_tables", of_another)
-    for _ in range(40):
-        both.run(("one", 1), ("other", 1))
-    assert not both.error() < 1e-2

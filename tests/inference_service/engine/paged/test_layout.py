@@ -54,11 +54,6 @@ def test_tensors_of_several_groups_are_in_one_block() -> None:
     assert layout.read(block, BLOCK_TOKENS) == data_of(tensors)
 
 
-def test_a_block_of_a_model_without_full_attention_is_empty() -> None:
-    layout = BlockLayout({})
-    assert (layout.words, layout.views(block_of(layout))) == (0, {})
-
-
 def test_a_tensor_that_is_too_short_by_a_part_of_a_word_is_filled_up() -> None:
     layout = BlockLayout({"a": ("BF16", (1, 1, 3, 1)), "b": ("U32", (1, 1, 3, 1))})
     assert layout.tensors == {"a": BlockTensor(0, "BF16", (1, 1, 3, 1)), "b": BlockTensor(16, "U32", (1, 1, 3, 1))}

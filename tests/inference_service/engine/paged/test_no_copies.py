@@ -13,14 +13,12 @@ import pytest
 from benchmarks.loading import load
 from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.checkpoints import Start
-from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece
+from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence
-from inference_service.engine.paged.store import Kernels, KVStore
+from inference_service.engine.paged.store import KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import computed
 from tests.tiny_models import write_gemma3, write_llama
 
 LONG = 12_000
@@ -131,7 +129,6 @@ def test_a_step_of_rows_copies_none(work: Work) -> None:
 
 
 def test_joining_and_leaving_copies_no_row(work: Work) -> None:
-    """What joins is short, so all that it could copy is others'. One leaves behind its last token, one is cancelled."""
     first, second, third = (work.begin(LONG, 1, tokens) for tokens in (90, 14, 90))
     work.steps(4)
     short = work.begin(0, 10, 30)
@@ -147,7 +144,6 @@ def test_joining_and_leaving_copies_no_row(work: Work) -> None:
 
 
 def test_a_commit_copies_no_more_than_a_state(work: Work) -> None:
-    """The blocks are there already, and so are a window's pieces."""
     job = work.begin(LONG, 1, 10)
     work.steps(12)
     kv, _ = job.future.result(0)
@@ -176,18 +172,6 @@ def test_going_on_from_the_pool_takes_arrays_once_and_no_segment(work: Work) -> 
     assert work.needed(resume) < 1.5 * geometry.array_bytes(LONG) + 4 * packed + 4 * work.one_side
 
 
-@pytest.mark.slow
-def test_copies_are_found(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays that are made for each pass."""
-    work.begin(LONG, 1, 90)
-    work.begin(LONG, 1, 90)
-    work.steps(4)
-    monkeypatch.setattr(ArrayKVCache, "_working", lambda self, sequence: self._load(sequence, self.layer))
-    work.steps(2)
-    with pytest.raises(AssertionError):
-        assert work.needed(lambda: work.steps(3)) < work.one_side / 2
-
-
 def test_no_call_copies_a_segment(model: LoadedModel) -> None:
     """In a pool far larger than what a sequence has, a copy shows."""
     store, work = KVStore(model.geometry, 200, 800, model.codecs), Work(model)
@@ -203,25 +187,3 @@ def test_no_call_copies_a_segment(model: LoadedModel) -> None:
         lambda: work.fill(kv, 10, store),
     )
     assert max(work.needed(call) for call in calls) < segment / 8
-
-
-@pytest.mark.slow
-def test_kernels_write_and_read_segments_in_place(
-    model: LoadedModel, kernels: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a pool far larger than what a sequence has, a copy of a segment shows."""
-    monkeypatch.setattr(arena_module.Arena, "of", staticmethod(arena_module.DeviceArena))
-    store = KVStore(model.geometry, 200, 400, model.codecs, kernels=Kernels(one=True))
-    one, other = store.sequence([150, 3], range(40)), store.sequence([7, 199], range(100, 140))
-    segment = min(arena.nbytes for arena in (store.full, store.windows) if arena is not None)
-    work = Work(model)
-
-    def run(*pieces: tuple[Sequence, int]) -> None:
-        computed(model.engine.model, store, *((sequence, [1] * n) for sequence, n in pieces))
-
-    run((one, 20))
-    run((other, 20))
-    assert work.needed(lambda: run((one, 1), (other, 1))) < segment / 4
-    assert work.needed(lambda: store.checkpoints.capture(one)) < segment / 4
-    start = Start([150, 4], range(150, 190), 10, 0, (3, 4)) if model.geometry.resumes_anywhere else Start([4, 5])
-    assert work.needed(lambda: store.started(start)) < segment / 4

@@ -49,7 +49,6 @@ class World:
             self.as_rows[sequence] += [len(pieces) > 1] * n
 
     def error(self) -> float:
-        """The worst of `typical` over both sequences."""
         errors = []
         for sequence, said in self.said.items():
             if sequence.length:
@@ -82,7 +81,6 @@ def world(write: Callable[[Path], Path], tmp_path: Path) -> World:
 
 
 def test_rows_are_what_each_sequence_is_alone(world: World) -> None:
-    """Chunks beyond a window, several tokens of one sequence among rows of others, and on from blocks alone."""
     one, other = world.one, world.other
     world.run((one, 100))
     world.run((one, 200))
@@ -98,16 +96,3 @@ def test_rows_are_what_each_sequence_is_alone(world: World) -> None:
     world.run((one, 1))
     world.run((one, 90))
     assert world.error() < 5e-3
-
-
-def test_anothers_table_is_found(tmp_path: Path) -> None:
-    world = World(tmp_path, write_llama)
-    one, other = world.one, world.other
-    world.run((one, 300))
-    world.run((other, 300))
-    one.full, other.full = other.full, one.full
-    for sequence in (one, other):
-        sequence.working.clear()
-        world.store.resume(sequence)
-    world.run((one, 40), (other, 40))
-    assert not world.error() < 1e-2

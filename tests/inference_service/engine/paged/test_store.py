@@ -62,7 +62,6 @@ class Pool(World):
         return found
 
     def begin(self, start: Start) -> Sequence:
-        """A sequence of the same tokens."""
         sequence = self.store.started(start)
         assert sequence.length == start.tokens
         self.tokens[sequence], self.said[sequence] = self.tokens[self.one], []
@@ -144,7 +143,6 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def computed(pool: Pool, tokens: int) -> Checkpoint | None:
-    """One has computed so many tokens."""
     while pool.one.length < tokens:
         pool.run((pool.one, min(200, tokens - pool.one.length)))
     return pool.capture()
@@ -161,7 +159,6 @@ def hot(pool: Pool, tokens: int, checkpoint: Checkpoint | None) -> Start:
 @pytest.mark.parametrize("tokens", [256, 300, 415])
 @pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "blocks"])
 def test_who_goes_on_from_the_pool_is_who_computed_it(pool: Pool, tokens: int, arrays: bool) -> None:
-    """Where the last block is full, and where it is cut; with K and V as arrays, and from blocks for each pass."""
     start = replace(hot(pool, tokens, computed(pool, tokens)), arrays=arrays)
     again = pool.begin(start)
     assert bool(again.working) == arrays
@@ -218,7 +215,6 @@ def test_a_window_is_good_for_some_tokens_fewer(gemma: World, surplus: int, from
 
 
 def test_a_checkpoint_stays_what_it_is(pool: Pool) -> None:
-    """While its sequence goes on, and others do that began with it, from its end and from before."""
     checkpoint = computed(pool, 300)
     if checkpoint is None:
         assert pool.model.geometry.resumes_anywhere
@@ -254,18 +250,7 @@ def test_shared_blocks_are_not_written_even_where_they_are_computed_again(llama:
         assert np.array_equal(now, then)
 
 
-def test_what_is_over_is_not_written(gemma: World) -> None:
-    """Its blocks may be others' by then."""
-    pool = Pool(gemma)
-    computed(pool, 100)
-    before = [pool.store.full.read(3, BLOCK_TOKENS)()]
-    pool.one.ended = True
-    pool.run((pool.one, 20))
-    assert [pool.store.full.read(3, BLOCK_TOKENS)()] == before
-
-
 def test_free_memory_is_never_read(pool: Pool) -> None:
-    """All that is nobody's is NaN, before each pass: free blocks, pieces behind a window, and behind a block's end."""
     checkpoint = computed(pool, 200)
     again = pool.begin(hot(pool, 200, checkpoint))
     again.arrays = False
@@ -295,23 +280,8 @@ def behind(store: KVStore, sequence: Sequence) -> None:
                 view[:, :, inside:].view(np.uint8)[...] = 0xFF
 
 
-def test_a_copy_that_is_left_out_is_a_fault_that_is_found(llama: World) -> None:
-    """A write to a shared block without a copy: others' tokens there change."""
-    pool = Pool(llama)
-    computed(pool, 300)
-    start = hot(pool, 280, None)
-    blocks = [*start.blocks]
-    blocks[1] = pool.one.full.blocks[1]
-    before = held(pool.store, pool.one)
-    again = pool.begin(replace(start, blocks=blocks, cut=None))
-    pool.tokens[again] = pool.tokens[again][::-1]
-    pool.go_on(again)
-    assert held(pool.store, pool.one) != before
-
-
 @pytest.mark.parametrize("cancel", [False, True])
 def test_a_prompt_that_can_be_resumed_needs_no_more_pieces_the_longer_it_is(world: World, cancel: bool) -> None:
-    """What it keeps for a turn that may be cancelled is one checkpoint; what is wanted stays beside it."""
     model = world.model
     if model.geometry.resumes_anywhere:
         return

@@ -1,4 +1,4 @@
-"""Plain references of the checks at load."""
+"""Attention and unpacking, spelled out in float32; and codecs of random means and bases."""
 
 import mlx.core as mx
 import numpy as np
