@@ -19,7 +19,7 @@ def read_script(name: str, package: str = __package__) -> str:
 
 TABLES: Final = read_script("tables.sql")
 """Both engines'."""
-FIRST: Final = 7
+FIRST: Final = 8
 """The first script's version. Older directories are refused."""
 SCRIPTS: Final = (TABLES + read_script("sqlite.sql"),)
 """Each makes the next version."""

@@ -6,54 +6,42 @@ from typing import Any, Final
 
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from gateway.extension import Extension, Parts
+from gateway.workflows.attendance import Attendance
 from gateway.workflows.metrics import WorkflowMetrics
-from gateway.workflows.owners import Nodes
 from gateway.workflows.records import Records
 from gateway.workflows.runs import Runs
-from gateway.workflows.servicer import NodeWorkflowServicer, WorkflowServicer
-from gateway.workflows.takeover import Takeover
+from gateway.workflows.servicer import WorkflowServicer
 
 _SERVICE: Final = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"]
 
 
 def attach(parts: Parts) -> None:
-    """Add WorkflowService to the gateway, and to the door of its node."""
-    settings, nodes = parts.settings, parts.cluster
-    metrics = WorkflowMetrics(parts.metrics.registry)
-    records = Records(parts.store)
-    runs = Runs(records, parts.running, parts.authenticator, metrics, settings.max_workflows, nodes)
-    if nodes is not None:
-        nodes.serve(_SERVICE, NodeWorkflowServicer(runs, settings.stall_limit))
+    """Add WorkflowService to the gateway."""
+    settings, metrics, records = parts.settings, WorkflowMetrics(parts.metrics.registry), Records(parts.store)
+    runs = Runs(records, parts.running, parts.authenticator, metrics, settings.max_workflows)
     register = workflow_pb2_grpc.add_WorkflowServiceServicer_to_server
     parts.services.append((_SERVICE.full_name, register, WorkflowServicer(runs, settings.stall_limit)))
-    parts.extensions.append(LiveWorkflows(runs, nodes))
+    attendance = Attendance(runs, records, lambda: parts.peers.unready or parts.unready())
+    parts.extensions.append(LiveWorkflows(runs, attendance))
 
 
 class LiveWorkflows(Extension):
     """The runs that go on here, from the gateway's start to its end."""
 
-    def __init__(self, runs: Runs, nodes: Nodes | None) -> None:
+    def __init__(self, runs: Runs, attendance: Attendance) -> None:
         self.runs = runs
-        self._nodes = nodes
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._attendance = attendance
 
     async def start(self) -> Mapping[str, str]:
-        if self._nodes is not None:
-            self._tasks = {asyncio.create_task(Takeover(self.runs, self._nodes).watch())}
+        self._watching = asyncio.create_task(self._attendance.watch())
         return {}
 
     def tasks(self) -> set[asyncio.Task[Any]]:
-        return self._tasks
-
-    async def leave(self) -> None:
-        """A takeover that is being written ends by itself, and must not delay what follows."""
-        for task in self._tasks:
-            task.cancel()
+        return {self._watching}
 
     async def stop(self, grace: float) -> None:
-        """Runs go on where they were when they are asked for again."""
+        """Runs go on where they were, in other gateways or when they are asked for again."""
         await self.runs.live.stop(grace)
-
-    async def close(self) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1)  # a takeover may wait for the store
+        self._watching.cancel()
+        await asyncio.wait({self._watching}, timeout=1)  # a takeover may wait for the store
+        await self._attendance.leave()

@@ -7,8 +7,7 @@ from agentmem import errors
 from agentmem.v1 import workflow_pb2
 from agentmem.validation import AgentKey
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.owners import RunKey
-from gateway.workflows.records import State
+from gateway.workflows.records import RunKey, State
 from gateway.workflows.run import agent_keys
 
 

@@ -76,14 +76,13 @@ class EventLog:
         async with self._writing:
             await run_shielded(self._flush())  # the next write follows this one
 
-    async def _flush(self, *, anew: bool = False) -> None:
-        """`anew`: say how far the run is even if nothing was appended."""
+    async def _flush(self) -> None:
         upto = len(self._pending)
         new = [one for one in self._pending if isinstance(one, LoggedEvent)]
-        if new or anew:
+        if new:
             size = self._bytes + sum(logged.ByteSize() for logged in new)
-            ends = bool(new) and new[-1].event.HasField("finished")
-            if new and size > MAX_RECORD_BYTES - (0 if ends else _HEADROOM):
+            ends = new[-1].event.HasField("finished")
+            if size > MAX_RECORD_BYTES - (0 if ends else _HEADROOM):
                 raise FailedPrecondition(
                     f"the run's record is full: it holds all that was said, at most {MAX_RECORD_BYTES >> 20} MiB; "
                     "make the workflow shorter, or several of it"
@@ -105,16 +104,6 @@ class EventLog:
         async with self._writing:
             self._pending = [one for one in self._pending if not isinstance(one, LoggedEvent)]
             await run_shielded(self._write(()))
-
-    async def restate(self, goes_on: Callable[[], bool]) -> None:
-        """Store again how far the run is, and who has it, unless it has ended. Raises as `flush`."""
-
-        async def write() -> None:
-            if goes_on():  # the write before this one may have been the last of its turns
-                await self._flush(anew=True)
-
-        async with self._writing:
-            await run_shielded(write())
 
     def close(self, interruption: AgentmemError | None = None) -> None:
         """End the readers' streams, after the rest: with `interruption`, if there is one. Idempotent."""

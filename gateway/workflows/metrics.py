@@ -18,8 +18,7 @@ class WorkflowMetrics:
         )
         self.taken_over = Counter(
             "agentmem_gateway_workflows_taken_over_total",
-            "Workflow runs in a cluster that nobody attended to, because their node is gone or their gateway was "
-            "started again, and that this gateway went on with unasked.",
+            "Workflow runs whose gateway was gone, and that this gateway went on with unasked.",
             registry=registry,
         )
         for state in ("succeeded", "failed", "cancelled", "interrupted"):

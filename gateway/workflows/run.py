@@ -12,9 +12,8 @@ from agentmem.process.logs import event
 from agentmem.v1 import types_pb2, workflow_pb2
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, EventLog, Write
-from gateway.workflows.owners import TakenOver
 from gateway.workflows.program import PhaseEnd, Program, Step
-from gateway.workflows.records import ENDED, State, StoredRun, interrupted
+from gateway.workflows.records import ENDED, State, StoredRun, TakenOver, finished, interrupted
 from gateway.workflows.task_runner import TaskRunner
 from gateway.workflows.worker import PatientWorker
 
@@ -51,6 +50,11 @@ class Run:
         self._keys = {agent.name: agent.key for agent in self.workflow.agents}
         self._tasks = TaskRunner(definition, self.workflow, worker, self.log, slots)
         self._ahead: asyncio.Task[None] | None = None
+
+    def lose(self) -> None:
+        """Stop, because the record says that another gateway has the run, or has ended it."""
+        if self.workflow.state == State.WORKFLOW_STATE_RUNNING:
+            self.task.cancel()
 
     async def execute(self) -> None:
         """Go on to the end. Cancelled, leave the record to be resumed, unless `cancelled`. Raises what writing the
@@ -194,10 +198,6 @@ def agent_keys(
         )
         for name, agent in definition.agents.items()
     ]
-
-
-def finished(workflow: workflow_pb2.Workflow) -> Event:
-    return Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow))
 
 
 def _outcome(ended: PhaseEnd) -> Event:

@@ -1,4 +1,4 @@
-"""WorkflowService of the gateway's gRPC server, and of a node's door for other gateways."""
+"""WorkflowService of the gateway."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -13,10 +13,9 @@ from agentmem.rpcs import rpc_of
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from agentmem.validation import MAX_REQUEST_ID_BYTES, check_text
 from gateway.edge.authorization import authorize_namespace
-from gateway.edge.callers import Caller, caller
+from gateway.edge.callers import caller
 from gateway.grpc.forwarding import write_in_time
 from gateway.workflows.definition.parser import MalformedDefinition, load
-from gateway.workflows.owners import KEY_ID
 from gateway.workflows.runs import Runs
 
 if TYPE_CHECKING:
@@ -115,46 +114,6 @@ def _checked(text: str, variables: Mapping[str, str]) -> workflow_pb2.CheckWorkf
         answer.agents.extend(definition.agents)
         answer.phases.extend(phase.name for phase in definition.phases)
     return answer
-
-
-class NodeWorkflowServicer:
-    """Answers the gateways of other nodes about runs that they believe to go on here; it asks no others in turn.
-
-    The callers' namespace is in the request, and the id of their key in the metadata.
-    """
-
-    def __init__(self, runs: Runs, stall_limit: float) -> None:
-        self._runs = runs
-        self._stall_limit = stall_limit
-
-    async def RunWorkflow(
-        self, request: workflow_pb2.RunWorkflowRequest, context: "_Context"
-    ) -> AsyncIterator[workflow_pb2.RunWorkflowResponse]:
-        """Stream the events of a run, as `Runs.resume` does, or `Runs.watch`."""
-        watches = request.WhichOneof("source") == "watch_workflow_id"
-        field = "watch_workflow_id" if watches else "resume_workflow_id"
-        workflow_id = check_text(field, getattr(request, field))
-        who = _on_behalf(request.namespace, context)
-        follow = self._runs.watch if watches else self._runs.resume
-        found = await follow(who, workflow_id, request.after_sequence, at_owner=True)
-        async with aclosing(found) as events:
-            async for event in events:
-                await write_in_time(context, event, self._stall_limit)
-        return
-        yield workflow_pb2.RunWorkflowResponse()  # as above
-
-    async def CancelWorkflow(
-        self, request: workflow_pb2.CancelWorkflowRequest, context: "_Context"
-    ) -> workflow_pb2.CancelWorkflowResponse:
-        workflow_id = check_text("workflow_id", request.workflow_id)
-        who = _on_behalf(request.namespace, context)
-        return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(who, workflow_id, at_owner=True))
-
-
-def _on_behalf(namespace: str, context: "_Context") -> Caller:
-    """Return the caller for whom another node's gateway asks."""
-    sent = dict(context.invocation_metadata() or ())
-    return Caller(check_text("namespace", namespace), str(sent.get(KEY_ID, "")))
 
 
 def _named(

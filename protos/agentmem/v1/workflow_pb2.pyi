@@ -38,7 +38,9 @@ class _WorkflowStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Workflo
     WORKFLOW_STATE_CANCELLED: _WorkflowState.ValueType  # 4
     """Ended by CancelWorkflow."""
     WORKFLOW_STATE_INTERRUPTED: _WorkflowState.ValueType  # 5
-    """Its gateway went away. resume_workflow_id, or the same request, continues at the last finished turn."""
+    """Its gateway went away. Another one continues at the last finished turn within seconds, or at once if it gets
+    resume_workflow_id or the same request.
+    """
 
 class WorkflowState(_WorkflowState, metaclass=_WorkflowStateEnumTypeWrapper):
     """WorkflowState is the state of a run."""
@@ -54,7 +56,9 @@ WORKFLOW_STATE_FAILED: WorkflowState.ValueType  # 3
 WORKFLOW_STATE_CANCELLED: WorkflowState.ValueType  # 4
 """Ended by CancelWorkflow."""
 WORKFLOW_STATE_INTERRUPTED: WorkflowState.ValueType  # 5
-"""Its gateway went away. resume_workflow_id, or the same request, continues at the last finished turn."""
+"""Its gateway went away. Another one continues at the last finished turn within seconds, or at once if it gets
+resume_workflow_id or the same request.
+"""
 Global___WorkflowState: _TypeAlias = WorkflowState  # noqa: Y015
 
 @_typing.final

@@ -20,8 +20,7 @@ from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
 from cache_service.tiers.quotas import Quotas
 from gateway.workflows import records as records_module
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.owners import NOBODY, Owner
-from gateway.workflows.records import Records, State, StoredRun
+from gateway.workflows.records import Records, State, StoredRun, TakenOver
 from tests.cache_service.conftest import running
 from tests.cache_service.process import ready
 
@@ -157,29 +156,32 @@ async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
     first, token = await runs.page("n", 1)
     second, end = await runs.page("n", 1, token)
     made.workflow.ClearField("agents")
-    assert (first, second, end) == ([(run("x").workflow, NOBODY)], [(made.workflow, NOBODY)], "")
-    assert await runs.version("n", "w") == 3
-    with pytest.raises(NotFound):
-        await runs.version("n", "absent")
+    assert ([each.workflow for each in (*first, *second)], end) == ([run("x").workflow, made.workflow], "")
     await runs.delete("n", "w", 3)
     assert await runs.get("n", "w") is None
     await runs.create(run())
 
 
-async def test_whose_a_run_is_stays_among_gateways(runs: Records) -> None:
-    """Nothing of it is in what callers get; and what does not go on is nobody's."""
-    made = run()
-    made.owner, made.workflow.state = Owner("a", 7, "k1"), State.WORKFLOW_STATE_RUNNING
+async def test_whose_a_run_is(runs: Records, data: Path) -> None:
+    """The gateway's that wrote it last, as long as that says so; what does not go on is nobody's."""
+    made = run(state=State.WORKFLOW_STATE_RUNNING)
+    made.key_id = "k1"
     await runs.create(made)
-    [(listed, owner)], _ = await runs.page("n", 1)
-    head = await runs.head("n", "w")
-    assert head is not None and head.owner == owner == Owner("a", 7, "k1")
-    for told in (listed, head.workflow):
-        assert b"k1" not in told.SerializeToString()
+    async with records(data / "store.sock") as other:
+        assert await other.attend() == (set(), [("n", "w")])
+        assert await runs.attend() == ({("n", "w")}, [])
+        assert (await other.attend())[1] == []
+        [listed], _ = await other.page("n", 1)
+        head = await other.head("n", "w")
+        assert head is not None and other.elsewhere(head) and not runs.elsewhere(head)
+        assert (listed.holder, listed.key_id) == (head.holder, head.key_id) == (runs.holder, "k1")
+        await runs.attend(leaving=True)
+        head = await other.head("n", "w")
+        assert head is not None and head.holder == ""
+        assert (await other.attend())[1] == [("n", "w")]
     made.workflow.state = State.WORKFLOW_STATE_FAILED
     await runs.append(made, ())
-    head = await runs.head("n", "w")
-    assert head is not None and head.owner == NOBODY
+    assert await runs.attend() == (set(), [])
 
 
 async def test_a_write_costs_its_events_and_not_the_record(data: Path) -> None:
@@ -203,15 +205,17 @@ async def test_who_is_not_at_the_present_version_changes_nothing(runs: Records) 
     for version in (0, 2):
         behind = run()
         behind.version = version
-        with pytest.raises(Aborted):
+        with pytest.raises(TakenOver):
             await runs.append(behind, [logged("x")])
-        with pytest.raises(Aborted):
-            await runs.delete("n", "w", version)
+    with pytest.raises(Aborted):
+        await runs.delete("n", "w", 2)
     with pytest.raises(NotFound):
         await runs.delete("n", "absent", 1)
     found = await runs.get("n", "w")
     assert found is not None
     assert (found.version, found.events) == (1, [])
+    await runs.delete("n", "w", 0)
+    assert await runs.get("n", "w") is None
 
 
 async def test_what_the_store_refuses_is_told_at_once(data: Path) -> None:
@@ -328,7 +332,7 @@ async def test_who_was_overtaken_after_a_lost_answer_is_told_so(data: Path, thei
         assert other is not None
         await beside.append(other, [logged(theirs)])
         wire.cut()
-        with pytest.raises(Aborted):
+        with pytest.raises(TakenOver):
             await append
 
 
