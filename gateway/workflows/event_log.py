@@ -51,15 +51,13 @@ class EventLog:
     def stored_totals(self) -> workflow_pb2.WorkflowTotals:
         return Totals(self._stored).sums
 
-    def append(self, key: str, event: Event, digest: bytes = b"") -> None:
-        """Have an event stored and sent by the next `flush`, with the totals up to it, unless its key has one. `digest`
-        is of the request that it answers.
-        """
+    def append(self, key: str, event: Event) -> None:
+        """Have an event stored and sent by the next `flush`, with the totals up to it, unless its key has one."""
         if key not in self._known:
             event.sequence = len(self._known) + 1
             event.time.GetCurrentTime()
             self._totals.add(event)
-            self._known[key] = logged = LoggedEvent(key=key, event=event, digest=digest)
+            self._known[key] = logged = LoggedEvent(key=key, event=event)
             self._pending.append(logged)
 
     def publish(self, event: Event) -> None:

@@ -36,13 +36,15 @@ class PhaseEnd(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`place` is the index in `topology.schedule` of the turns; -1 before the first of them. A step without turns
-    introduces the agents (round 0), or is the last of its phase. `ended` is the phase that ended just before.
+    """`place` is the index in `topology.schedule` of the turns; -1 before the first of them. `number` counts the steps
+    of a round from 0. A step without turns introduces the agents (round 0), or is the last of its phase. `ended` is the
+    phase that ended just before.
     """
 
     place: int
     phase: str
     round: int
+    number: int
     listenings: tuple[Listening, ...]
     turns: tuple[Turn, ...]
     ended: PhaseEnd | None = None
@@ -84,12 +86,12 @@ class Program:
             if agent.system and name in takes_part
         )
         if introductions:
-            yield Step(-1, "", 0, introductions, ())
+            yield Step(-1, "", 0, 0, introductions, ())
         ended: PhaseEnd | None = None
         for index, phase in enumerate(self.definition.phases):
             places = [(at, place) for at, place in enumerate(self._places) if place.phase == index]
             ended = yield from self._phase(phase, places, ended)
-        yield Step(len(self._places), "", 0, (), (), ended)
+        yield Step(len(self._places), "", 0, 0, (), (), ended)
 
     def _phase(
         self, phase: Phase, places: list[tuple[int, Place]], before: PhaseEnd | None
@@ -99,7 +101,7 @@ class Program:
             self._inboxes.put(name, self._filled(phase.opening, what, agent=name, phase=phase.name), phase.name)
         last: dict[str, str] = {}
         this_round: dict[str, list[str]] = {}
-        rounds = 0
+        rounds = number = 0
         for at, place in places:
             if place.step == 0:
                 if this_round and _stops(phase, this_round, last):
@@ -107,15 +109,15 @@ class Program:
                 this_round = {}
             listenings = self._listenings(phase, at, {speech.speaker for speech in place.speeches})
             turns = tuple(self._turn(phase, place.round, speech) for speech in place.speeches)
-            said = yield Step(at, phase.name, place.round, listenings, turns, before)
+            said = yield Step(at, phase.name, place.round, place.step, listenings, turns, before)
             before = None
             for turn in turns:
                 last[turn.agent] = text = said[turn.agent].strip()
                 this_round.setdefault(turn.agent, []).append(text)
                 self._inboxes.tell(turn.agent, turn.audience, text, phase.name)
-            rounds = place.round
+            rounds, number = place.round, place.step
         if left := [each for name in self._inboxes.waiting() for each in self._inboxes.listen(name, phase)]:
-            yield Step(at, phase.name, rounds, tuple(left), ())
+            yield Step(at, phase.name, rounds, number, tuple(left), ())
         self._values |= {f"said.{phase.name}.{name}": text for name, text in last.items()}
         outcome = outcomes.read(phase.outcome, phase, last) if phase.outcome is not None else {}
         self._values.outcomes[phase.name] = outcome

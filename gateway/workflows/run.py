@@ -123,7 +123,6 @@ class Run:
                     self._look_ahead(step, program.upcoming(step.place), group, talking)
                     await self.log.flush()
                     said = {agent: await turn for agent, turn in turns.items()}
-                    self._append_audiences(step)
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         await self.log.flush()
@@ -170,16 +169,6 @@ class Run:
             await talking.wait()
         for name in soon:
             await self._worker.prefetch(self._keys[name])
-
-    def _append_audiences(self, step: Step) -> None:
-        for turn in step.turns:
-            heard = workflow_pb2.AgentsHeard(
-                speaker=turn.agent,
-                listeners=turn.audience.listeners,
-                bystanders=turn.audience.bystanders,
-                channel=self._phases[step.phase].channel,
-            )
-            self.log.append(f"heard/{turn.agent}/{self._tasks.last(turn.agent)}", Event(agents_heard=heard))
 
 
 def agent_keys(

@@ -42,8 +42,7 @@ class Lines:
                 spoke = event.agent_spoke
                 yield self._said(spoke.agent_id, "▸", spoke.text)
                 yield Text(_INDENT + turn_line(spoke.cache, spoke), "dim")
-            case "agents_heard":
-                yield Text(_INDENT + _heard(event.agents_heard), "dim")
+                yield Text(_INDENT + _heard(spoke), "dim")
             case "agent_listened":
                 listened = event.agent_listened
                 line = turn_line(listened.cache, listened)
@@ -89,9 +88,9 @@ def saved(totals: workflow_pb2.WorkflowTotals) -> str:
     return " · ".join([*parts, f"{totals.replayed:,} replayed"] if totals.replayed else parts)
 
 
-def _heard(event: workflow_pb2.AgentsHeard) -> str:
+def _heard(event: workflow_pb2.AgentSpoke) -> str:
     """Return who hears whom, and by which channel: "marco → danny (private)"."""
-    line = f"{printable(event.speaker)} → {_names(event.listeners) or 'nobody'}"
+    line = f"{printable(event.agent_id)} → {_names(event.listeners) or 'nobody'}"
     if event.channel not in ("", "public"):
         line += f" ({printable(event.channel)})"
     if event.bystanders:

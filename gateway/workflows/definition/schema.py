@@ -43,8 +43,6 @@ MAX_PHASES: Final = 64
 MAX_ROUNDS: Final = 100
 MAX_TURNS: Final = 2000
 """Turns of a run, if nothing stops it early."""
-MAX_TASKS: Final = 10_000
-"""Turns, listenings and notes of a run, if nothing stops it early."""
 MAX_TEXT: Final = 16 * 1024
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]

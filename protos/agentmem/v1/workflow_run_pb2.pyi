@@ -115,11 +115,8 @@ class LoggedEvent(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
-    DIGEST_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """Names the step, such as "spoke/marco/3"; the same in every execution of the run."""
-    digest: _builtins.bytes
-    """Digest of the request that the event answers, if any: a run that is executed again must make the same request."""
     @_builtins.property
     def event(self) -> _workflow_pb2.RunWorkflowResponse:
         """The event."""
@@ -129,11 +126,10 @@ class LoggedEvent(_message.Message):
         *,
         key: _builtins.str = ...,
         event: _workflow_pb2.RunWorkflowResponse | None = ...,
-        digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "event", b"event", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -130,7 +130,7 @@ def run(workflow_id: str = "w", text: str = "p", **fields: Any) -> StoredRun:
 
 
 def logged(text: str) -> LoggedEvent:
-    return LoggedEvent(key=text, event=Event(agent_spoke=workflow_pb2.AgentSpoke(text=text)), digest=b"d")
+    return LoggedEvent(key=text, event=Event(agent_spoke=workflow_pb2.AgentSpoke(text=text)))
 
 
 async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:

@@ -87,14 +87,6 @@ def listened(agent: str, phase: str, told: dict[str, Any], **fields: Any) -> dic
     return {"agent_listened": workflow_pb2.AgentListened(agent_id=agent, phase=phase, **{"round": 1, **told, **fields})}
 
 
-def heard(speaker: str, *listeners: str, channel: str = "public", bystanders: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "agents_heard": workflow_pb2.AgentsHeard(
-            speaker=speaker, listeners=listeners, channel=channel, bystanders=bystanders
-        )
-    }
-
-
 def phase(name: str, topology: str, channel: str, *agents: str) -> dict[str, Any]:
     return {
         "phase_started": workflow_pb2.PhaseStarted(
@@ -113,16 +105,28 @@ RUN = numbered(
     delta("danny", "I saw"),
     delta("marco", " is green."),
     delta("danny", " nothing."),
-    spoke("danny", "I saw nothing.", "yard", step(NEW, usage(20, said=5), ABSENT)),
-    spoke("marco", "The boat is green.", "yard", step(EXTEND, usage(30, hot=10, said=6))),
-    heard("marco", "danny", channel="whisper", bystanders=("warden",)),
-    heard("danny", "marco"),
+    spoke("danny", "I saw nothing.", "yard", step(NEW, usage(20, said=5), ABSENT), listeners=["marco"]),
+    spoke(
+        "marco",
+        "The boat is green.",
+        "yard",
+        step(EXTEND, usage(30, hot=10, said=6)),
+        listeners=["danny"],
+        bystanders=["warden"],
+        channel="whisper",
+    ),
     listened("danny", "yard", step(EXTEND, usage(40, hot=25, said=8)), note="Noted:\nthe boat."),
     phase("verdict", "round_robin", "public", "warden", "marco", "danny"),
     speaking("warden", "verdict"),
     delta("warden", "Green."),
-    spoke("warden", "Green.", "verdict", step(NEW, usage(50, said=2), ABSENT), replayed=True),
-    heard("warden", "marco", "danny"),
+    spoke(
+        "warden",
+        "Green.",
+        "verdict",
+        step(NEW, usage(50, said=2), ABSENT),
+        listeners=["marco", "danny"],
+        replayed=True,
+    ),
     speaking("marco", "verdict"),
     spoke(
         "marco",

@@ -86,7 +86,7 @@ async def test_a_lost_connection_is_made_again_and_nothing_is_told_twice(
     workflows.script = broken
     said = await agentmem("run", str(file), *["--json"] * as_json)
     assert said.exit_code == 0
-    assert seen == [0, 3, 3, 3, 8, 8]
+    assert seen == [0, 3, 3, 3, 7, 7]
     assert len({request.request_id for request in workflows.runs_asked}) == 1
     assert said.stderr.splitlines() == [
         "… waiting: the gateway is draining; the run goes on where it was",
