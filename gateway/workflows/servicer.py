@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -20,9 +20,6 @@ from gateway.workflows.runs import Runs
 
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
-
-
-_MOST_MISTAKES: Final = 1000
 
 
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
@@ -107,7 +104,7 @@ def _checked(text: str, variables: Mapping[str, str]) -> workflow_pb2.CheckWorkf
     try:
         definition = load(text, variables)
     except MalformedDefinition as error:
-        for one in error.diagnostics[:_MOST_MISTAKES]:
+        for one in error.diagnostics:
             answer.mistakes.add(field=one.field, problem=one.message, line=one.line, column=one.column)
     else:
         answer.name = definition.workflow

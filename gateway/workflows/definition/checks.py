@@ -23,9 +23,6 @@ from gateway.workflows.topology import present, speakers
 Path = tuple[str | int, ...]
 """The keys and indices that lead from the top of the file to a place in it."""
 
-MAX_MISTAKES: Final = 50
-"""The most that a caller is told, and that are looked for in one text, which may have thousands."""
-
 _SILENT: Final = "does not speak in this phase"
 
 

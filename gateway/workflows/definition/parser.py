@@ -26,7 +26,7 @@ from agentmem.errors import InvalidArgument, Violation
 from agentmem.jsontext import MAX_DEPTH
 from agentmem.validation import MAX_WORKFLOW_BYTES
 from gateway.api.complaints import Complaint, complaints, dotted
-from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem, problems
+from gateway.workflows.definition.checks import Path, Problem, problems
 from gateway.workflows.definition.schema import KEYS, MAX_TEXT, Definition
 from gateway.workflows.definition.template_checks import resolved, text_problems, variable_problems
 
@@ -54,8 +54,8 @@ _CORE: Final = {
 _MAX_STATUS_BYTES: Final = 4096  # it travels in a trailer, whose readers take 8 KiB, as base64, beside the message
 _MAX_FIELD: Final = 200
 _MAX_SAID: Final = 200  # of the library's words, which may have a tag of any length in them
-_MAX_PROBLEMS: Final = 1000
-"""Problems that are looked for; a text may have thousands, and places take time."""
+MAX_MISTAKES: Final = 50
+"""Mistakes of a kind that are looked for; a text may have thousands, and their places and hints take time."""
 _MAX_HINTED: Final = 64
 _MAX_KNOWN: Final = 1000
 _IN_YAML: Final = {
@@ -70,7 +70,7 @@ _IN_YAML: Final = {
 
 
 class MalformedDefinition(InvalidArgument):
-    """A workflow file can't be run. `diagnostics` are in the file's order; the first 50 at most are violations."""
+    """A workflow file can't be run. `diagnostics` are in the file's order; the first that have room are violations."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         self.diagnostics = tuple(sorted(diagnostics, key=lambda one: (one.line, one.column)))
@@ -79,8 +79,7 @@ class MalformedDefinition(InvalidArgument):
         for diagnostic in self.diagnostics:
             violation = diagnostic.violation()
             size += sum(len(part.encode()) for part in violation)
-            full = len(sent) == MAX_MISTAKES - 1 and len(diagnostics) > MAX_MISTAKES
-            if sent and (full or size > _MAX_STATUS_BYTES):
+            if sent and size > _MAX_STATUS_BYTES:
                 sent.append(Violation("definition", f"has {len(diagnostics) - len(sent)} more mistakes"))
                 break
             sent.append(violation)
@@ -100,14 +99,14 @@ def load(text: str, variables: Mapping[str, str]) -> Definition:
         definition = Definition.model_validate(source.data)
     except ValidationError as error:
         raise MalformedDefinition(
-            [source.diagnostic(_of_schema(one)) for one in islice(complaints(error, source.data), _MAX_PROBLEMS)]
+            [source.diagnostic(_of_schema(one)) for one in islice(complaints(error, source.data), MAX_MISTAKES)]
         ) from None
-    mistakes = list(_of_run(variables, definition.variables, source))
-    found = list(islice(variable_problems(definition.variables), _MAX_PROBLEMS))
+    mistakes = list(_of_run(variables, definition.variables))
+    found = list(islice(variable_problems(definition.variables), MAX_MISTAKES))
     values = dict(definition.variables)
     if not found and not mistakes:
         values, found = resolved(definition.variables, variables)
-    found += islice(chain(problems(definition), text_problems(definition, values)), _MAX_PROBLEMS)
+    found += islice(chain(problems(definition), text_problems(definition, values)), MAX_MISTAKES)
     if found or mistakes:
         raise MalformedDefinition([*mistakes, *map(source.diagnostic, found)])
     return definition.model_copy(update={"variables": values})
@@ -120,12 +119,16 @@ def _of_schema(complaint: Complaint) -> Problem:
     return Problem(complaint.path, message, complaint.of_key)
 
 
-def _of_run(given: Mapping[str, str], known: Mapping[str, str], source: "Source") -> Iterator[Diagnostic]:
+def _hint(given: str, known: Collection[str]) -> str:
+    return did_you_mean(given, islice(known, _MAX_KNOWN)) if len(given) <= _MAX_HINTED else ""
+
+
+def _of_run(given: Mapping[str, str], known: Mapping[str, str]) -> Iterator[Diagnostic]:
     """Yield what is wrong with values that came with the run; they have no place in the file."""
     for name, value in given.items():
         field = _field(("variables", name))
         if name not in known:
-            hint = source.hint(name, known)
+            hint = _hint(name, known)
             yield Diagnostic(field, f"is given for the run, but the file has no such variable{hint}")
         elif len(value) > MAX_TEXT:
             yield Diagnostic(field, f"must not be longer than {MAX_TEXT} characters")
@@ -137,7 +140,6 @@ class Source:
     def __init__(self, data: Any, root: Node) -> None:
         self.data = data
         self._root = root
-        self._hints = 0
 
     def position(self, path: Path, *, of_key: bool = False) -> tuple[int, int]:
         """Return line and column of the value at `path`, or of its key.
@@ -161,16 +163,9 @@ class Source:
 
     def diagnostic(self, problem: Problem) -> Diagnostic:
         """Return `problem` with its place."""
-        hint = self.hint(problem.given, problem.known) if problem.known else ""
+        hint = _hint(problem.given, problem.known) if problem.known else ""
         place = self.position(problem.path, of_key=problem.of_key)
         return Diagnostic(_field(problem.path), problem.message + hint, *place)
-
-    def hint(self, given: str, known: Collection[str]) -> str:
-        """Return a question for a misspelled name; empty for a long one, or after many mistakes: it takes time."""
-        if len(given) > _MAX_HINTED or self._hints == MAX_MISTAKES:
-            return ""
-        self._hints += 1
-        return did_you_mean(given, islice(known, _MAX_KNOWN))
 
 
 def read(text: str) -> Source:

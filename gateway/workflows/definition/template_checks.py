@@ -6,11 +6,10 @@ A variable's text may name other variables, and nothing else. A value that a run
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from itertools import islice
 from typing import Final, NamedTuple
 
 from gateway.api.complaints import shown_name
-from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem
+from gateway.workflows.definition.checks import Path, Problem
 from gateway.workflows.definition.schema import MAX_TEXT, Choice, Definition, Json, Number, Outcome, Phase, Said, Vote
 from gateway.workflows.definition.templates import fill, filled_length, misspelled, references
 from gateway.workflows.topology import hear_all, present, speakers
@@ -27,9 +26,8 @@ TOO_LONG: Final = f"must not be longer than {MAX_TEXT} characters, variables fil
 def variable_problems(templates: Mapping[str, str]) -> Iterator[Problem]:
     """Yield what is wrong with the file's variables, whatever values a run brings."""
     for name in templates:
-        yield from islice(_variable(name, templates), MAX_MISTAKES)
-    for names in _cycles(templates):
-        yield Problem(("variables", names[0]), f"refers to itself: {_listed(names)}")
+        yield from _variable(name, templates)
+    yield from _cycle(templates)
 
 
 def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
@@ -54,7 +52,7 @@ def text_problems(definition: Definition, variables: Mapping[str, str]) -> Itera
     """Yield what is wrong with the templates of `definition`; the final texts of its variables are `variables`."""
     phases = {phase.name: index for index, phase in reversed(list(enumerate(definition.phases)))}
     for text in _texts(definition):
-        yield from islice(_text(text, definition, phases, variables), MAX_MISTAKES)
+        yield from _text(text, definition, phases, variables)
 
 
 def _variable(name: str, templates: Mapping[str, str]) -> Iterator[Problem]:
@@ -74,22 +72,12 @@ def _no_variable(name: str) -> str:
     return f"{shown_name(name)} is none of the file's variables"
 
 
-def _cycles(templates: Mapping[str, str]) -> list[list[str]]:
-    """Return variables that refer to each other, each from the first in the file round to it again; not all of many."""
-    graph = {name: [other for other in references(text) if other in templates] for name, text in templates.items()}
-    order = {name: place for place, name in enumerate(templates)}
-    found: list[list[str]] = []
-    while len(found) < MAX_MISTAKES:
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError as error:
-            cycle = error.args[1][:0:-1]  # each is named by the next
-            first = cycle.index(min(cycle, key=order.__getitem__))
-            found.append([*cycle[first:], *cycle[: first + 1]])
-            graph[cycle[first]] = []
-        else:
-            break
-    return found
+def _cycle(templates: Mapping[str, str]) -> Iterator[Problem]:
+    try:
+        TopologicalSorter({name: references(text) for name, text in templates.items()}).prepare()
+    except CycleError as error:
+        names = error.args[1][::-1]  # each is named by the next
+        yield Problem(("variables", names[0]), f"refers to itself: {_listed(names)}")
 
 
 class _Text(NamedTuple):

@@ -773,7 +773,7 @@ class CheckWorkflowResponse(_message.Message):
     """The definition's name. Like agents and phases, it is set only if there are no mistakes."""
     @_builtins.property
     def mistakes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowMistake]:
-        """In the order of the file; at most 1000. Empty: the definition can be run."""
+        """In the order of the file; of many only the first. Empty: the definition can be run."""
 
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
