@@ -16,7 +16,6 @@ _SERVICE: Final = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"]
 
 
 def attach(parts: Parts) -> None:
-    """Add WorkflowService to the gateway."""
     settings, metrics, records = parts.settings, WorkflowMetrics(parts.metrics.registry), Records(parts.store)
     runs = Runs(records, parts.running, parts.authenticator, metrics, settings.max_workflows)
     register = workflow_pb2_grpc.add_WorkflowServiceServicer_to_server
@@ -26,8 +25,6 @@ def attach(parts: Parts) -> None:
 
 
 class LiveWorkflows(Extension):
-    """The runs that go on here, from the gateway's start to its end."""
-
     def __init__(self, runs: Runs, attendance: Attendance) -> None:
         self.runs = runs
         self._attendance = attendance
@@ -40,7 +37,6 @@ class LiveWorkflows(Extension):
         return {self._watching}
 
     async def stop(self, grace: float) -> None:
-        """Runs go on where they were, in other gateways or when they are asked for again."""
         await self.runs.live.stop(grace)
         self._watching.cancel()
         await asyncio.wait({self._watching}, timeout=1)  # a takeover may wait for the store

@@ -1,8 +1,7 @@
-"""Runs attended through the store: it hears once a second that this gateway is there, and says whose runs have nobody.
+"""Runs attended through the store, which hears once a second that this gateway is there.
 
-A run belongs to the gateway that its record names as holder. It is taken over by compare-and-set: the gateway that
-writes itself into the record, in the version that it has read, has the run; the other's next write is refused, and it
-stops.
+A run belongs to the gateway that its record names as holder. It is taken over by compare-and-set: the first to write
+itself into the record, in the version that it has read, has the run; the other's next write is refused, and it stops.
 """
 
 import asyncio
@@ -24,14 +23,14 @@ PERIOD_SECONDS: Final = 1.0
 SURE_SECONDS: Final = 2.0
 """How long nobody must have attended to a run: after a failover of the database all are gone until each is heard of."""
 SPREAD_SECONDS: Final = 3.0
-"""Gateways wait up to this much longer, each another time for each run, so that the runs of a dead one spread."""
+"""Gateways wait up to this much longer, so that the runs of a dead one spread."""
 AGAIN_SECONDS: Final = 15.0
 """When a run is tried again that could not be taken over."""
 _AT_ONCE: Final = 4
 
 
 class Attendance:
-    """Event loop only. `unready` returns why nothing new should begin here; empty if it may."""
+    """Event loop only. `unready` returns why nothing new should begin here, or ""."""
 
     def __init__(self, runs: Runs, records: Records, unready: Callable[[], str]) -> None:
         self._runs = runs
@@ -41,13 +40,14 @@ class Attendance:
         self._not_before: dict[RunKey, float] = {}
 
     async def watch(self) -> None:
-        """Attend once a second, until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def look(self) -> None:
-        """Stop the runs that others have by now, and take over what is due. A failure is left to the next look."""
+        """Stop the runs that others have by now, and take over those that are due. A failure is left to the next
+        look.
+        """
         before = list(self._runs.live.by_key.values())
         try:
             held, unattended = await self._records.attend()
@@ -68,7 +68,7 @@ class Attendance:
             await asyncio.gather(*(self._take_over(key) for key in due[first : first + _AT_ONCE]))
 
     async def leave(self) -> None:
-        """Leave this gateway's runs to others. Best effort: a gateway that says nothing is gone soon."""
+        """Best effort: a gateway that says nothing is gone soon."""
         with suppress(errors.AgentmemError):
             await self._records.attend(leaving=True)
 

@@ -1,7 +1,7 @@
 """A run's events: durable before they are sent to all who follow the run.
 
-Appended events are stored first, several in one write where they come faster than writes. What is only published, text
-as it streams, is dropped for slow readers: a later event has the whole of it.
+Several are stored in one write where they come faster than writes. Text as it streams is only published, and dropped
+for slow readers: a later event has the whole of it.
 """
 
 import asyncio
@@ -26,11 +26,7 @@ Write = Callable[[Sequence[LoggedEvent]], Coroutine[Any, Any, None]]
 
 
 class EventLog:
-    """The events of one run. Event loop only.
-
-    `events` are stored already, `used` the bytes of the record beside them. `write` stores more, and how far the run
-    is.
-    """
+    """Event loop only. `events` are stored already, `used` the bytes of the record beside them. `write` stores more."""
 
     def __init__(self, events: Iterable[LoggedEvent], used: int, write: Write) -> None:
         self._write = write
@@ -45,14 +41,13 @@ class EventLog:
         self._interruption: AgentmemError | None = None
 
     def find(self, key: str) -> LoggedEvent | None:
-        """Return what was appended under `key`, in any execution of the run."""
         return self._known.get(key)
 
     def stored_totals(self) -> workflow_pb2.WorkflowTotals:
         return Totals(self._stored).sums
 
     def append(self, key: str, event: Event) -> None:
-        """Have an event stored and sent by the next `flush`, with the totals up to it, unless its key has one."""
+        """Have the next `flush` store and send an event, with the totals up to it, unless its key has one."""
         if key not in self._known:
             event.sequence = len(self._known) + 1
             event.time.GetCurrentTime()
@@ -104,14 +99,14 @@ class EventLog:
             await run_shielded(self._write(()))
 
     def close(self, interruption: AgentmemError | None = None) -> None:
-        """End the readers' streams, after the rest: with `interruption`, if there is one. Idempotent."""
+        """End the readers' streams after the rest. Idempotent."""
         if not self._closed:
             self._closed, self._interruption = True, interruption
             for reader in self._readers:
                 reader.wake.set()
 
     async def read(self, after: int) -> AsyncGenerator[Event, None]:
-        """Yield stored events after a sequence number, then those that come, until the log is closed. Raises the
+        """Yield stored events after a sequence number, then new ones until the log is closed. Raises the
         interruption.
         """
         reader = _Reader()

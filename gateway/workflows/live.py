@@ -1,4 +1,4 @@
-"""The runs that go on in this gateway: how many may, how one begins and ends, and what their records say of it."""
+"""The runs that go on in this gateway: how many may, and how one begins and ends."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class LiveRuns:
         self._most = most
         self._slots = asyncio.Semaphore(_SLOTS)
         self.by_key: dict[RunKey, Run] = {}
-        """Those that go on, by namespace and workflow id; others only read it."""
+        """Those that go on; others only read it."""
         self._beginning: set[RunKey] = set()
         self._closed = False
 
@@ -64,9 +64,7 @@ class LiveRuns:
             self._beginning.discard(key)
 
     def begin(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
-        """Begin to work on a run whose record says that it is here, for this caller. Raise Unavailable where the
-        gateway is shutting down.
-        """
+        """Begin to work on a run whose record is this gateway's. Raise Unavailable at its shutdown."""
         if self._closed:
             raise errors.Unavailable("the gateway is shutting down")
 
@@ -85,7 +83,7 @@ class LiveRuns:
         return run
 
     def _ended(self, run: Run) -> None:
-        """Clean up after a run, also one whose task was cancelled before it began."""
+        """Clean up, also after a task that was cancelled before it began."""
         del self.by_key[run.stored.key]
         run.log.close(interrupted())
         state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
@@ -101,7 +99,7 @@ class LiveRuns:
             await asyncio.wait({live.task})
 
     async def stop(self, seconds: float) -> None:
-        """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again."""
+        """Interrupt all runs; their records stay, and those who follow them learn to come again."""
         self._closed = True
         if live := list(self.by_key.values()):
             for run in live:

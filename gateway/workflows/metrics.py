@@ -1,11 +1,7 @@
-"""Metrics of workflow runs."""
-
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class WorkflowMetrics:
-    """Runs that go on, ended, and were taken over."""
-
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self.running = Gauge(
             "agentmem_gateway_workflows_running", "Workflow runs that go on in this gateway.", registry=registry

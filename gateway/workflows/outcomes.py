@@ -6,7 +6,7 @@
     json     {"value": object or null}
     text     {"text": text or null}
 
-What JSON readers refuse counts as not said: a number that is not finite, half a surrogate pair, deep nesting.
+A value that JSON readers refuse counts as not said: numbers that are not finite, deep nesting.
 """
 
 import json
@@ -53,7 +53,7 @@ def asked(outcome: Outcome, phase: Phase) -> Sequence[str]:
 
 
 def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
-    """Return the JSON Schema of what an agent says in a phase; empty where it is free."""
+    """Return the JSON Schema of what an agent says in a phase; "" where it is free."""
     if outcome is None or agent not in asked(outcome, phase):
         return ""
     match outcome:
@@ -66,10 +66,7 @@ def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
 
 
 def option_in(text: str, outcome: Vote | Choice) -> str | None:
-    """Return the last of the options that a text names as words of their own, whatever their case.
-
-    >>> option_in("Not defect: I COOPERATE.", Choice(kind="choice", options=["cooperate", "defect"])) 'cooperate'
-    """
+    """Return the last option that a text names as words of their own, whatever their case."""
     found = {
         match.end(): option
         for option in sorted(outcome.options, key=len)  # of two that end together the longer is meant

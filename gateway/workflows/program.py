@@ -1,10 +1,8 @@
-"""What happens next in a workflow, as a pure function of its definition and of what was said so far.
+"""The next step of a workflow, a pure function of its definition and of what was said so far.
 
-The turns of a step run at the same time; its listenings run meanwhile; an agent's work is done in the order in which it
-is given here: listenings, then turns.
-
-An agent takes in what it heard as late as costs no time, so that what many said is one prompt: while the one before it
-speaks, or at the end of the phase. Where listeners take notes, each utterance is noted at once.
+The turns of a step run at the same time, and its listenings meanwhile. An agent takes in what it heard as late as costs
+no time, so that what many said is one prompt: while the one before it speaks, or at the end of the phase. Where
+listeners take notes, each utterance is noted at once.
 """
 
 from collections.abc import Generator, Mapping
@@ -28,7 +26,7 @@ class Turn(NamedTuple):
 
 
 class PhaseEnd(NamedTuple):
-    """A phase that is over: its name, its outcome ({} for none), and its rounds."""
+    """`outcome` is {} for none."""
 
     phase: str
     outcome: dict[str, Any]
@@ -36,9 +34,8 @@ class PhaseEnd(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`place` is the index in `topology.schedule` of the turns; -1 before the first of them. `number` counts the steps
-    of a round from 0. A step without turns introduces the agents (round 0), or is the last of its phase. `ended` is the
-    phase that ended just before.
+    """`place` is an index in `topology.schedule`, -1 before the first. `number` counts the steps of a round from 0. A step
+    without turns introduces the agents (round 0), or is the last of its phase. `ended` is the phase before.
     """
 
     place: int
@@ -51,7 +48,7 @@ class Step(NamedTuple):
 
 
 class Program:
-    """A workflow, step by step. `definition` is checked, and its variables have their values."""
+    """`definition` is checked, and its variables have their values."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
@@ -148,21 +145,17 @@ class Program:
         )
 
     def _filled(self, text: str, what: str, **named: str) -> str:
-        """Return a template with all that has a value by now, and `named`."""
         return fill_within_bounds(text, self._values.at(**named), what)
 
 
 class _Values(dict[str, str]):
-    """Values by name, and `outcomes` by phase, spelled when they are asked for. A missing field of an outcome is
-    "none".
-    """
+    """Values by name, and `outcomes` by phase. A missing field of an outcome is "none"."""
 
     def __init__(self, values: Mapping[str, str], outcomes: dict[str, dict[str, Any]]) -> None:
         super().__init__(values)
         self.outcomes = outcomes
 
     def at(self, **named: str) -> "_Values":
-        """Return these, and what has a value at one place only."""
         return _Values({**self, **named}, self.outcomes)
 
     def __missing__(self, name: str) -> str:

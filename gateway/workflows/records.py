@@ -1,7 +1,7 @@
 """Runs as the store keeps them: read, written and erased through a store's restart.
 
-A run is one record: what it was begun with, which never changes; its events, a row each, only appended; and a summary,
-replaced with each write.
+A run is one record: what it was begun with, which never changes; its events, a row each; and a summary, replaced with
+each write.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ ENDED: Final = frozenset({State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_C
 """States that a run does not leave."""
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long a run waits for a store that does not answer, from the first call that failed."""
+"""How long a run waits for a store that does not answer."""
 
 _TIMEOUT_SECONDS: Final = 20.0
 _ATTEND_SECONDS: Final = 3.0
@@ -46,8 +46,8 @@ class TakenOver(errors.Unavailable):
 
 @dataclass
 class StoredRun:
-    """A run and its record. `version` and `stored_events` say what the store has; `events` are those that were read;
-    `holder` is the gateway that had it then, "" for none that is there. `key_id` is of the caller that it is for.
+    """`version` and `stored_events` are the record's; `events` were read; `holder` is the gateway that had it then, ""
+    for none that is there; `key_id` is the caller's.
     """
 
     workflow: workflow_pb2.Workflow
@@ -70,11 +70,11 @@ class StoredRun:
 
 
 class Records:
-    """The records of runs. Event loop only.
+    """Event loop only.
 
     Calls are made again for `patience` seconds where the store is unavailable. A repeated call may have been done
-    before: it is recognised by what it wanted, so what two writers append must differ. Other errors are the store's:
-    InvalidArgument for what is too large, ResourceExhausted, DataLoss for a damaged record.
+    before: it is recognised by what it wanted. Other errors are the store's: InvalidArgument for what is too large,
+    ResourceExhausted, DataLoss for a damaged record.
     """
 
     def __init__(self, channel: grpc.aio.Channel, patience: float = PATIENCE_SECONDS) -> None:
@@ -97,13 +97,13 @@ class Records:
             raise errors.AlreadyExists(f"workflow {run.key[1]!r} exists already; choose another id") from error
 
     async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
-        """Append events, and say how far the run is; fsynced. It is this gateway's from now on, until it has ended.
-        Raise TakenOver if another gateway has written since.
+        """Append events, and say how far the run is; fsynced. It is this gateway's until it has ended. Raise TakenOver
+        if another one has written since.
         """
         await self._put(run, [event.SerializeToString() for event in events])
 
     async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
-        """Return a run with its events after the first `after` ones; None if there is no such run."""
+        """Return a run with its events after the first `after` ones."""
         answer = await self._get(namespace, workflow_id, after)
         if answer is None:
             return None
@@ -116,12 +116,12 @@ class Records:
         return run
 
     async def head(self, namespace: str, workflow_id: str) -> StoredRun | None:
-        """Return a run without its events; None if there is no such run."""
+        """Return a run without its events."""
         return await self.get(namespace, workflow_id, _NO_EVENTS)
 
     async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[StoredRun], str]:
-        """Return at most `size` (1 to 1000) runs, the newest first, as their summaries have them, and the next page's
-        token, or "".
+        """Return at most `size` (1 to 1000) runs, the newest first, as `_head` does, and the next page's token,
+        or "".
         """
         request = pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
         call = _Call(self._store.ListWorkflowRecords, self._patience)
@@ -129,7 +129,7 @@ class Records:
         return [_head(record) for record in answer.records], answer.next_page_token
 
     async def attend(self, *, leaving: bool = False) -> tuple[set[RunKey], list[RunKey]]:
-        """Say that this gateway attends to its runs, or `leaving`, no more. Return its runs, and those of nobody."""
+        """Say that this gateway attends to its runs. Return these, and those of nobody."""
         request = pb.AttendWorkflowRecordsRequest(holder=self.holder, leaving=leaving)
         answer: pb.AttendWorkflowRecordsResponse = await _Call(self._store.AttendWorkflowRecords, 0).answer(
             request, _ATTEND_SECONDS
@@ -137,9 +137,7 @@ class Records:
         return {_key(record) for record in answer.held}, [_key(record) for record in answer.unattended]
 
     async def delete(self, namespace: str, workflow_id: str, version: int) -> None:
-        """Erase a record that is in this version; 0 is any. Raise Aborted if it is in another, NotFound if there is
-        none.
-        """
+        """Version 0 is any. Raise Aborted if it is in another, NotFound."""
         call = _Call(self._store.DeleteWorkflowRecord, self._patience)
         try:
             await call.answer(
@@ -150,10 +148,9 @@ class Records:
                 raise
 
     async def follow(self, namespace: str, workflow_id: str, after: int) -> AsyncGenerator[Event, None]:
-        """Yield all that is stored after a sequence number of a run that goes on in another gateway, until it ends.
+        """Yield what is stored of a run that goes on in another gateway, after a sequence number, until it ends.
 
-        Text as it streams is sent only where the run is. Raise NotFound where the run is deleted, and Unavailable where
-        nobody attends to it.
+        Raise NotFound where the run is deleted, and Unavailable where nobody attends to it.
         """
         while True:
             run = await self.get(namespace, workflow_id, after)
@@ -212,7 +209,7 @@ class _Call:
         self._rpc = rpc
         self._patience = patience
         self.is_repeated = False
-        """True if the store may have done, before it answered, what it was asked for."""
+        """The store may have done, before it answered, what it was asked for."""
 
     async def answer(self, request: Any, timeout: float = _TIMEOUT_SECONDS) -> Any:
         """Raise AgentmemError; Unavailable when the patience is over."""
@@ -231,7 +228,6 @@ class _Call:
 
 
 def interrupted() -> errors.Unavailable:
-    """Return the error of those who follow a run that stops and has not ended."""
     return errors.Unavailable("the run was interrupted; send the request again, and it goes on")
 
 
@@ -250,7 +246,7 @@ def _summary(run: StoredRun, written_by: str) -> bytes:
 
 
 def _head(record: pb.WorkflowRecord) -> StoredRun:
-    """Return a run as its summary has it: without agents, definition and events."""
+    """Return a run without agents, definition and events."""
     summary = workflow_run_pb2.RunSummary.FromString(record.summary)
     return StoredRun(summary.workflow, "", {}, record.version, holder=record.holder, key_id=summary.key_id)
 

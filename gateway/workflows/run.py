@@ -21,10 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """One run that goes on here. Event loop only; `execute` once.
+    """Event loop only; `execute` once.
 
     `check` raises where the caller who began the run may not go on, before each step. `write` makes events durable.
-    `slots` is as in TaskRunner.
     """
 
     def __init__(
@@ -57,8 +56,8 @@ class Run:
             self.task.cancel()
 
     async def execute(self) -> None:
-        """Go on to the end. Cancelled, leave the record to be resumed, unless `cancelled`. Raises what writing the
-        record raises.
+        """Go on to the end. Cancelled, leave the record to be resumed, unless `cancelled`. Raises what `write`
+        raises.
         """
         try:
             await self._execute()
@@ -143,8 +142,8 @@ class Run:
             self.log.append(f"phase/{step.phase}/{step.round}", Event(phase_started=started))
 
     def _start(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
-        """Start what is to be done. The turns, by agent, set `talking`. Tasks take an agent's lock in the order in
-        which they are made.
+        """Return the turns, by agent; they set `talking`. Tasks take an agent's lock in the order in which they are
+        made.
         """
         for listening in step.listenings:
             group.create_task(self._tasks.listen(step, listening))
@@ -161,7 +160,7 @@ class Run:
         self._ahead = group.create_task(self._prefetch(upcoming, soon, talking if step.turns else None))
 
     async def _prefetch(self, upcoming: dict[str, int | None], soon: list[str], talking: asyncio.Event | None) -> None:
-        """Hint whose turn is far, and prefetch those who speak next, when an agent talks. Best effort."""
+        """Hint whose turn is far, and prefetch those who speak next when an agent talks. Best effort."""
         if not self._tasks.asked:
             return
         await self._worker.hint(upcoming, self._keys)

@@ -1,7 +1,7 @@
 """Runs of workflows as callers have them: begun, joined, resumed, taken over, cancelled.
 
-A run's record says that it is running as long as it has not ended, and names the gateway that has it. A gateway that is
-asked for the run of another follows the record. Where nobody attends to a run, it was interrupted.
+A record names the gateway that has the run; another one that is asked for it follows the record. A run that nobody
+attends to was interrupted.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _Events = AsyncGenerator[Event, None]
 
 
 class Runs:
-    """Event loop only. At most `most` runs of a namespace go on at once."""
+    """Event loop only. At most `most` runs of a namespace go on at once. All methods raise AgentmemError."""
 
     def __init__(
         self,
@@ -55,15 +55,11 @@ class Runs:
         self._metrics = metrics
         self._locks: WeakValueDictionary[RunKey, asyncio.Lock] = WeakValueDictionary()
         self.live = LiveRuns(records, self._worker, authenticator, metrics, most)
-        """Those that go on here."""
 
     async def begin(
         self, who: Caller, request_id: str, definition_yaml: str, variables: Mapping[str, str], after: int
     ) -> _Events:
-        """Begin a run, or join or resume the one of this request; return its events after a sequence number.
-
-        Raise AgentmemError, for the mistakes of a definition too, before anything has begun.
-        """
+        """Begin a run, or join or resume the one of this request; return its events after a sequence number."""
         definition = await asyncio.to_thread(load, definition_yaml, variables)
         key = who.namespace, workflow_id_of(who.namespace, request_id or uuid.uuid4().hex)
         async with self._lock(key):
@@ -80,15 +76,14 @@ class Runs:
             return await self._join(who, known, after, definition)
 
     async def resume(self, who: Caller, workflow_id: str, after: int) -> _Events:
-        """Join a run, or go on with one that is interrupted or failed; return its events. Raise AgentmemError."""
+        """Join a run, or go on with one that is interrupted or failed; return its events."""
         key = who.namespace, workflow_id
         async with self._lock(key):
             return await self._join(who, await self._found(key), after)
 
     async def take_over(self, namespace: str, workflow_id: str) -> bool:
-        """Go on with a run that nobody attends to, for the caller that it was for; return whether it does now.
-
-        It is not where the caller's key is unknown here, or does not stand. Raise AgentmemError.
+        """Go on with a run that nobody attends to, for its caller, if the key is known here and stands; return whether
+        it does.
         """
         key = namespace, workflow_id
         async with self._lock(key):
@@ -108,14 +103,13 @@ class Runs:
         return True
 
     async def watch(self, who: Caller, workflow_id: str, after: int) -> _Events:
-        """Return a run's events, and those to come while it goes on. It is never resumed. Raise NotFound."""
+        """Return a run's events, and those to come while it goes on. It is never resumed."""
         run = await self._found((who.namespace, workflow_id))
         if (live := self.live.by_key.get(run.key)) is not None:
             return live.log.read(after)
         return self._records.follow(*run.key, after) if self._records.elsewhere(run) else _past(run, after)
 
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
-        """Return a run as it is now. Raise NotFound."""
         live = self.live.by_key.get((namespace, workflow_id))
         stored = live.stored if live else await self._records.head(namespace, workflow_id)
         if stored is None:
@@ -123,7 +117,7 @@ class Runs:
         return self._now(stored)
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
-        """Return runs of a namespace without their agents, the newest first, and the next page's token."""
+        """Return runs without their agents, the newest first, and the next page's token."""
         stored, following = await self._records.page(namespace, size, token)
         runs = [self._now(run) for run in stored]
         for run in runs:
@@ -131,7 +125,7 @@ class Runs:
         return runs, following
 
     async def cancel(self, who: Caller, workflow_id: str) -> workflow_pb2.Workflow:
-        """End a run; return it as it ended. Another gateway that has it finds that in the record. Raise NotFound."""
+        """End a run; return it as it ended. Another gateway that has it finds that in the record."""
         key = who.namespace, workflow_id
         async with self._lock(key):
             for _ in range(_TRIES):
@@ -147,7 +141,7 @@ class Runs:
         raise TakenOver
 
     async def delete(self, namespace: str, workflow_id: str) -> None:
-        """Erase a run's record, and agents that were only its. Raise NotFound, FailedPrecondition while it runs."""
+        """Erase a run's record, and agents that were only its. Raise FailedPrecondition while it runs."""
         key = namespace, workflow_id
         async with self._lock(key):
             if key in self.live.by_key:
@@ -185,7 +179,7 @@ class Runs:
         return self.live.begin(who, definition, run).log.read(after)
 
     async def _go_on(self, who: Caller, definition: Definition, run: StoredRun) -> Run:
-        """Go on with a run here. Raise TakenOver where another gateway does already."""
+        """Raise TakenOver where another gateway goes on with it."""
 
         async def begin() -> Run:
             await self._records.append(run, ())
@@ -197,7 +191,7 @@ class Runs:
             return await run_shielded(begin())
 
     async def _end_cancelled(self, run: StoredRun) -> None:
-        """Write that a run that does not go on here was cancelled. Raise TakenOver where another gateway was faster."""
+        """End a run that does not go on here. Raise TakenOver where another gateway was faster."""
         run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_CANCELLED, ""
         last = finished(run.workflow, len(run.events) + 1)
         await self._records.append(run, [LoggedEvent(key="finished", event=last)])
@@ -224,7 +218,7 @@ class Runs:
         await self._worker.forget([agent.key for agent in workflow.agents if not agent.persists])
 
     def _now(self, stored: StoredRun) -> workflow_pb2.Workflow:
-        """Return a run as it is, given what its record says; a run that goes on here ends when its record says so."""
+        """Return a run as it is; one that goes on here ends when its record says so."""
         found = workflow_pb2.Workflow()
         live = self.live.by_key.get(stored.key)
         found.CopyFrom(live.workflow if live else stored.workflow)
@@ -244,7 +238,6 @@ def _is_running() -> errors.FailedPrecondition:
 
 
 async def _past(run: StoredRun, after: int) -> _Events:
-    """Yield the events of a run that does not go on."""
     for logged in run.events:
         if logged.event.sequence > after:
             yield logged.event

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
-    """Checks definitions; begins, shows, cancels and erases runs. Also a `gateway.worker.Service`, for REST.
-    `stall_limit` is as in GatewaySettings.
-    """
+    """Also a `gateway.worker.Service`, for REST. `stall_limit` is as in GatewaySettings."""
 
     def __init__(self, runs: Runs, stall_limit: float) -> None:
         self._runs = runs
@@ -79,7 +77,7 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def _events(
         self, request: workflow_pb2.RunWorkflowRequest
     ) -> "AsyncGenerator[workflow_pb2.RunWorkflowResponse, None]":
-        """Return the events that a caller of RunWorkflow gets. Raise AgentmemError before anything has begun."""
+        """Raise AgentmemError before anything has begun."""
         authorize_namespace(request, caller().namespace)
         request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
         source = request.WhichOneof("source")

@@ -48,10 +48,10 @@ class TaskRunner:
         self._versions: defaultdict[str, types_pb2.AgentVersion] = defaultdict(types_pb2.AgentVersion)
         self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.asked = False
-        """Something was asked for that the log did not have: the run is no repetition any more."""
+        """The log did not have something: the run is no repetition any more."""
 
     async def speak(self, step: Step, turn: Turn, talking: asyncio.Event) -> str:
-        """Do a turn; return what the agent said. Set `talking` at its first word. Raise AgentmemError."""
+        """Return what the agent said. Set `talking` at its first word. Raise AgentmemError."""
         agent = turn.agent
 
         def publish(event: inference_pb2.GenerateResponse) -> None:
@@ -130,8 +130,8 @@ class TaskRunner:
         return made
 
     async def _done_once(self, agent: str, request: _Request, call: _Call) -> Done:
-        """Do a task. Others may commit meanwhile: who had the run before, so that the second call is answered with
-        that, or others who speak to an agent that persists, so that it is done after theirs.
+        """Others may commit meanwhile: who had the run before, so that the second call is answered with that, or others
+        who speak to an agent that persists, so that it is done after theirs.
         """
         try:
             return await call()
@@ -151,7 +151,7 @@ class TaskRunner:
 
 
 def _done(step: Step, agent: str, done: Done) -> dict[str, Any]:
-    """Return what events say of a turn or a listening that is durable."""
+    """Return what events say of turns and listenings alike."""
     finished = done.finished
     return {
         "agent_id": agent,

@@ -1,7 +1,7 @@
-"""Who speaks in a phase, when and to whom, and who hears it, as `definition.schema` says: functions of the phase. Pure.
+"""Speakers, addressees and listeners of a phase, as its topology and channel say. Pure.
 
-Of a phase with mistakes they leave out whom it does not name. A schedule is flat: one entry for each step of each round
-of each phase, if nothing ends a phase early.
+Of a phase with mistakes they leave out whom it does not name. A schedule has one entry for each step of each round of
+each phase, if nothing ends a phase early.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gateway.workflows.definition.schema import Definition, Phase
 
 
 class Audience(NamedTuple):
-    """Who hears an utterance, and who only learns that there was one; both in the order of the phase."""
+    """Both in the order of the phase; bystanders only learn that something was said."""
 
     listeners: tuple[str, ...]
     bystanders: tuple[str, ...]
@@ -36,15 +36,15 @@ def speakers(phase: Phase) -> tuple[str, ...]:
 
 
 def pairs(phase: Phase) -> tuple[tuple[str, str], ...]:
-    """Return who speaks with whom in topology pairs: as the phase says, or neighbours in `agents`."""
+    """Return who speaks with whom: as the phase says, or neighbours in `agents`."""
     if phase.pairs is not None:
         return tuple((first, second) for first, second in phase.pairs)
     return tuple(pairwise(phase.agents))[::2]
 
 
 def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
-    """Return for whom each utterance is meant that `speaker` makes in one round: one, but for a hub's center, which
-    speaks to each of the others.
+    """Return for whom each utterance of a speaker in one round is meant: one, but for a hub's center, which speaks to
+    each of the others.
     """
     if speaker not in speakers(phase):
         return ()
@@ -74,16 +74,12 @@ def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audienc
 
 
 def hear_all(phase: Phase, speaker: str) -> frozenset[str]:
-    """Return who surely hears all that `speaker` says in the phase, whenever it ends: the common listeners of one
-    round's utterances, without the speaker.
-    """
+    """Return who surely hears all that `speaker` says in the phase, whenever it ends."""
     heard = [frozenset(audience(phase, speaker, meant).listeners) for meant in addressees(phase, speaker)]
     return frozenset.intersection(*heard) if heard else frozenset()
 
 
 class Speech(NamedTuple):
-    """Who speaks, and for whom that is meant."""
-
     speaker: str
     to: tuple[str, ...]
 
@@ -122,7 +118,6 @@ def _speech(phase: Phase, agent: str) -> Speech:
 
 
 def schedule(definition: Definition) -> list[Place]:
-    """Return all steps of a run in which nothing ends a phase early."""
     return [
         Place(index, number, step, speeches)
         for index, phase in enumerate(definition.phases)

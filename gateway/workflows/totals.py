@@ -1,5 +1,3 @@
-"""Sums over a run's turns and listenings. Pure."""
-
 from collections.abc import Iterable
 
 from agentmem.v1 import workflow_pb2
@@ -7,7 +5,7 @@ from agentmem.words import cached_tokens
 
 
 class Totals:
-    """Sums over events, added in the order of the log."""
+    """Sums over a run's turns and listenings, added in the order of the log. Pure."""
 
     def __init__(self, events: Iterable[workflow_pb2.RunWorkflowResponse] = ()) -> None:
         self.sums = workflow_pb2.WorkflowTotals()

@@ -39,8 +39,8 @@ class Done(NamedTuple):
 
 
 class PatientWorker:
-    """Calls to the worker for runs. Event loop only. `patience` is how many seconds an outage, or a lack of room, may
-    last.
+    """Event loop only. `patience` is how many seconds an outage, or a lack of room, may last. Calls raise
+    AgentmemError.
     """
 
     def __init__(self, worker: Worker, patience: float) -> None:
@@ -48,11 +48,9 @@ class PatientWorker:
         self._patience = patience
 
     async def generate(self, request: inference_pb2.GenerateRequest, listener: Listener = lambda _: None) -> Done:
-        """Have an agent speak, or note something. Raise AgentmemError."""
         return await self._retry(lambda: self._generate(request, listener))
 
     async def prefill(self, request: inference_pb2.PrefillRequest) -> Done:
-        """Have an agent take context in. Raise AgentmemError."""
         response: inference_pb2.PrefillResponse = await self._call(request)
         return Done("", response.started, response.finished)
 
@@ -67,7 +65,7 @@ class PatientWorker:
             log.warning("agents of a workflow that has ended are left until they expire: %s", error)
 
     async def models(self) -> list[str]:
-        """Return the registered models, the default one first. Raise AgentmemError."""
+        """Return the registered models, the default one first."""
         names: list[str] = []
         request = model_pb2.ListModelsRequest()
         while True:
@@ -83,7 +81,7 @@ class PatientWorker:
         await self._try(agent_pb2.SetTurnHintsRequest(hints=hints))
 
     async def prefetch(self, key: types_pb2.AgentKey) -> None:
-        """Have an agent's KV in the pool, if there is room. Best effort."""
+        """Best effort."""
         await self._try(agent_pb2.PrefetchAgentRequest(key=key))
 
     async def _generate(self, request: inference_pb2.GenerateRequest, listener: Listener) -> Done:

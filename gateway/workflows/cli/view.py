@@ -21,13 +21,12 @@ Line = Text | Table
 
 
 class Lines:
-    """Makes the lines of one run's events. Growing text is shown when it is whole, so speakers are not mixed up."""
+    """Makes the lines of one run. Growing text is shown when it is whole, so speakers are not mixed up."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
     def of(self, event: Event) -> Iterator[Line]:
-        """Yield the lines of an event."""
         match event.WhichOneof("event"):
             case "started":
                 for agent in event.started.workflow.agents:
@@ -60,17 +59,16 @@ class Lines:
         return Text.assemble((f"{printable(name)} {mark} ", self._color(name)), shown)
 
     def _color(self, name: str) -> str:
-        """Return the color of an agent, the same for the whole run."""
+        """Return the same color for the whole run."""
         return f"bold {_COLORS[self._places.setdefault(name, len(self._places)) % len(_COLORS)]}"
 
 
 def state_name(workflow: workflow_pb2.Workflow) -> str:
-    """Return "running", "succeeded", "failed", "cancelled" or "interrupted"."""
     return short_name(workflow_pb2.WorkflowState.DESCRIPTOR, workflow.state) or "unknown"
 
 
 def totals_line(workflow: workflow_pb2.Workflow) -> str:
-    """Return how a run ended: "succeeded: 25 turns in 3.1 s · prefilled 900 tokens, …"."""
+    """Return "succeeded: 25 turns in 3.1 s · prefilled 900 tokens, …"."""
     seconds = max(0.0, (workflow.update_time.ToNanoseconds() - workflow.create_time.ToNanoseconds()) / 1e9)
     parts = [f"{state_name(workflow)}: {counted(workflow.turns, 'turn')} in {seconds:.1f} s", saved(workflow.totals)]
     return " · ".join(part for part in parts if part)
@@ -89,7 +87,7 @@ def saved(totals: workflow_pb2.WorkflowTotals) -> str:
 
 
 def _heard(event: workflow_pb2.AgentSpoke) -> str:
-    """Return who hears whom, and by which channel: "marco → danny (private)"."""
+    """Return "marco → danny (private)"."""
     line = f"{printable(event.agent_id)} → {_names(event.listeners) or 'nobody'}"
     if event.channel not in ("", "public"):
         line += f" ({printable(event.channel)})"

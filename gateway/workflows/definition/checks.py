@@ -1,8 +1,4 @@
-"""What no schema can say about a workflow: names that are there, phases that can take place, how much a run may do.
-
-Each check is a plain function that yields the problems it finds; `problems` runs all of them. Positions come later:
-a `Problem` has the path in the file's data, and the parser knows where that is written.
-"""
+"""Checks that no schema can make: names that are there, phases that can take place, how much a run may do."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
@@ -27,10 +23,7 @@ _SILENT: Final = "does not speak in this phase"
 
 
 class Problem(NamedTuple):
-    """A mistake at `path`, or in its key.
-
-    Where a name is unknown, `given` is that name and `known` are those it may have been meant to be.
-    """
+    """A mistake at `path`, or in its key. An unknown name is `given`; `known` are those that may have been meant."""
 
     path: Path
     message: str
@@ -40,7 +33,7 @@ class Problem(NamedTuple):
 
 
 def problems(definition: Definition) -> list[Problem]:
-    """Return all that is wrong with `definition`, apart from its templates and variables."""
+    """Return all that is wrong, apart from templates and variables."""
     phases = [problem for index in range(len(definition.phases)) for problem in _phase(definition, index)]
     return [*_agents(definition), *phases, *_phase_names(definition.phases), *_turns(definition.phases)]
 
@@ -65,7 +58,6 @@ def _phase_names(phases: list[Phase]) -> Iterator[Problem]:
 
 
 def _phase(definition: Definition, index: int) -> Iterator[Problem]:
-    """Whether a phase can take place in its topology, with the agents it names."""
     phase, path = definition.phases[index], ("phases", index)
     unknown, twice = "is none of the workflow's agents", "is named twice among the phase's agents and listeners"
     yield from _names((*path, "agents"), phase.agents, definition.agents, unknown, twice)
@@ -87,7 +79,6 @@ def _phase(definition: Definition, index: int) -> Iterator[Problem]:
 def _names(
     path: Path, names: Iterable[str], known: Collection[str], unknown: str, twice: str, before: Iterable[str] = ()
 ) -> Iterator[Problem]:
-    """Problems of a list of names: those that are not `known`, and those that are there twice, or `before`."""
     seen = set(before)
     for place, name in enumerate(names):
         if name not in known:

@@ -1,8 +1,7 @@
-"""A workflow file's text as a Definition, or all that is wrong with it by line and column.
+"""A workflow file's text as a Definition, or its mistakes by line and column.
 
-The YAML is 1.2's core schema: `true`, `false`, `null` and numbers are what they look like, and all else is text. So
-`options: [yes, no]` are two texts, which they are not in YAML 1.1, and so is `2026-01-01`. `<<` is a key like any
-other. Aliases are expanded within the file's limits.
+The YAML is 1.2's core schema: `true`, `null` and numbers are what they look like, and all else is text, also `yes` and
+`2026-01-01`. `<<` is a key like any other. Aliases are expanded within the file's limits.
 """
 
 import json
@@ -51,11 +50,11 @@ _CORE: Final = {
 }
 """Plain scalars that are not text, by tag; the first that fits counts."""
 
-_MAX_STATUS_BYTES: Final = 4096  # it travels in a trailer, whose readers take 8 KiB, as base64, beside the message
+_MAX_STATUS_BYTES: Final = 4096  # it travels in a trailer, whose readers take 8 KiB, as base64
 _MAX_FIELD: Final = 200
-_MAX_SAID: Final = 200  # of the library's words, which may have a tag of any length in them
+_MAX_SAID: Final = 200  # of the library's words, which may have a long tag in them
 MAX_MISTAKES: Final = 50
-"""Mistakes of a kind that are looked for; a text may have thousands, and their places and hints take time."""
+"""Mistakes of a kind that are looked for: a text may have thousands, whose places and hints take time."""
 _MAX_HINTED: Final = 64
 _MAX_KNOWN: Final = 1000
 _IN_YAML: Final = {
@@ -66,11 +65,11 @@ _IN_YAML: Final = {
     "list_type": "must be a list",
     "bool_type": "must be true or false",
 }
-"""What pydantic's words are in a file's terms."""
+"""Pydantic's words in a file's terms."""
 
 
 class MalformedDefinition(InvalidArgument):
-    """A workflow file can't be run. `diagnostics` are in the file's order; the first that have room are violations."""
+    """`diagnostics` are in the file's order; the first that have room are violations."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         self.diagnostics = tuple(sorted(diagnostics, key=lambda one: (one.line, one.column)))
@@ -87,12 +86,10 @@ class MalformedDefinition(InvalidArgument):
 
 
 def load(text: str, variables: Mapping[str, str]) -> Definition:
-    """Return the workflow that `text` says, with `variables` in place of the file's own values.
+    """Return the workflow with `variables` in place of the file's own values, and the final texts as its variables.
 
-    `definition.variables` are final texts. Those of the run are texts, not templates: what looks like `${…}` in them
-    stays. Raise MalformedDefinition with all mistakes that are found, in one of three steps: the text is YAML, the
-    data has the schema's form, and what it says can be done. Pure and thread-safe; the largest file takes seconds, so
-    a caller on an event loop gives it a thread.
+    Values of the run are texts, not templates. Raise MalformedDefinition in one of three steps: the text is YAML, the
+    data has the schema's form, and what it says can be done. Thread-safe; the largest file takes seconds.
     """
     source = read(text)
     try:
@@ -124,7 +121,6 @@ def _hint(given: str, known: Collection[str]) -> str:
 
 
 def _of_run(given: Mapping[str, str], known: Mapping[str, str]) -> Iterator[Diagnostic]:
-    """Yield what is wrong with values that came with the run; they have no place in the file."""
     for name, value in given.items():
         field = _field(("variables", name))
         if name not in known:
@@ -144,7 +140,7 @@ class Source:
     def position(self, path: Path, *, of_key: bool = False) -> tuple[int, int]:
         """Return line and column of the value at `path`, or of its key.
 
-        A value that is not written stands where its key is, an alias where it is used. Of what is not there, it is as
+        A value that is not written stands where its key is, an alias where it is used; of what is not there, it is as
         much of the path as is.
         """
         node, key = self._root, self._root
@@ -162,14 +158,13 @@ class Source:
         return _place((key if of_key or missing else node).start_mark)
 
     def diagnostic(self, problem: Problem) -> Diagnostic:
-        """Return `problem` with its place."""
         hint = _hint(problem.given, problem.known) if problem.known else ""
         place = self.position(problem.path, of_key=problem.of_key)
         return Diagnostic(_field(problem.path), problem.message + hint, *place)
 
 
 def read(text: str) -> Source:
-    """Return `text` as data, at a cost within the limits, whatever the text is. Raise MalformedDefinition."""
+    """Return `text` as data, at a cost within the limits. Raise MalformedDefinition."""
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise _malformed("must not be longer than 1 MiB", 1, 1)
     if directive := _DIRECTIVE.search(text):
@@ -237,8 +232,8 @@ class _Size(NamedTuple):
 
 
 def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
-    """Return the size; nodes that share a value, as an alias and its anchor do, are counted once in `known`. Raise
-    MalformedDefinition at the innermost node that passes a limit.
+    """Nodes that share a value, as an alias and its anchor do, are counted once in `known`. Raise MalformedDefinition
+    at the innermost node that passes a limit.
     """
     if not _has_core_tag(node):
         raise _malformed("has a tag (!) that is not supported, or does not fit; leave it out", *_place(node.start_mark))
@@ -262,7 +257,7 @@ def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
 
 
 def _has_core_tag(node: Node) -> bool:
-    """Other tags would make dates, sets or merged mappings, or fail in the constructor."""
+    """Other tags would make dates, sets or merged mappings."""
     tag = (node.tag or "").removeprefix(_TAG)
     if not isinstance(node, ScalarNode):
         return bool(tag == ("map" if isinstance(node, MappingNode) else "seq"))
@@ -279,6 +274,6 @@ def _place(mark: Any) -> tuple[int, int]:
 
 
 def _field(path: Path) -> str:
-    """Return `path` as `phases[0].center`; "definition" for the whole file."""
+    """Return "phases[0].center"; "definition" for the whole file."""
     text = dotted(path, "definition")
     return text if len(text) <= _MAX_FIELD else text[:_MAX_FIELD] + "…"

@@ -1,6 +1,6 @@
-"""What texts may name: variables, what has a value where the text is read, and what all who read it may know.
+"""Checks of what texts may name: variables, what has a value where the text is read, what all who read it may know.
 
-A variable's text may name other variables, and nothing else. A value that a run brings is a text, and no template.
+A variable's text may name other variables, and nothing else.
 """
 
 from collections import Counter
@@ -18,23 +18,22 @@ MAX_REPEATS: Final = 16
 """How often a text may name one thing that has no value before the run: what was said can be long."""
 
 _BUILT_IN: Final = frozenset({"agent", "phase", "round", "speaker", "listeners", "text", "said", "outcome"})
-"""What templates name beside variables; which of them have a value depends on the text."""
+"""Names besides variables; which of them have a value depends on the text."""
 _MISSPELLED: Final = "has a ${ that no name and } follow; write $${ for the text ${"
 TOO_LONG: Final = f"must not be longer than {MAX_TEXT} characters, variables filled in"
 
 
 def variable_problems(templates: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield what is wrong with the file's variables, whatever values a run brings."""
+    """Yield what is wrong whatever values a run brings."""
     for name in templates:
         yield from _variable(name, templates)
     yield from _cycle(templates)
 
 
 def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the variables' final texts, and problems: those that are too long.
+    """Return the variables' final texts, and the problems of those that are too long.
 
-    `given` values, of which each is the text of a variable, stay as they are. `variable_problems` must have found
-    nothing in `templates`.
+    `given` values are texts, and stay as they are. `variable_problems` must have found nothing in `templates`.
     """
     values = dict(given)
     found = []
@@ -49,7 +48,7 @@ def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[di
 
 
 def text_problems(definition: Definition, variables: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield what is wrong with the templates of `definition`; the final texts of its variables are `variables`."""
+    """`variables` are final texts."""
     phases = {phase.name: index for index, phase in reversed(list(enumerate(definition.phases)))}
     for text in _texts(definition):
         yield from _text(text, definition, phases, variables)
@@ -126,7 +125,6 @@ def _text(
 
 
 def _reference(name: str, text: _Text, definition: Definition, phases: Mapping[str, int]) -> str | None:
-    """Return what is wrong with naming `name` in `text`."""
     first, _, rest = name.partition(".")
     shown = shown_name(name)
     if first not in _BUILT_IN:

@@ -1,8 +1,8 @@
-"""Texts with `${name}` in them: what they name, and filling them in. Pure.
+"""Texts with `${name}` in them. Pure.
 
-A name is a letter, then letters, digits, _ and -; after a point may stand what is free text elsewhere, such as an
-option of a vote: `${outcome.vote.tally.plan B}`. `$5` and a lone `$` are what they are, and `$${x}` is the text `${x}`.
-What is filled in is never filled again: an agent that says `${name}` has said just that.
+A name is a letter, then letters, digits, _ and -; after a point may stand free text, such as an option of a vote:
+`${outcome.vote.tally.plan B}`. `$5` is what it is, and `$${x}` is the text `${x}`. What is filled in is never filled
+again: an agent that says `${name}` has said just that.
 """
 
 import json
@@ -29,7 +29,7 @@ class _Template(string.Template):
 
 
 def references(text: str) -> tuple[str, ...]:
-    """Return the names in `text`, such as "topic" or "outcome.vote.winner", in its order, with repetitions."""
+    """Return the names in `text`, in its order, with repetitions."""
     return tuple(found["braced"] for found in _found(text) if found["braced"] is not None)
 
 
@@ -39,20 +39,18 @@ def misspelled(text: str) -> bool:
 
 
 def filled_length(text: str, values: Mapping[str, str]) -> int:
-    """Return how many characters `text` has with `values` filled in; names without a value count nothing."""
+    """Names without a value count nothing."""
     return len(text) + sum(len(values.get(name, "")) - len(f"${{{name}}}") for name in references(text))
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Return `text` with the values of what it names. Raise KeyError for a missing one, ValueError if misspelled."""
+    """Raise KeyError for a missing value, ValueError if misspelled."""
     return _Template(text).substitute(values)
 
 
 def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
-    """Return `fill(text, values)`; `what` it is, and where, is for the error.
-
-    Raise FailedPrecondition if it would be longer than MAX_FILLED, before it is made: a text that is named often, or
-    that names others, grows from phase to phase.
+    """Fill, or raise FailedPrecondition, about `what`, before the text is made: one that names others grows from phase
+    to phase.
     """
     if len(text) + sum(len(values[name]) - len(f"${{{name}}}") for name in references(text)) > MAX_FILLED:
         raise FailedPrecondition(
@@ -63,7 +61,7 @@ def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
 
 
 def spelled(value: Any) -> str:
-    """Return a JSON value as texts have it: null is "none", arrays and objects are JSON.
+    """Return a JSON value as texts have it: null is "none".
 
     Numbers have 15 digits, without trailing zeros: so many are exact, and a mean of 0.1 and 0.2 is 0.15.
     """
@@ -77,7 +75,7 @@ def spelled(value: Any) -> str:
 
 
 def outcome_text(outcome: Any, field: str) -> str:
-    """Return what `${outcome.PHASE.field}` stands for, given the outcome as JSON; "none" where it has no such field.
+    """Return the value of `${outcome.PHASE.field}`; "none" where there is no such field.
 
     The whole of `field` is a key, or else what is before its first point: so "tally.v1.0" is the option "v1.0".
     """
