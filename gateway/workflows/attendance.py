@@ -1,7 +1,7 @@
 """Runs attended through the store, which hears once a second that this gateway is there.
 
-A run belongs to the gateway that its record names as holder. It is taken over by compare-and-set: the first to write
-itself into the record, in the version that it has read, has the run; the other's next write is refused, and it stops.
+A run is taken over by compare-and-set: the first gateway to write itself into the record, in the version that it has
+read, has the run; the other's next write is refused, and it stops.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ SURE_SECONDS: Final = 2.0
 SPREAD_SECONDS: Final = 3.0
 """Gateways wait up to this much longer, so that the runs of a dead one spread."""
 AGAIN_SECONDS: Final = 15.0
-"""When a run is tried again that could not be taken over."""
 _AT_ONCE: Final = 4
 
 
@@ -68,7 +67,7 @@ class Attendance:
             await asyncio.gather(*(self._take_over(key) for key in due[first : first + _AT_ONCE]))
 
     async def leave(self) -> None:
-        """Best effort: a gateway that says nothing is gone soon."""
+        """Best effort: a silent gateway is gone soon."""
         with suppress(errors.AgentmemError):
             await self._records.attend(leaving=True)
 

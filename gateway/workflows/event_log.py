@@ -1,7 +1,7 @@
 """A run's events: durable before they are sent to all who follow the run.
 
-Several are stored in one write where they come faster than writes. Text as it streams is only published, and dropped
-for slow readers: a later event has the whole of it.
+Several are stored in one write where they come faster than writes. Text as it streams is dropped for slow readers: a
+later event has the whole of it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Write = Callable[[Sequence[LoggedEvent]], Coroutine[Any, Any, None]]
 
 
 class EventLog:
-    """Event loop only. `events` are stored already, `used` the bytes of the record beside them. `write` stores more."""
+    """Event loop only. `used` are the bytes of the record beside `events`, which are stored already."""
 
     def __init__(self, events: Iterable[LoggedEvent], used: int, write: Write) -> None:
         self._write = write
@@ -47,7 +47,7 @@ class EventLog:
         return Totals(self._stored).sums
 
     def append(self, key: str, event: Event) -> None:
-        """Have the next `flush` store and send an event, with the totals up to it, unless its key has one."""
+        """Have the next `flush` store and send an event, unless its key has one."""
         if key not in self._known:
             event.sequence = len(self._known) + 1
             event.time.GetCurrentTime()
@@ -65,7 +65,7 @@ class EventLog:
             self._send(event, stored=False)
 
     async def flush(self) -> None:
-        """Store and send what was appended. Raises the write's errors, and FailedPrecondition if the record is full."""
+        """Raises what `write` raises, and FailedPrecondition if the record is full."""
         async with self._writing:
             await run_shielded(self._flush())  # the next write follows this one
 
@@ -106,9 +106,7 @@ class EventLog:
                 reader.wake.set()
 
     async def read(self, after: int) -> AsyncGenerator[Event, None]:
-        """Yield stored events after a sequence number, then new ones until the log is closed. Raises the
-        interruption.
-        """
+        """Yield events after a sequence number until the log is closed. Raises the interruption."""
         reader = _Reader()
         reader.events.extend(event for event in self._stored if event.sequence > after)
         self._readers.add(reader)

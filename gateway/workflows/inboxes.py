@@ -1,6 +1,6 @@
 """Utterances that agents have heard and not read yet. Pure.
 
-They are read in one user message, since some templates refuse two in a row; where listeners take notes, each by itself.
+They are read in one user message, since some templates refuse two in a row; notes are taken of each by itself.
 """
 
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ MAX_UNREAD: Final = 1024 * 1024
 
 
 class Listening(NamedTuple):
-    """An agent reads `message`, or notes something for itself. `role` "system" introduces a new agent."""
+    """`role` "system" introduces a new agent."""
 
     agent: str
     message: str
@@ -54,7 +54,6 @@ class Inboxes:
         return [agent for agent, lines in self._unread.items() if lines]
 
     def read(self, agent: str) -> str:
-        """Take all that an agent has to read."""
         return "\n".join(self._taken(agent))
 
     def listen(self, agent: str, phase: Phase) -> tuple[Listening, ...]:

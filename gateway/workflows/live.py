@@ -1,4 +1,4 @@
-"""The runs that go on in this gateway: how many may, and how one begins and ends."""
+"""The runs that go on in this gateway."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class LiveRuns:
         self._most = most
         self._slots = asyncio.Semaphore(_SLOTS)
         self.by_key: dict[RunKey, Run] = {}
-        """Those that go on; others only read it."""
+        """Others only read it."""
         self._beginning: set[RunKey] = set()
         self._closed = False
 
@@ -99,7 +99,7 @@ class LiveRuns:
             await asyncio.wait({live.task})
 
     async def stop(self, seconds: float) -> None:
-        """Interrupt all runs; their records stay, and those who follow them learn to come again."""
+        """Interrupt all runs; who follows them learns to come again."""
         self._closed = True
         if live := list(self.by_key.values()):
             for run in live:

@@ -1,12 +1,10 @@
 """Structured results, read from what agents said last in a phase. Pure.
 
-    vote     {"winner": option or null, "tally": {option: votes}, "votes": {agent: option or null}, "unanimous": bool}
-    choice   {"choices": {agent: option or null}}
-    number   {"numbers": {agent: number or null}, "mean": number or null}
-    json     {"value": object or null}
-    text     {"text": text or null}
-
-A value that JSON readers refuse counts as not said: numbers that are not finite, deep nesting.
+vote     {"winner": option or null, "tally": {option: votes}, "votes": {agent: option or null}, "unanimous": bool}
+choice   {"choices": {agent: option or null}}
+number   {"numbers": {agent: number or null}, "mean": number or null}
+json     {"value": object or null}
+text     {"text": text or null}
 """
 
 import json
@@ -24,7 +22,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?![\w])")
 
 
 def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, Any]:
-    """`last` is what agents said last. Who said nothing has null."""
+    """Who said nothing has null."""
     match outcome:
         case Vote():
             return _vote(outcome, {name: option_in(last.get(name, ""), outcome) for name in asked(outcome, phase)})
@@ -33,7 +31,6 @@ def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, A
         case Number():
             numbers = {name: _number(last.get(name, "")) for name in asked(outcome, phase)}
             named = [number for number in numbers.values() if number is not None]
-            # No sum of finite numbers is too big for it.
             return {"numbers": numbers, "mean": float(statistics.mean(named)) if named else None}
         case Json():
             return {"value": _object(last.get(outcome.agent, ""))}

@@ -1,8 +1,7 @@
 """The next step of a workflow, a pure function of its definition and of what was said so far.
 
 The turns of a step run at the same time, and its listenings meanwhile. An agent takes in what it heard as late as costs
-no time, so that what many said is one prompt: while the one before it speaks, or at the end of the phase. Where
-listeners take notes, each utterance is noted at once.
+no time, so that what many said is one prompt. Where listeners take notes, each utterance is noted at once.
 """
 
 from collections.abc import Generator, Mapping
@@ -16,7 +15,7 @@ from gateway.workflows.topology import Audience, Place, Speech, audience, distan
 
 
 class Turn(NamedTuple):
-    """An agent reads `message` and speaks, held to `json_schema` unless it is empty."""
+    """`json_schema` is "" where the agent is free."""
 
     agent: str
     message: str
@@ -34,8 +33,8 @@ class PhaseEnd(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`place` is an index in `topology.schedule`, -1 before the first. `number` counts the steps of a round from 0. A step
-    without turns introduces the agents (round 0), or is the last of its phase. `ended` is the phase before.
+    """`place` is an index in `topology.schedule`, -1 before the first. `number` counts the steps of a round from 0. A
+    step without turns introduces the agents (round 0), or is the last of its phase. `ended` is the phase before.
     """
 
     place: int
@@ -167,7 +166,6 @@ class _Values(dict[str, str]):
 
 
 def _stops(phase: Phase, this_round: Mapping[str, list[str]], last: Mapping[str, str]) -> bool:
-    """Return whether a phase ends with this round."""
     until = phase.until
     if until is None:
         return False

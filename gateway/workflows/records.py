@@ -1,7 +1,6 @@
 """Runs as the store keeps them: read, written and erased through a store's restart.
 
-A run is one record: what it was begun with, which never changes; its events, a row each; and a summary, replaced with
-each write.
+A run is one record: what it was begun with, which never changes; its events, a row each; and a summary.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ _ATTEND_SECONDS: Final = 3.0
 _SILENCE_WAIT: Final = 0.25
 _POLL_SECONDS: Final = 0.25
 _MAX_ERROR: Final = 3000
-"""Characters of a run's error that are kept; the summary has 16 KiB."""
+"""Characters of a run's error that are kept."""
 _NO_EVENTS: Final = 2**63 - 1
 
 RunKey = tuple[str, str]
@@ -38,16 +37,14 @@ RunKey = tuple[str, str]
 
 
 class TakenOver(errors.Unavailable):
-    """Another gateway has the run, or has ended it, so this one stops."""
-
     def __init__(self) -> None:
         super().__init__("the run goes on in another gateway; send the request again to follow it", 1.0)
 
 
 @dataclass
 class StoredRun:
-    """`version` and `stored_events` are the record's; `events` were read; `holder` is the gateway that had it then, ""
-    for none that is there; `key_id` is the caller's.
+    """`version` and `stored_events` are the record's; `holder` was the gateway that had it, "" for none that is there;
+    `key_id` is the caller's.
     """
 
     workflow: workflow_pb2.Workflow
@@ -97,9 +94,7 @@ class Records:
             raise errors.AlreadyExists(f"workflow {run.key[1]!r} exists already; choose another id") from error
 
     async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
-        """Append events, and say how far the run is; fsynced. It is this gateway's until it has ended. Raise TakenOver
-        if another one has written since.
-        """
+        """Append events, and say how far the run is; fsynced. Raise TakenOver if another gateway has written since."""
         await self._put(run, [event.SerializeToString() for event in events])
 
     async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
@@ -120,9 +115,7 @@ class Records:
         return await self.get(namespace, workflow_id, _NO_EVENTS)
 
     async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[StoredRun], str]:
-        """Return at most `size` (1 to 1000) runs, the newest first, as `_head` does, and the next page's token,
-        or "".
-        """
+        """Return at most `size` (1 to 1000) runs, as `_head` does, newest first, and the next page's token, or ""."""
         request = pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
         call = _Call(self._store.ListWorkflowRecords, self._patience)
         answer: pb.ListWorkflowRecordsResponse = await call.answer(request)
@@ -148,7 +141,7 @@ class Records:
                 raise
 
     async def follow(self, namespace: str, workflow_id: str, after: int) -> AsyncGenerator[Event, None]:
-        """Yield what is stored of a run that goes on in another gateway, after a sequence number, until it ends.
+        """Yield what is stored of another gateway's run, after a sequence number, until it ends.
 
         Raise NotFound where the run is deleted, and Unavailable where nobody attends to it.
         """
@@ -203,13 +196,11 @@ class Records:
 
 
 class _Call:
-    """One call of the store, made again while the store is not there."""
-
     def __init__(self, rpc: Callable[..., Awaitable[Any]], patience: float) -> None:
         self._rpc = rpc
         self._patience = patience
         self.is_repeated = False
-        """The store may have done, before it answered, what it was asked for."""
+        """The store may have done what it was asked for."""
 
     async def answer(self, request: Any, timeout: float = _TIMEOUT_SECONDS) -> Any:
         """Raise AgentmemError; Unavailable when the patience is over."""
@@ -238,7 +229,7 @@ def finished(workflow: workflow_pb2.Workflow, sequence: int = 0) -> Event:
 
 
 def _summary(run: StoredRun, written_by: str) -> bytes:
-    """Return what a list says of a run, and what changes as it goes on."""
+    """Return what a list says of a run, and what changes."""
     summary = workflow_run_pb2.RunSummary(workflow=run.workflow, key_id=run.key_id, written_by=written_by)
     summary.workflow.ClearField("agents")
     summary.workflow.error = summary.workflow.error[:_MAX_ERROR]

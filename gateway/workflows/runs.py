@@ -1,4 +1,4 @@
-"""Runs of workflows as callers have them: begun, joined, resumed, taken over, cancelled.
+"""Runs of workflows as callers have them.
 
 A record names the gateway that has the run; another one that is asked for it follows the record. A run that nobody
 attends to was interrupted.
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _RUNNING: Final = State.WORKFLOW_STATE_RUNNING
 _PATIENCE: Final = 300.0
-"""Seconds that a run waits for a worker that is away, or for room; then it has failed, and can be resumed."""
+"""Seconds that a run waits for a worker that is away, or for room; then it has failed."""
 _TRIES: Final = 5
 """How often a record is read again because another gateway was faster."""
 
@@ -76,15 +76,13 @@ class Runs:
             return await self._join(who, known, after, definition)
 
     async def resume(self, who: Caller, workflow_id: str, after: int) -> _Events:
-        """Join a run, or go on with one that is interrupted or failed; return its events."""
+        """Join a run, or go on with one that is interrupted or failed."""
         key = who.namespace, workflow_id
         async with self._lock(key):
             return await self._join(who, await self._found(key), after)
 
     async def take_over(self, namespace: str, workflow_id: str) -> bool:
-        """Go on with a run that nobody attends to, for its caller, if the key is known here and stands; return whether
-        it does.
-        """
+        """Go on with a run that nobody attends to, if its caller's key stands; return whether it does."""
         key = namespace, workflow_id
         async with self._lock(key):
             run = None if key in self.live.by_key else await self._records.get(*key)
@@ -103,7 +101,7 @@ class Runs:
         return True
 
     async def watch(self, who: Caller, workflow_id: str, after: int) -> _Events:
-        """Return a run's events, and those to come while it goes on. It is never resumed."""
+        """Return a run's events while it goes on. It is never resumed."""
         run = await self._found((who.namespace, workflow_id))
         if (live := self.live.by_key.get(run.key)) is not None:
             return live.log.read(after)
@@ -117,7 +115,7 @@ class Runs:
         return self._now(stored)
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
-        """Return runs without their agents, the newest first, and the next page's token."""
+        """Return runs without their agents, newest first, and the next page's token."""
         stored, following = await self._records.page(namespace, size, token)
         runs = [self._now(run) for run in stored]
         for run in runs:
@@ -125,7 +123,7 @@ class Runs:
         return runs, following
 
     async def cancel(self, who: Caller, workflow_id: str) -> workflow_pb2.Workflow:
-        """End a run; return it as it ended. Another gateway that has it finds that in the record."""
+        """End a run; another gateway that has it finds that in the record."""
         key = who.namespace, workflow_id
         async with self._lock(key):
             for _ in range(_TRIES):
@@ -141,7 +139,7 @@ class Runs:
         raise TakenOver
 
     async def delete(self, namespace: str, workflow_id: str) -> None:
-        """Erase a run's record, and agents that were only its. Raise FailedPrecondition while it runs."""
+        """Erase a run's record and its own agents. Raise FailedPrecondition while it runs."""
         key = namespace, workflow_id
         async with self._lock(key):
             if key in self.live.by_key:
@@ -158,7 +156,7 @@ class Runs:
             await self._records.delete(*key, version)
 
     async def _join(self, who: Caller, run: StoredRun, after: int, definition: Definition | None = None) -> _Events:
-        """Return a run's events, from where it goes on, or else going on with it here. Under its lock."""
+        """Return a run's events from where it goes on, or here. Under its lock."""
         for _ in range(_TRIES):
             if (live := self.live.by_key.get(run.key)) is not None:
                 return live.log.read(after)
@@ -191,7 +189,7 @@ class Runs:
             return await run_shielded(begin())
 
     async def _end_cancelled(self, run: StoredRun) -> None:
-        """End a run that does not go on here. Raise TakenOver where another gateway was faster."""
+        """Raise TakenOver where another gateway was faster."""
         run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_CANCELLED, ""
         last = finished(run.workflow, len(run.events) + 1)
         await self._records.append(run, [LoggedEvent(key="finished", event=last)])
@@ -203,7 +201,7 @@ class Runs:
         return live.stored if live is not None else await self._records.get(*key)
 
     async def _same(self, key: RunKey, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
-        """Return `_known(key)`. Raise InvalidArgument where it was begun with another definition, or variables."""
+        """Raise InvalidArgument where it was begun with another definition, or variables."""
         known = await self._known(key)
         if known is not None and (known.definition_yaml, known.variables) != (definition_yaml, dict(variables)):
             raise errors.InvalidArgument("request_id", "was used for another workflow; choose another")
@@ -229,7 +227,6 @@ class Runs:
         return found
 
     def _lock(self, key: RunKey) -> asyncio.Lock:
-        """Return the lock with which one call at a time changes whether a run goes on."""
         return self._locks.setdefault(key, asyncio.Lock())
 
 

@@ -19,7 +19,6 @@ from gateway.workflows.program import Step, Turn
 from gateway.workflows.worker import Done, PatientWorker, generate_request, listen_request
 
 MAX_TASKS: Final = 10_000
-"""Turns, listenings and notes of a run."""
 
 _Request = inference_pb2.GenerateRequest | inference_pb2.PrefillRequest
 _Call = Callable[[], Coroutine[Any, Any, Done]]
@@ -48,7 +47,7 @@ class TaskRunner:
         self._versions: defaultdict[str, types_pb2.AgentVersion] = defaultdict(types_pb2.AgentVersion)
         self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.asked = False
-        """The log did not have something: the run is no repetition any more."""
+        """The run is no repetition any more."""
 
     async def speak(self, step: Step, turn: Turn, talking: asyncio.Event) -> str:
         """Return what the agent said. Set `talking` at its first word. Raise AgentmemError."""
@@ -151,7 +150,6 @@ class TaskRunner:
 
 
 def _done(step: Step, agent: str, done: Done) -> dict[str, Any]:
-    """Return what events say of turns and listenings alike."""
     finished = done.finished
     return {
         "agent_id": agent,

@@ -1,7 +1,6 @@
 """Speakers, addressees and listeners of a phase, as its topology and channel say. Pure.
 
-Of a phase with mistakes they leave out whom it does not name. A schedule has one entry for each step of each round of
-each phase, if nothing ends a phase early.
+Of a phase with mistakes they leave out whom it does not name.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ class Audience(NamedTuple):
 
 
 def present(phase: Phase) -> tuple[str, ...]:
-    """Return the agents, then those who only listen."""
     return (*phase.agents, *phase.listeners)
 
 
@@ -43,9 +41,7 @@ def pairs(phase: Phase) -> tuple[tuple[str, str], ...]:
 
 
 def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
-    """Return for whom each utterance of a speaker in one round is meant: one, but for a hub's center, which speaks to
-    each of the others.
-    """
+    """Return for whom each utterance of a speaker in one round is meant: one, but for a hub's center."""
     if speaker not in speakers(phase):
         return ()
     others = tuple(name for name in phase.agents if name != speaker)
@@ -65,7 +61,7 @@ def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
 
 
 def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audience:
-    """Return who hears what `speaker` says to `addressees`, without the speaker."""
+    """Return who hears what `speaker` says to `addressees`."""
     others = tuple(name for name in present(phase) if name != speaker)
     if phase.channel == "public":
         return Audience(others, ())
@@ -85,7 +81,7 @@ class Speech(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The phase's index, the round from 1, the step of the round from 0; and who speaks in it."""
+    """`round` counts from 1, `step` of the round from 0."""
 
     phase: int
     round: int
@@ -127,7 +123,7 @@ def schedule(definition: Definition) -> list[Place]:
 
 
 def distances(places: Sequence[Place], now: int, agents: Sequence[str]) -> dict[str, int | None]:
-    """Return the steps from place `now` until each agent speaks again: 1 for the step that follows, None for never."""
+    """Return the steps from place `now` until each agent speaks again; 1 is the next step, None never."""
     found: dict[str, int | None] = dict.fromkeys(agents)
     for place in range(len(places) - 1, now, -1):
         for speech in places[place].speeches:

@@ -1,6 +1,4 @@
-"""A run's calls to the worker, tried again through an outage under the same request_id, so that nothing is computed or
-remembered twice.
-"""
+"""A run's calls to the worker, tried again through an outage under the same request_id."""
 
 import asyncio
 import logging
@@ -27,11 +25,11 @@ _BEST_EFFORT_SECONDS: Final = 30.0
 """Limit for a call that only makes a run faster, or cleans up."""
 
 Listener = Callable[[inference_pb2.GenerateResponse], None]
-"""Called with the events of a turn as they come; where an attempt fails, again from the beginning."""
+"""Called with the events of a turn; where an attempt fails, again from the beginning."""
 
 
 class Done(NamedTuple):
-    """A turn or listening that is durable. `text` is what was said, empty for a listening."""
+    """`text` is empty for a listening."""
 
     text: str
     started: inference_pb2.Started
@@ -76,7 +74,7 @@ class PatientWorker:
             request.page_token = page.next_page_token
 
     async def hint(self, steps: "Mapping[str, int | None]", keys: Mapping[str, types_pb2.AgentKey]) -> None:
-        """Say in how many steps agents speak next. Best effort."""
+        """Best effort."""
         hints = [agent_pb2.TurnHint(key=keys[name], steps=after) for name, after in steps.items()]
         await self._try(agent_pb2.SetTurnHintsRequest(hints=hints))
 
@@ -110,7 +108,6 @@ class PatientWorker:
 def generate_request(
     definition: Definition, task: Turn | Listening, key: types_pb2.AgentKey, request_id: str
 ) -> inference_pb2.GenerateRequest:
-    """Return the request in which an agent reads its message and speaks, or notes something."""
     agent, defaults = definition.agents[task.agent], definition.defaults
     request = inference_pb2.GenerateRequest(
         key=key,
@@ -129,7 +126,7 @@ def generate_request(
 def listen_request(
     definition: Definition, listening: Listening, key: types_pb2.AgentKey, request_id: str
 ) -> inference_pb2.PrefillRequest:
-    """Return the request in which an agent takes its message in. Who is introduced must have no memory yet."""
+    """Who is introduced must have no memory yet."""
     request = inference_pb2.PrefillRequest(
         key=key,
         request_id=request_id,

@@ -75,7 +75,6 @@ async def find(agentmem: AsyncClient) -> list[workflow_pb2.Workflow]:
 
 
 def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Table:
-    """An id has room at 80 columns."""
     longest = max((len(printable(workflow.workflow_id)) for workflow in found), default=0)
     ids = {**FOLD, "no_wrap": longest <= _ID_WIDTH}
     rows = ((one.workflow_id, one.name, state_name(one), f"{one.turns:,}", age(one.update_time, now)) for one in found)

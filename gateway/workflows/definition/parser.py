@@ -1,7 +1,7 @@
 """A workflow file's text as a Definition, or its mistakes by line and column.
 
 The YAML is 1.2's core schema: `true`, `null` and numbers are what they look like, and all else is text, also `yes` and
-`2026-01-01`. `<<` is a key like any other. Aliases are expanded within the file's limits.
+`2026-01-01`. `<<` is a key like any other.
 """
 
 import json
@@ -30,7 +30,7 @@ from gateway.workflows.definition.schema import KEYS, MAX_TEXT, Definition
 from gateway.workflows.definition.template_checks import resolved, text_problems, variable_problems
 
 MAX_BYTES: Final = MAX_WORKFLOW_BYTES
-"""Of the file, and of all its texts after aliases are expanded."""
+"""Also of its texts after aliases are expanded."""
 MAX_NODES: Final = 20_000
 """Texts, keys, numbers, lists and mappings, after aliases are expanded."""
 
@@ -48,11 +48,11 @@ _CORE: Final = {
         r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
     ),
 }
-"""Plain scalars that are not text, by tag; the first that fits counts."""
+"""Plain scalars that are not text; the first that fits counts."""
 
 _MAX_STATUS_BYTES: Final = 4096  # it travels in a trailer, whose readers take 8 KiB, as base64
 _MAX_FIELD: Final = 200
-_MAX_SAID: Final = 200  # of the library's words, which may have a long tag in them
+_MAX_SAID: Final = 200  # of the library, with tags of any length
 MAX_MISTAKES: Final = 50
 """Mistakes of a kind that are looked for: a text may have thousands, whose places and hints take time."""
 _MAX_HINTED: Final = 64
@@ -65,7 +65,6 @@ _IN_YAML: Final = {
     "list_type": "must be a list",
     "bool_type": "must be true or false",
 }
-"""Pydantic's words in a file's terms."""
 
 
 class MalformedDefinition(InvalidArgument):
@@ -86,10 +85,10 @@ class MalformedDefinition(InvalidArgument):
 
 
 def load(text: str, variables: Mapping[str, str]) -> Definition:
-    """Return the workflow with `variables` in place of the file's own values, and the final texts as its variables.
+    """Return the workflow with `variables`, which are no templates, in place of the file's own values.
 
-    Values of the run are texts, not templates. Raise MalformedDefinition in one of three steps: the text is YAML, the
-    data has the schema's form, and what it says can be done. Thread-safe; the largest file takes seconds.
+    Raise MalformedDefinition in one of three steps: the text is YAML, the data has the schema's form, and what it says
+    can be done. Thread-safe; the largest file takes seconds.
     """
     source = read(text)
     try:
@@ -232,9 +231,7 @@ class _Size(NamedTuple):
 
 
 def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
-    """Nodes that share a value, as an alias and its anchor do, are counted once in `known`. Raise MalformedDefinition
-    at the innermost node that passes a limit.
-    """
+    """Count nodes that share a value, as an alias and its anchor do, once in `known`. Raise MalformedDefinition."""
     if not _has_core_tag(node):
         raise _malformed("has a tag (!) that is not supported, or does not fit; leave it out", *_place(node.start_mark))
     if isinstance(node, ScalarNode):

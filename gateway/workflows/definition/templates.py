@@ -1,8 +1,7 @@
 """Texts with `${name}` in them. Pure.
 
 A name is a letter, then letters, digits, _ and -; after a point may stand free text, such as an option of a vote:
-`${outcome.vote.tally.plan B}`. `$5` is what it is, and `$${x}` is the text `${x}`. What is filled in is never filled
-again: an agent that says `${name}` has said just that.
+`${outcome.vote.tally.plan B}`. `$5` is what it is, and `$${x}` is the text `${x}`. Values are never filled again.
 """
 
 import json
@@ -34,7 +33,7 @@ def references(text: str) -> tuple[str, ...]:
 
 
 def misspelled(text: str) -> bool:
-    """Return whether a `${` has no name and } after it. Such a text can't be filled in."""
+    """Return whether a `${` has no name and } after it."""
     return any(found["invalid"] is not None for found in _found(text))
 
 
@@ -49,9 +48,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
-    """Fill, or raise FailedPrecondition, about `what`, before the text is made: one that names others grows from phase
-    to phase.
-    """
+    """Raise FailedPrecondition, about `what`, before a text that is too long is made."""
     if len(text) + sum(len(values[name]) - len(f"${{{name}}}") for name in references(text)) > MAX_FILLED:
         raise FailedPrecondition(
             f"{what} would have more than {MAX_FILLED} characters with what was said filled in; name fewer texts in "
@@ -61,10 +58,7 @@ def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
 
 
 def spelled(value: Any) -> str:
-    """Return a JSON value as texts have it: null is "none".
-
-    Numbers have 15 digits, without trailing zeros: so many are exact, and a mean of 0.1 and 0.2 is 0.15.
-    """
+    """Return a JSON value as texts have it: null is "none", and 15 digits of a float are exact."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -75,9 +69,8 @@ def spelled(value: Any) -> str:
 
 
 def outcome_text(outcome: Any, field: str) -> str:
-    """Return the value of `${outcome.PHASE.field}`; "none" where there is no such field.
-
-    The whole of `field` is a key, or else what is before its first point: so "tally.v1.0" is the option "v1.0".
+    """Return the value of `${outcome.PHASE.field}`, or "none". A whole field may have points: the option in
+    "tally.v1.0".
     """
     if isinstance(outcome, dict):
         if field in outcome:
