@@ -1,7 +1,7 @@
 """Runs attended through the store, which hears once a second that this gateway is there.
 
-A run is taken over by compare-and-set: the first gateway to write itself into the record, in the version that it has
-read, has the run; the other's next write is refused, and it stops.
+A run is taken over by compare-and-set: the first gateway to write itself into the record has the run; the other's next
+write is refused, and it stops.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 1.0
 SURE_SECONDS: Final = 2.0
-"""How long nobody must have attended to a run: after a failover of the database all are gone until each is heard of."""
+"""How long nobody must have attended to a run: after a failover of the database all are gone for a moment."""
 SPREAD_SECONDS: Final = 3.0
-"""Gateways wait up to this much longer, so that the runs of a dead one spread."""
+"""Gateways wait up to this much longer, so that runs spread."""
 AGAIN_SECONDS: Final = 15.0
 _AT_ONCE: Final = 4
 

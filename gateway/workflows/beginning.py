@@ -27,7 +27,7 @@ def new_workflow(definition: Definition, key: RunKey, models: Sequence[str]) -> 
 
 
 def workflow_id_of(namespace: str, request_id: str) -> str:
-    """Return the name of the run that a request is for; another namespace's is another run."""
+    """Another namespace's is another run."""
     digest = hashlib.sha256(f"{namespace}\0{request_id}".encode()).hexdigest()
     return f"wf-{digest[:20]}"
 

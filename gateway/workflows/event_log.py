@@ -1,7 +1,6 @@
 """A run's events: durable before they are sent to all who follow the run.
 
-Several are stored in one write where they come faster than writes. Text as it streams is dropped for slow readers: a
-later event has the whole of it.
+Several are stored in one write where they come faster than writes. Text as it streams is dropped for slow readers.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ Write = Callable[[Sequence[LoggedEvent]], Coroutine[Any, Any, None]]
 
 
 class EventLog:
-    """Event loop only. `used` are the bytes of the record beside `events`, which are stored already."""
+    """Event loop only. `used` are the bytes of the record beside `events`."""
 
     def __init__(self, events: Iterable[LoggedEvent], used: int, write: Write) -> None:
         self._write = write
@@ -56,7 +55,7 @@ class EventLog:
             self._pending.append(logged)
 
     def publish(self, event: Event) -> None:
-        """Send an event that is not stored, after all that was appended before."""
+        """Send an event that is not stored, after those appended before."""
         event.sequence = len(self._known)
         event.time.GetCurrentTime()
         if self._pending:
@@ -93,7 +92,7 @@ class EventLog:
                 self._send(one, stored=False)
 
     async def save(self) -> None:
-        """Store how far the run is, and drop what could not be stored."""
+        """Store how far the run is, without what could not be stored."""
         async with self._writing:
             self._pending = [one for one in self._pending if not isinstance(one, LoggedEvent)]
             await run_shielded(self._write(()))

@@ -1,6 +1,6 @@
 """Utterances that agents have heard and not read yet. Pure.
 
-They are read in one user message, since some templates refuse two in a row; notes are taken of each by itself.
+They are read in one user message, since some templates refuse two in a row.
 """
 
 from typing import Final, NamedTuple
@@ -42,7 +42,7 @@ class Inboxes:
             self._unread[agent].append(line)
 
     def tell(self, speaker: str, audience: Audience, text: str, phase: str) -> None:
-        """Put an utterance to those who hear it, and a notice to those who only see it. Raises as `put`."""
+        """Put an utterance to those who hear it, and a notice to those who see it. Raises as `put`."""
         named = {**self._variables, "speaker": speaker, "listeners": ", ".join(audience.listeners)}
         for field, agents, more in (("hears", audience.listeners, {"text": text}), ("notice", audience.bystanders, {})):
             for agent in agents:
@@ -57,7 +57,6 @@ class Inboxes:
         return "\n".join(self._taken(agent))
 
     def listen(self, agent: str, phase: Phase) -> tuple[Listening, ...]:
-        """Take what an agent has to read; return how it takes that in."""
         if not takes_notes(phase, self._defaults.listening):
             return (Listening(agent, text),) if (text := self.read(agent)) else ()
         return tuple(Listening(agent, line, notes=True) for line in self._taken(agent))

@@ -22,7 +22,7 @@ from gateway.workflows.worker import PatientWorker
 log = logging.getLogger(__name__)
 
 _SLOTS: Final = 32
-"""Tasks of all runs that the worker has at the same time, half of what it takes by default."""
+"""Tasks of all runs that the worker has at the same time."""
 
 
 class LiveRuns:
@@ -49,7 +49,7 @@ class LiveRuns:
 
     @contextmanager
     def reserved(self, key: RunKey) -> Iterator[None]:
-        """Reserve a place for a run that is about to begin. One that has begun meanwhile is counted once."""
+        """Reserve a place for a run that is about to begin."""
         if self._closed:
             raise errors.Unavailable("the gateway is shutting down")
         namespace = key[0]
@@ -64,7 +64,7 @@ class LiveRuns:
             self._beginning.discard(key)
 
     def begin(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
-        """Begin to work on a run whose record is this gateway's. Raise Unavailable at its shutdown."""
+        """Raise Unavailable where the gateway is shutting down."""
         if self._closed:
             raise errors.Unavailable("the gateway is shutting down")
 

@@ -22,7 +22,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?![\w])")
 
 
 def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, Any]:
-    """Who said nothing has null."""
+    """Agents that said nothing have null."""
     match outcome:
         case Vote():
             return _vote(outcome, {name: option_in(last.get(name, ""), outcome) for name in asked(outcome, phase)})

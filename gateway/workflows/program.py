@@ -1,7 +1,7 @@
 """The next step of a workflow, a pure function of its definition and of what was said so far.
 
 The turns of a step run at the same time, and its listenings meanwhile. An agent takes in what it heard as late as costs
-no time, so that what many said is one prompt. Where listeners take notes, each utterance is noted at once.
+no time, so that what many said is one prompt.
 """
 
 from collections.abc import Generator, Mapping
@@ -71,7 +71,7 @@ class Program:
             return None
 
     def upcoming(self, place: int) -> dict[str, int | None]:
-        """Return the steps from a place until each agent speaks again, if no phase ends early; None for never."""
+        """Return the steps until each agent speaks again, if no phase ends early; None for never."""
         return distances(self._places, place, list(self.definition.agents))
 
     def _run(self) -> Generator[Step, Mapping[str, str], None]:
@@ -120,7 +120,7 @@ class Program:
         return PhaseEnd(phase.name, outcome, rounds)
 
     def _listenings(self, phase: Phase, at: int, speakers: set[str]) -> tuple[Listening, ...]:
-        """Return who takes in what it heard while others speak, or before it speaks itself."""
+        """Return who takes in what it heard before it speaks."""
         waiting = self._inboxes.waiting()
         if not takes_notes(phase, self.definition.defaults.listening):
             upcoming = self.upcoming(at)
@@ -148,7 +148,7 @@ class Program:
 
 
 class _Values(dict[str, str]):
-    """Values by name, and `outcomes` by phase. A missing field of an outcome is "none"."""
+    """A missing field of an outcome is "none"."""
 
     def __init__(self, values: Mapping[str, str], outcomes: dict[str, dict[str, Any]]) -> None:
         super().__init__(values)

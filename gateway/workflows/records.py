@@ -1,7 +1,4 @@
-"""Runs as the store keeps them: read, written and erased through a store's restart.
-
-A run is one record: what it was begun with, which never changes; its events, a row each; and a summary.
-"""
+"""Runs as the store keeps them: read, written and erased through a store's restart."""
 
 import asyncio
 import uuid
@@ -43,8 +40,8 @@ class TakenOver(errors.Unavailable):
 
 @dataclass
 class StoredRun:
-    """`version` and `stored_events` are the record's; `holder` was the gateway that had it, "" for none that is there;
-    `key_id` is the caller's.
+    """`version` and `stored_events` are the record's; `holder` was the gateway that had it, "" for none that is
+    there.
     """
 
     workflow: workflow_pb2.Workflow
@@ -69,9 +66,8 @@ class StoredRun:
 class Records:
     """Event loop only.
 
-    Calls are made again for `patience` seconds where the store is unavailable. A repeated call may have been done
-    before: it is recognised by what it wanted. Other errors are the store's: InvalidArgument for what is too large,
-    ResourceExhausted, DataLoss for a damaged record.
+    Calls are made again for `patience` seconds. A repeated call may have been done before: it is recognised by what it
+    wanted. Other errors are the store's: InvalidArgument for what is too large, ResourceExhausted, DataLoss.
     """
 
     def __init__(self, channel: grpc.aio.Channel, patience: float = PATIENCE_SECONDS) -> None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Run:
     """Event loop only; `execute` once.
 
-    `check` raises where the caller who began the run may not go on, before each step. `write` makes events durable.
+    `check` raises where the caller may not go on, before each step. `write` makes events durable.
     """
 
     def __init__(
@@ -51,14 +51,12 @@ class Run:
         self._ahead: asyncio.Task[None] | None = None
 
     def lose(self) -> None:
-        """Stop, because the record says that another gateway has the run, or has ended it."""
+        """Stop, because another gateway has the run, or has ended it."""
         if self.workflow.state == State.WORKFLOW_STATE_RUNNING:
             self.task.cancel()
 
     async def execute(self) -> None:
-        """Go on to the end. Cancelled, leave the record to be resumed, unless `cancelled`. Raises what `write`
-        raises.
-        """
+        """Cancelled, leave the record to be resumed, unless `cancelled`. Raises what `write` raises."""
         try:
             await self._execute()
         except AgentmemError as error:
@@ -142,9 +140,7 @@ class Run:
             self.log.append(f"phase/{step.phase}/{step.round}", Event(phase_started=started))
 
     def _start(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
-        """Return the turns, by agent; they set `talking`. Tasks take an agent's lock in the order in which they are
-        made.
-        """
+        """Return the turns, by agent; they set `talking`. Tasks take an agent's lock in their order."""
         for listening in step.listenings:
             group.create_task(self._tasks.listen(step, listening))
         return {turn.agent: group.create_task(self._tasks.speak(step, turn, talking)) for turn in step.turns}
@@ -160,7 +156,7 @@ class Run:
         self._ahead = group.create_task(self._prefetch(upcoming, soon, talking if step.turns else None))
 
     async def _prefetch(self, upcoming: dict[str, int | None], soon: list[str], talking: asyncio.Event | None) -> None:
-        """Hint whose turn is far, and prefetch those who speak next when an agent talks. Best effort."""
+        """Hint whose turn is far, and prefetch those who speak next. Best effort."""
         if not self._tasks.asked:
             return
         await self._worker.hint(upcoming, self._keys)
@@ -173,7 +169,7 @@ class Run:
 def agent_keys(
     definition: Definition, namespace: str, workflow_id: str, default_model: str
 ) -> list[workflow_pb2.WorkflowAgent]:
-    """Return the memories of a run's agents. One that does not persist has a memory of this run's own."""
+    """Return the memories of a run's agents. One that does not persist has a memory of its own."""
     return [
         workflow_pb2.WorkflowAgent(
             name=name,

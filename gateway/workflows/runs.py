@@ -1,8 +1,4 @@
-"""Runs of workflows as callers have them.
-
-A record names the gateway that has the run; another one that is asked for it follows the record. A run that nobody
-attends to was interrupted.
-"""
+"""Runs of workflows as callers have them. A gateway that is asked for another's run follows its record."""
 
 import asyncio
 import logging

@@ -1,7 +1,4 @@
-"""Speakers, addressees and listeners of a phase, as its topology and channel say. Pure.
-
-Of a phase with mistakes they leave out whom it does not name.
-"""
+"""Speakers, addressees and listeners of a phase, as its topology and channel say. Pure."""
 
 from collections.abc import Sequence
 from itertools import pairwise

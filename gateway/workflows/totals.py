@@ -5,7 +5,7 @@ from agentmem.words import cached_tokens
 
 
 class Totals:
-    """Sums over a run's turns and listenings, added in the order of the log. Pure."""
+    """Sums over a run's turns and listenings. Pure."""
 
     def __init__(self, events: Iterable[workflow_pb2.RunWorkflowResponse] = ()) -> None:
         self.sums = workflow_pb2.WorkflowTotals()
@@ -14,7 +14,7 @@ class Totals:
             self.add(event)
 
     def add(self, event: workflow_pb2.RunWorkflowResponse) -> None:
-        """Count an event, and write the sums into one that has a place for them."""
+        """Count an event, and write the sums into it."""
         kind = event.WhichOneof("event")
         if kind not in ("agent_spoke", "agent_listened"):
             return

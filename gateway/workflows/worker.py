@@ -126,7 +126,7 @@ def generate_request(
 def listen_request(
     definition: Definition, listening: Listening, key: types_pb2.AgentKey, request_id: str
 ) -> inference_pb2.PrefillRequest:
-    """Who is introduced must have no memory yet."""
+    """An agent that is introduced must have no memory yet."""
     request = inference_pb2.PrefillRequest(
         key=key,
         request_id=request_id,

@@ -169,7 +169,7 @@ def _checked(path: Path, text: str, variables: dict[str, str]) -> str:
 
 
 def _refused(path: Path | None, diagnostics: Iterable[Diagnostic]) -> Mistake:
-    """Return a line for each mistake: "FILE:LINE:COLUMN: field: problem" where it is in the file."""
+    """Return lines "FILE:LINE:COLUMN: field: problem"."""
     lines = [printable(one.render(path if path and one.line else "Error")) for one in diagnostics]
     return Mistake("\n".join(lines), located=True)
 

@@ -21,7 +21,7 @@ Line = Text | Table
 
 
 class Lines:
-    """Makes the lines of one run. Growing text is shown when it is whole, so speakers are not mixed up."""
+    """Growing text is shown when it is whole, so speakers are not mixed up."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}

@@ -17,13 +17,13 @@ from gateway.workflows.definition.schema import (
 from gateway.workflows.topology import present, speakers
 
 Path = tuple[str | int, ...]
-"""The keys and indices that lead from the top of the file to a place in it."""
+"""The keys and indices that lead to a place in the file."""
 
 _SILENT: Final = "does not speak in this phase"
 
 
 class Problem(NamedTuple):
-    """A mistake at `path`, or in its key. An unknown name is `given`; `known` are those that may have been meant."""
+    """A mistake at `path`, or in its key. An unknown name is `given`; `known` may have been meant."""
 
     path: Path
     message: str
@@ -66,7 +66,7 @@ def _phase(definition: Definition, index: int) -> Iterator[Problem]:
     if phase.topology == "ring" and len(phase.agents) < 2:
         unclear.append(Problem((*path, "agents"), "must be two or more in a ring"))
     yield from unclear
-    # Where it is unclear who speaks, that is the problem, and not also that all others don't.
+    # Where it is unclear who speaks, it is not also a problem that all others don't.
     speaking = set(present(phase)) if unclear else set(speakers(phase))
     yield from _to(phase, path, speaking)
     if isinstance(phase.prompts, dict):

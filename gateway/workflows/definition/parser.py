@@ -1,7 +1,6 @@
 """A workflow file's text as a Definition, or its mistakes by line and column.
 
-The YAML is 1.2's core schema: `true`, `null` and numbers are what they look like, and all else is text, also `yes` and
-`2026-01-01`. `<<` is a key like any other.
+The YAML is 1.2's core schema: all but `true`, `null` and numbers is text, also `yes` and `2026-01-01`.
 """
 
 import json
@@ -54,7 +53,7 @@ _MAX_STATUS_BYTES: Final = 4096  # it travels in a trailer, whose readers take 8
 _MAX_FIELD: Final = 200
 _MAX_SAID: Final = 200  # of the library, with tags of any length
 MAX_MISTAKES: Final = 50
-"""Mistakes of a kind that are looked for: a text may have thousands, whose places and hints take time."""
+"""Mistakes of a kind that are looked for: a text may have thousands, whose places take time."""
 _MAX_HINTED: Final = 64
 _MAX_KNOWN: Final = 1000
 _IN_YAML: Final = {
@@ -85,10 +84,10 @@ class MalformedDefinition(InvalidArgument):
 
 
 def load(text: str, variables: Mapping[str, str]) -> Definition:
-    """Return the workflow with `variables`, which are no templates, in place of the file's own values.
+    """Return the workflow with `variables`, which are no templates, in place of the file's own.
 
-    Raise MalformedDefinition in one of three steps: the text is YAML, the data has the schema's form, and what it says
-    can be done. Thread-safe; the largest file takes seconds.
+    Raise MalformedDefinition after one of three steps: YAML, the schema's form, the checks. Thread-safe; the largest
+    file takes seconds.
     """
     source = read(text)
     try:
@@ -139,8 +138,7 @@ class Source:
     def position(self, path: Path, *, of_key: bool = False) -> tuple[int, int]:
         """Return line and column of the value at `path`, or of its key.
 
-        A value that is not written stands where its key is, an alias where it is used; of what is not there, it is as
-        much of the path as is.
+        A value that is not written stands where its key is, an alias where it is used.
         """
         node, key = self._root, self._root
         for step in path:
@@ -191,7 +189,7 @@ def read(text: str) -> Source:
 
 
 class _CoreSchema(VersionedResolver):  # type: ignore[misc]
-    """Resolves plain scalars by YAML 1.2's core schema; the library's own has dates, binary numbers and more."""
+    """YAML 1.2's core schema; the library's own has dates, binary numbers and more."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is ScalarNode and implicit[0]:
@@ -231,7 +229,7 @@ class _Size(NamedTuple):
 
 
 def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
-    """Count nodes that share a value, as an alias and its anchor do, once in `known`. Raise MalformedDefinition."""
+    """Count nodes that share a value, as an alias and its anchor do, once. Raise MalformedDefinition."""
     if not _has_core_tag(node):
         raise _malformed("has a tag (!) that is not supported, or does not fit; leave it out", *_place(node.start_mark))
     if isinstance(node, ScalarNode):

@@ -38,7 +38,7 @@ def _schema(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """Return a JSON Schema as the worker gets it, with the properties in their order."""
+    """Keep the properties in their order."""
     return json.dumps(schema, ensure_ascii=False)
 
 
@@ -202,7 +202,7 @@ def json_schema() -> dict[str, Any]:
 
 
 class _Generator(GenerateJsonSchema):
-    """Without the titles that only repeat the fields' names, and with no more keys than the models take."""
+    """Without titles that only repeat names, and with no more keys than the models take."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False

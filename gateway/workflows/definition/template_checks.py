@@ -1,7 +1,4 @@
-"""Checks of what texts may name: variables, what has a value where the text is read, what all who read it may know.
-
-A variable's text may name other variables, and nothing else.
-"""
+"""Checks of what texts may name: variables, what has a value where the text is read, what all who read it may know."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,10 +12,10 @@ from gateway.workflows.definition.templates import fill, filled_length, misspell
 from gateway.workflows.topology import hear_all, present, speakers
 
 MAX_REPEATS: Final = 16
-"""How often a text may name one thing that has no value before the run: what was said can be long."""
+"""How often a text may name one thing that has no value before the run."""
 
 _BUILT_IN: Final = frozenset({"agent", "phase", "round", "speaker", "listeners", "text", "said", "outcome"})
-"""Names besides variables; which of them have a value depends on the text."""
+"""Names besides variables."""
 _MISSPELLED: Final = "has a ${ that no name and } follow; write $${ for the text ${"
 TOO_LONG: Final = f"must not be longer than {MAX_TEXT} characters, variables filled in"
 
@@ -31,10 +28,7 @@ def variable_problems(templates: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the variables' final texts, and the problems of those that are too long.
-
-    `given` values are texts, and stay as they are. `variable_problems` must have found nothing in `templates`.
-    """
+    """Return the variables' final texts, and the problems of those that are too long. `given` values are final."""
     values = dict(given)
     found = []
     for name in TopologicalSorter({name: references(text) for name, text in templates.items()}).static_order():
@@ -80,7 +74,7 @@ def _cycle(templates: Mapping[str, str]) -> Iterator[Problem]:
 
 
 class _Text(NamedTuple):
-    """A template, the built-in names that have a value in it, who reads it, and how many phases are over by then."""
+    """`names` are the built-in ones that have a value in `text`; `earlier` phases are over by then."""
 
     path: Path
     text: str

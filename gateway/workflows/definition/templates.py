@@ -1,7 +1,7 @@
 """Texts with `${name}` in them. Pure.
 
-A name is a letter, then letters, digits, _ and -; after a point may stand free text, such as an option of a vote:
-`${outcome.vote.tally.plan B}`. `$5` is what it is, and `$${x}` is the text `${x}`. Values are never filled again.
+A name is a letter, then letters, digits, _ and -; after a point may stand free text: `${outcome.vote.tally.plan B}`.
+`$5` is what it is, and `$${x}` is the text `${x}`. Values are never filled again.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final
 from agentmem.errors import FailedPrecondition
 
 MAX_FILLED: Final = 256 * 1024
-"""Characters of one text, filled in: what was said has no bound that a file's checks could know."""
+"""Characters of one text, filled in."""
 
 
 class _Template(string.Template):
@@ -58,7 +58,7 @@ def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
 
 
 def spelled(value: Any) -> str:
-    """Return a JSON value as texts have it: null is "none", and 15 digits of a float are exact."""
+    """Null is "none", and 15 digits of a float are exact."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -69,9 +69,7 @@ def spelled(value: Any) -> str:
 
 
 def outcome_text(outcome: Any, field: str) -> str:
-    """Return the value of `${outcome.PHASE.field}`, or "none". A whole field may have points: the option in
-    "tally.v1.0".
-    """
+    """A field may have points: "tally.v1.0" is the option "v1.0". A missing one is "none"."""
     if isinstance(outcome, dict):
         if field in outcome:
             return spelled(outcome[field])
