@@ -45,7 +45,7 @@ class Attendance:
 
     async def look(self) -> None:
         """Stop the runs that others have by now, and take over those that are due. A failure is left to the next
-        look.
+        one.
         """
         before = list(self._runs.live.by_key.values())
         try:

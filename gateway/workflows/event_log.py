@@ -15,7 +15,6 @@ from agentmem.validation import MAX_RECORD_BYTES
 from gateway.workflows.totals import Totals
 
 _MAX_UNREAD: Final = 1024
-"""Published events that may wait for one reader."""
 _HEADROOM: Final = 64 * 1024
 """Bytes of a record that are left to say how the run ended."""
 
@@ -55,7 +54,7 @@ class EventLog:
             self._pending.append(logged)
 
     def publish(self, event: Event) -> None:
-        """Send an event that is not stored, after those appended before."""
+        """Send what is not stored, after all that was appended before."""
         event.sequence = len(self._known)
         event.time.GetCurrentTime()
         if self._pending:

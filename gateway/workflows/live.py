@@ -49,7 +49,6 @@ class LiveRuns:
 
     @contextmanager
     def reserved(self, key: RunKey) -> Iterator[None]:
-        """Reserve a place for a run that is about to begin."""
         if self._closed:
             raise errors.Unavailable("the gateway is shutting down")
         namespace = key[0]
@@ -91,7 +90,6 @@ class LiveRuns:
         self._metrics.ended.labels(short_name(State.DESCRIPTOR, state)).inc()
 
     async def cancel(self, key: RunKey) -> None:
-        """Cancel a run that goes on here, and wait for its end."""
         if (live := self.by_key.get(key)) is not None:
             if live.workflow.state not in ENDED:
                 live.cancelled = True

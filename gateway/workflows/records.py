@@ -83,7 +83,7 @@ class Records:
         return run.holder not in ("", self.holder)
 
     async def create(self, run: StoredRun) -> None:
-        """Raise AlreadyExists if there is another's record."""
+        """Raise AlreadyExists."""
         try:
             await self._put(run, (), payload=run.payload())
         except TakenOver as error:
@@ -107,7 +107,6 @@ class Records:
         return run
 
     async def head(self, namespace: str, workflow_id: str) -> StoredRun | None:
-        """Return a run without its events."""
         return await self.get(namespace, workflow_id, _NO_EVENTS)
 
     async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[StoredRun], str]:
@@ -225,7 +224,6 @@ def finished(workflow: workflow_pb2.Workflow, sequence: int = 0) -> Event:
 
 
 def _summary(run: StoredRun, written_by: str) -> bytes:
-    """Return what a list says of a run, and what changes."""
     summary = workflow_run_pb2.RunSummary(workflow=run.workflow, key_id=run.key_id, written_by=written_by)
     summary.workflow.ClearField("agents")
     summary.workflow.error = summary.workflow.error[:_MAX_ERROR]

@@ -51,7 +51,6 @@ class Run:
         self._ahead: asyncio.Task[None] | None = None
 
     def lose(self) -> None:
-        """Stop, because another gateway has the run, or has ended it."""
         if self.workflow.state == State.WORKFLOW_STATE_RUNNING:
             self.task.cancel()
 
@@ -148,7 +147,6 @@ class Run:
     def _look_ahead(
         self, step: Step, upcoming: dict[str, int | None], group: asyncio.TaskGroup, talking: asyncio.Event
     ) -> None:
-        """Look ahead from here, and no longer from the step before."""
         if self._ahead is not None:
             self._ahead.cancel()
         busy = {listening.agent for listening in step.listenings} | {turn.agent for turn in step.turns}

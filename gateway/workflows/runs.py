@@ -111,7 +111,6 @@ class Runs:
         return self._now(stored)
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
-        """Return runs without their agents, newest first, and the next page's token."""
         stored, following = await self._records.page(namespace, size, token)
         runs = [self._now(run) for run in stored]
         for run in runs:
@@ -152,7 +151,7 @@ class Runs:
             await self._records.delete(*key, version)
 
     async def _join(self, who: Caller, run: StoredRun, after: int, definition: Definition | None = None) -> _Events:
-        """Return a run's events from where it goes on, or here. Under its lock."""
+        """Go on from where a run is, or here. Under its lock."""
         for _ in range(_TRIES):
             if (live := self.live.by_key.get(run.key)) is not None:
                 return live.log.read(after)

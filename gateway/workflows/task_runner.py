@@ -80,7 +80,6 @@ class TaskRunner:
         return event.text
 
     async def listen(self, step: Step, listening: Listening) -> None:
-        """Raise AgentmemError."""
         agent = listening.agent
 
         def listened(done: Done) -> Event:
@@ -107,7 +106,7 @@ class TaskRunner:
     async def _once(
         self, kind: str, agent: str, request: _Request, call: _Call, event: Callable[[Done], Event]
     ) -> Event:
-        """Return the event of a task from the log, or else do the task and append its event."""
+        """Take the event of a task from the log, or else do the task."""
         key = f"{kind}/{self._done[agent]}"
         logged = self._log.find(key)
         if logged is not None:

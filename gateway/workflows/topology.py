@@ -8,7 +8,7 @@ from gateway.workflows.definition.schema import Definition, Phase
 
 
 class Audience(NamedTuple):
-    """Both in the order of the phase; bystanders only learn that something was said."""
+    """Bystanders only learn that something was said."""
 
     listeners: tuple[str, ...]
     bystanders: tuple[str, ...]
@@ -58,7 +58,6 @@ def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
 
 
 def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audience:
-    """Return who hears what `speaker` says to `addressees`."""
     others = tuple(name for name in present(phase) if name != speaker)
     if phase.channel == "public":
         return Audience(others, ())

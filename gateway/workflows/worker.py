@@ -53,7 +53,7 @@ class PatientWorker:
         return Done("", response.started, response.finished)
 
     async def forget(self, keys: Iterable[types_pb2.AgentKey]) -> None:
-        """Delete agents that were a run's own; one that cannot be deleted now expires."""
+        """One that cannot be deleted now expires."""
         try:
             async with asyncio.timeout(_BEST_EFFORT_SECONDS):
                 for key in keys:

@@ -175,7 +175,6 @@ def _refused(path: Path | None, diagnostics: Iterable[Diagnostic]) -> Mistake:
 
 
 def _goes_on(shown: Shown, file: Path | None, request: workflow_pb2.RunWorkflowRequest) -> str:
-    """Return what to do about a run that is no longer watched."""
     if name := printable(shown.workflow.workflow_id or request.resume_workflow_id):
         return f"the run goes on: `agentmem run --resume {name}` shows it, `agentmem workflows cancel {name}` ends it"
     again = f"{printable(str(file))} --request-id {printable(request.request_id)}"

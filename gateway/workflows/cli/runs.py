@@ -17,7 +17,6 @@ from gateway.workflows.cli.view import state_name
 
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)
 _ID_WIDTH = 36
-"""Letters of a UUID."""
 
 _id_argument = click.argument("workflow_id", metavar="ID", type=NOT_EMPTY)
 

@@ -59,7 +59,6 @@ class Lines:
         return Text.assemble((f"{printable(name)} {mark} ", self._color(name)), shown)
 
     def _color(self, name: str) -> str:
-        """Return the same color for the whole run."""
         return f"bold {_COLORS[self._places.setdefault(name, len(self._places)) % len(_COLORS)]}"
 
 
@@ -75,7 +74,6 @@ def totals_line(workflow: workflow_pb2.Workflow) -> str:
 
 
 def saved(totals: workflow_pb2.WorkflowTotals) -> str:
-    """Return what memory saved; "" where nothing was said."""
     if not (resent := totals.resent_tokens):
         return ""
     parts = [
