@@ -7,7 +7,7 @@ from typing import Any, Final
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from gateway.extension import Extension, Parts
 from gateway.workflows.attendance import Attendance
-from gateway.workflows.metrics import WorkflowMetrics
+from gateway.workflows.live import WorkflowMetrics
 from gateway.workflows.records import Records
 from gateway.workflows.runs import Runs
 from gateway.workflows.servicer import WorkflowServicer

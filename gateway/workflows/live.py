@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from agentmem import errors
 from agentmem.process.logs import event
 from agentmem.words import short_name
@@ -14,7 +16,6 @@ from gateway.edge import callers
 from gateway.edge.callers import Authenticator, Caller
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import LoggedEvent
-from gateway.workflows.metrics import WorkflowMetrics
 from gateway.workflows.records import ENDED, Records, RunKey, State, StoredRun, interrupted
 from gateway.workflows.run import Run
 from gateway.workflows.worker import PatientWorker
@@ -23,6 +24,26 @@ log = logging.getLogger(__name__)
 
 _SLOTS: Final = 32
 """Tasks of all runs that the worker has at the same time."""
+
+
+class WorkflowMetrics:
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self.running = Gauge(
+            "agentmem_gateway_workflows_running", "Workflow runs that go on in this gateway.", registry=registry
+        )
+        self.ended = Counter(
+            "agentmem_gateway_workflows_ended_total",
+            "Workflow runs that ended here, by how: succeeded, failed, cancelled, interrupted.",
+            ["state"],
+            registry=registry,
+        )
+        self.taken_over = Counter(
+            "agentmem_gateway_workflows_taken_over_total",
+            "Workflow runs whose gateway was gone, and that this gateway went on with unasked.",
+            registry=registry,
+        )
+        for state in ("succeeded", "failed", "cancelled", "interrupted"):
+            self.ended.labels(state)
 
 
 class LiveRuns:

@@ -17,8 +17,7 @@ from gateway.workflows.beginning import new_workflow, workflow_id_of
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.live import LiveRuns
-from gateway.workflows.metrics import WorkflowMetrics
+from gateway.workflows.live import LiveRuns, WorkflowMetrics
 from gateway.workflows.records import ENDED, Records, RunKey, State, StoredRun, TakenOver, finished
 from gateway.workflows.run import Run
 from gateway.workflows.worker import PatientWorker

@@ -21,7 +21,7 @@ from gateway.workflows import attendance
 from gateway.workflows.attach import LiveWorkflows
 from gateway.workflows.attendance import Attendance
 from gateway.workflows.event_log import Event
-from gateway.workflows.metrics import WorkflowMetrics
+from gateway.workflows.live import WorkflowMetrics
 from gateway.workflows.records import State
 from gateway.workflows.runs import Runs
 from tests.gateway.running import eventually

@@ -14,7 +14,6 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, ResourceExhausted, Unavailable
-from agentmem.process.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
 from cache_service.tiers.quotas import Quotas
@@ -345,45 +344,3 @@ async def test_a_call_that_was_never_done_is_not_taken_for_anothers(data: Path) 
         wire.store = data / "store.sock"
         with pytest.raises(AlreadyExists):
             await create
-
-
-class Drained(cache_store_pb2_grpc.CacheStoreServiceServicer):
-    """A store that is leaving, once, and tells when it will be back."""
-
-    def __init__(self, retry_after: float) -> None:
-        self._retry_after = retry_after
-        self.asked: list[float] = []
-
-    async def PutWorkflowRecord(self, request: Any, context: Any) -> pb.PutWorkflowRecordResponse:
-        self.asked.append(asyncio.get_running_loop().time())
-        if len(self.asked) == 1:
-            raise Unavailable("draining", self._retry_after)
-        return pb.PutWorkflowRecordResponse(version=1)
-
-
-@asynccontextmanager
-async def drained(data: Path, retry_after: float) -> AsyncIterator[Drained]:
-    """It, while the block runs."""
-    data.mkdir()
-    store = Drained(retry_after)
-    name = pb.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
-    add = cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server
-    server = GrpcServer(f"unix:{data}/store.sock", [(name, add, store)])
-    await server.start()
-    try:
-        yield store
-    finally:
-        await server.stop(1)
-
-
-async def test_a_store_is_asked_again_when_it_said(data: Path) -> None:
-    async with drained(data, 0.3) as store, records(data / "store.sock") as runs:
-        await runs.create(run())
-        assert store.asked[1] - store.asked[0] >= 0.3
-
-
-async def test_who_has_no_patience_for_that_is_told_when(data: Path) -> None:
-    async with drained(data, 30.0) as store, records(data / "store.sock", patience=5.0) as runs:
-        with pytest.raises(Unavailable, match="draining") as told:
-            await runs.create(run())
-        assert told.value.retry_after == 30.0 and len(store.asked) == 1

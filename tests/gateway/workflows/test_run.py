@@ -14,10 +14,9 @@ from agentmem.errors import Aborted, FailedPrecondition, ResourceExhausted, Unau
 from agentmem.v1 import agent_pb2, inference_pb2, workflow_pb2
 from gateway.upstream import ChannelWorker
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.event_log import LoggedEvent
+from gateway.workflows.event_log import LoggedEvent, Totals
 from gateway.workflows.records import StoredRun
 from gateway.workflows.run import Run, agent_keys
-from gateway.workflows.totals import Totals
 from gateway.workflows.worker import PatientWorker
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started

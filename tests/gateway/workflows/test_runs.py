@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 
 from agentmem.channels import connect
 from agentmem.errors import (
@@ -22,12 +23,13 @@ from agentmem.errors import (
     ResourceExhausted,
 )
 from agentmem.v1 import agent_pb2, workflow_pb2
+from agentmem.words import short_name
 from gateway.edge.callers import Caller, Everyone
 from gateway.upstream import ChannelWorker
 from gateway.workflows.beginning import check_memories
 from gateway.workflows.definition.parser import load
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.metrics import WorkflowMetrics
+from gateway.workflows.live import WorkflowMetrics
 from gateway.workflows.records import Records, RunKey, StoredRun, TakenOver
 from gateway.workflows.run import agent_keys
 from gateway.workflows.runs import Runs
@@ -322,3 +324,12 @@ def test_two_agents_have_not_one_memory_whichever_model_is_the_default() -> None
 def test_an_unknown_model_is_told_with_those_there_are() -> None:
     with pytest.raises(NotFound, match="registered are other"):
         check_memories(agent_keys(definition({"agents": ["a"]}), "n", "wf-1", "demo"), ["other"])
+
+
+def test_series_of_ended_runs_that_can_be_known_begin_at_zero() -> None:
+    registry = CollectorRegistry()
+    WorkflowMetrics(registry)
+    going_on = (State.WORKFLOW_STATE_UNSPECIFIED, State.WORKFLOW_STATE_RUNNING)
+    for state in (state for state in State.values() if state not in going_on):
+        labels = {"state": short_name(State.DESCRIPTOR, state)}
+        assert registry.get_sample_value("agentmem_gateway_workflows_ended_total", labels) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentmem.v1 import types_pb2, workflow_pb2
-from gateway.workflows.totals import Totals
+from gateway.workflows.event_log import Totals
 
 Event = workflow_pb2.RunWorkflowResponse
 ID = "wf-1"
