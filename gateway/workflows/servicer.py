@@ -58,7 +58,7 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def CancelWorkflow(
         self, request: workflow_pb2.CancelWorkflowRequest, context: "_Context"
     ) -> workflow_pb2.CancelWorkflowResponse:
-        return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(caller(), _named(request)[1]))
+        return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(*_named(request)))
 
     async def DeleteWorkflow(
         self, request: workflow_pb2.DeleteWorkflowRequest, context: "_Context"

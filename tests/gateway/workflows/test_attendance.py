@@ -184,7 +184,7 @@ async def test_a_run_is_cancelled_and_deleted_through_another_gateway(
     with pytest.raises(FailedPrecondition):
         await b.runs.delete("n", workflow_id)
     for _ in range(2):
-        assert (await b.runs.cancel(WHO, workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
+        assert (await b.runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
     await a.attendance.look()
     with pytest.raises(Unavailable, match="send the request again"):
         await first
@@ -307,7 +307,7 @@ async def test_no_more_at_once_than_a_namespace_may_have(
         await c.attendance.look()
         assert len(c.going_on) == 2
         assert sum(each.message == "workflow not taken over" for each in caplog.records) == 1
-    await c.runs.cancel(WHO, c.going_on[0])
+    await c.runs.cancel("n", c.going_on[0])
     clock[0] += attendance.AGAIN_SECONDS + 1
     await c.attendance.look()
     assert len(c.going_on) == 2 and set(c.going_on) < set(named)
@@ -363,7 +363,7 @@ async def test_what_is_deleted_ends_its_followers_streams(three: tuple[Gateway, 
     a, b, _ = three
     workflow_id = await a.begin()
     follower = asyncio.create_task(b.follow(workflow_id))
-    await a.runs.cancel(WHO, workflow_id)
+    await a.runs.cancel("n", workflow_id)
     await a.runs.delete("n", workflow_id)
     with pytest.raises(NotFound):
         await follower

@@ -209,7 +209,7 @@ async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorke
     runs.live._closed = False
     run = await runs._found(("n", workflow_id))
     events = runs.live.begin(WHO, load(FILE, {}), run).log.read(1)
-    cancelled = await runs.cancel(WHO, workflow_id)
+    cancelled = await runs.cancel("n", workflow_id)
     assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
     assert not runs.live.by_key
     with pytest.raises(AgentmemError):
@@ -237,7 +237,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(runs: Runs, worker: 
     while runs.live.by_key[("n", workflow_id)].workflow.state != State.WORKFLOW_STATE_SUCCEEDED:
         await asyncio.sleep(0)
     assert (await runs.get("n", workflow_id)).state == State.WORKFLOW_STATE_RUNNING, "until its record says so"
-    assert (await runs.cancel(WHO, workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
+    assert (await runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
     assert (await all_of(events))[-1].finished.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
     assert [request for request in worker.requests if isinstance(request, agent_pb2.DeleteAgentRequest)]
 
