@@ -18,7 +18,6 @@ from agentmem.v1 import inference_pb2, workflow_pb2
 from gateway.edge.callers import Caller
 from gateway.upstream import ChannelWorker
 from gateway.workflows import attendance
-from gateway.workflows.attach import LiveWorkflows
 from gateway.workflows.attendance import Attendance
 from gateway.workflows.event_log import Event
 from gateway.workflows.live import WorkflowMetrics
@@ -100,6 +99,10 @@ class Gateway:
             run.task.cancel()
         await eventually(lambda: not self.going_on)
         self.kept.there.discard(self.records.holder)
+
+    async def look(self) -> None:
+        for key in await self.attendance.look():
+            await self.attendance.take_over(key)
 
     async def follow(self, workflow_id: str) -> list[Event]:
         return await all_of(await self.runs.resume(WHO, workflow_id, 0))
@@ -185,7 +188,7 @@ async def test_a_run_is_cancelled_and_deleted_through_another_gateway(
         await b.runs.delete("n", workflow_id)
     for _ in range(2):
         assert (await b.runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
-    await a.attendance.look()
+    await a.look()
     with pytest.raises(Unavailable, match="send the request again"):
         await first
     assert end(await a.follow(workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
@@ -203,21 +206,21 @@ async def test_a_gateway_that_is_gone_leaves_its_runs_to_another(
     await a.vanish()
     assert await b.state(workflow_id) == State.WORKFLOW_STATE_INTERRUPTED
     longest = attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
-    await b.attendance.look()
+    await b.look()
     clock[0] += attendance.SURE_SECONDS - 0.1
-    await b.attendance.look()
+    await b.look()
     a.kept.there.add(a.records.holder)
     clock[0] += longest
-    await b.attendance.look()
+    await b.look()
     a.kept.there.remove(a.records.holder)
-    await b.attendance.look()
+    await b.look()
     assert b.going_on == []
     clock[0] += longest
     b.unready = "its worker is away"
-    await b.attendance.look()
+    await b.look()
     assert b.going_on == []
     b.unready = ""
-    await b.attendance.look()
+    await b.look()
     assert b.going_on == [workflow_id]
     turns.gate.set()
     assert end(await b.follow(workflow_id)).turns == TURNS
@@ -297,30 +300,49 @@ async def test_no_more_at_once_than_a_namespace_may_have(
     a, _, c = three
     named = [await a.begin(f"r{number}") for number in range(3)]
     await a.vanish()
-    await c.attendance.look()
+    await c.look()
     clock[0] += attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
     a.kept.refuses = Unavailable("the store is away")
-    await c.attendance.look()
+    await c.look()
     assert c.going_on == []
     a.kept.refuses = None
     for _ in range(2):
-        await c.attendance.look()
+        await c.look()
         assert len(c.going_on) == 2
         assert sum(each.message == "workflow not taken over" for each in caplog.records) == 1
     await c.runs.cancel("n", c.going_on[0])
     clock[0] += attendance.AGAIN_SECONDS + 1
-    await c.attendance.look()
+    await c.look()
     assert len(c.going_on) == 2 and set(c.going_on) < set(named)
+
+
+async def test_a_takeover_that_waits_for_the_store_does_not_make_its_gateway_silent(
+    three: tuple[Gateway, Gateway, Gateway], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    await a.vanish()
+    monkeypatch.setattr(attendance, "PERIOD_SECONDS", 0.01)
+    before = a.kept.writers
+    a.kept.gate.clear()
+    await b.attendance.start()
+    await eventually(lambda: bool(b.attendance._due))
+    clock[0] += attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
+    await eventually(lambda: a.kept.writers > before)
+    b.kept.there.discard(b.records.holder)
+    await eventually(lambda: b.records.holder in b.kept.there)
+    a.kept.gate.set()
+    await eventually(lambda: b.going_on == [workflow_id])
+    await b.attendance.stop(5)
 
 
 async def test_a_gateway_that_ends_leaves_its_runs_at_once(
     three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
 ) -> None:
     a, b, _ = three
-    served = LiveWorkflows(a.runs, a.attendance)
-    await served.start()
+    await a.attendance.start()
     workflow_id = await a.begin()
-    await served.stop(5)
+    await a.attendance.stop(5)
     assert await b.attendance._records.attend() == (set(), [("n", workflow_id)])
     assert await b.state(workflow_id) == State.WORKFLOW_STATE_INTERRUPTED
 
@@ -333,8 +355,7 @@ async def test_a_gateway_that_ends_in_a_takeover_leaves_the_run_to_others(
     a, b, _ = three
     workflow_id = await a.begin()
     await a.vanish()
-    served = LiveWorkflows(b.runs, b.attendance)
-    await served.start()
+    await b.attendance.start()
     reading, read = asyncio.Event(), asyncio.Event()
     if at == "its reading":
 
@@ -348,7 +369,7 @@ async def test_a_gateway_that_ends_in_a_takeover_leaves_the_run_to_others(
         a.kept.gate.clear()
     before, taking = a.kept.writers, asyncio.create_task(b.runs.take_over("n", workflow_id))
     await (reading.wait() if at == "its reading" else eventually(lambda: a.kept.writers == before + 1))
-    stopping = asyncio.create_task(served.stop(5))
+    stopping = asyncio.create_task(b.attendance.stop(5))
     await asyncio.sleep(0)
     read.set()
     a.kept.gate.set()
