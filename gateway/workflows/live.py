@@ -64,7 +64,6 @@ class LiveRuns:
         self._most = most
         self._slots = asyncio.Semaphore(_SLOTS)
         self.by_key: dict[RunKey, Run] = {}
-        """Others only read it."""
         self._beginning: set[RunKey] = set()
         self._closed = False
 

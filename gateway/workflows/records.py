@@ -26,7 +26,6 @@ _ATTEND_SECONDS: Final = 3.0
 _SILENCE_WAIT: Final = 0.25
 _POLL_SECONDS: Final = 0.25
 _MAX_ERROR: Final = 3000
-"""Characters of a run's error that are kept."""
 _NO_EVENTS: Final = 2**63 - 1
 
 RunKey = tuple[str, str]
