@@ -61,8 +61,6 @@ class SharedTurns:
 
 
 class Keys:
-    """Lets those in whose keys are known."""
-
     def __init__(self, *known: str) -> None:
         self.known = set(known)
 
@@ -74,8 +72,6 @@ class Keys:
 
 
 class Gateway:
-    """One of those that share a store."""
-
     def __init__(self, kept: Kept, channel: grpc.aio.Channel, most: int = 4) -> None:
         self.kept, self.keys, self.unready = kept, Keys("k1"), ""
         self.records, self.metrics = RecordsIn(kept), WorkflowMetrics(None)
@@ -87,7 +83,6 @@ class Gateway:
         return [workflow_id for _, workflow_id in self.runs.live.by_key]
 
     async def begin(self, name: str = "r") -> str:
-        """A run in its first turn."""
         before = set(self.going_on)
         await self.runs.begin(WHO, name, FILE, {}, 0)
         [workflow_id] = set(self.going_on) - before
@@ -115,7 +110,6 @@ class Gateway:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time by which runs are taken over."""
     now = [100.0]
     monkeypatch.setattr(attendance, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
@@ -143,7 +137,6 @@ def end(events: list[Event]) -> workflow_pb2.Workflow:
 
 
 def once(turns: SharedTurns) -> bool:
-    """Each turn was committed, and none twice."""
     return len(turns.committed) == len(set(turns.committed)) == TURNS
 
 
@@ -179,7 +172,6 @@ async def test_a_run_that_fails_ends_the_streams_of_who_follows_it(
 async def test_a_run_is_cancelled_and_deleted_through_another_gateway(
     three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
 ) -> None:
-    """The gateway that has it finds that in the record."""
     a, b, _ = three
     workflow_id = await a.begin()
     first = asyncio.create_task(a.follow(workflow_id))

@@ -34,14 +34,12 @@ def data() -> Iterator[Path]:
 
 @asynccontextmanager
 async def records(socket: Path, patience: float = 60.0) -> AsyncIterator[Records]:
-    """Records over a channel of their own."""
     async with connect(f"unix:{socket}") as channel:
         yield Records(channel, patience)
 
 
 @pytest.fixture
 async def runs(data: Path) -> AsyncIterator[Records]:
-    """Records in a store that serves."""
     async with running(data), records(data / "store.sock") as found:
         yield found
 
@@ -59,7 +57,6 @@ class Line:
         self._answering.clear()
 
     def unmute(self) -> None:
-        """Answers go through again."""
         self._answering.set()
 
     def cut(self) -> None:
@@ -70,7 +67,6 @@ class Line:
         self._answering.set()
 
     async def serve(self, path: Path) -> asyncio.Server:
-        """Listen."""
         self._connections: set[asyncio.Task[Any]] = set()
         return await asyncio.start_unix_server(self._connect, path)
 
@@ -116,14 +112,12 @@ async def line(data: Path, store: Path) -> AsyncIterator[tuple[Line, Path]]:
 
 
 async def reaches(runs: Records, version: int) -> None:
-    """Wait until run w is in this version; 0: it is gone."""
     async with asyncio.timeout(20):
         while (found.version if (found := await runs.get("n", "w")) else 0) != version:
             await asyncio.sleep(0.01)
 
 
 def run(workflow_id: str = "w", text: str = "p", **fields: Any) -> StoredRun:
-    """A run that is not stored yet."""
     workflow = workflow_pb2.Workflow(namespace="n", workflow_id=workflow_id, **fields)
     return StoredRun(workflow, text, {"a": "b"})
 
@@ -181,20 +175,6 @@ async def test_whose_a_run_is(runs: Records, data: Path) -> None:
     made.workflow.state = State.WORKFLOW_STATE_FAILED
     await runs.append(made, ())
     assert await runs.attend() == (set(), [])
-
-
-async def test_a_write_costs_its_events_and_not_the_record(data: Path) -> None:
-    """2,000 turns wrote their record 2,000 times, which was half a gigabyte for each of its megabytes."""
-    async with running(data), records(data / "store.sock") as runs:
-        made = run()
-        await runs.create(made)
-        await runs.append(made, [logged("x" * 1500 + str(number)) for number in range(2000)])
-        wal = data / "store.db-wal"
-        sizes = []
-        for number in range(50):
-            await runs.append(made, [logged(str(number))])
-            sizes.append(wal.stat().st_size)
-        assert max(sizes) - min(sizes) < 50 * 64 * 1024, "each write has a few pages"
 
 
 async def test_who_is_not_at_the_present_version_changes_nothing(runs: Records) -> None:

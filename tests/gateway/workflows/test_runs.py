@@ -144,7 +144,6 @@ async def runs(worker: ScriptedWorker, kept: Kept) -> AsyncIterator[Runs]:
 
 
 def gateway(kept: Kept, channel: grpc.aio.Channel) -> Runs:
-    """The runs of one of the gateways that share a store."""
     return Runs(RecordsIn(kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
 
 

@@ -12,7 +12,6 @@ ID = "wf-1"
 
 
 def workflow(state: Any = workflow_pb2.WORKFLOW_STATE_SUCCEEDED, **fields: Any) -> workflow_pb2.Workflow:
-    """The run, of three agents."""
     agents = [
         workflow_pb2.WorkflowAgent(
             name=name,
@@ -27,14 +26,12 @@ def workflow(state: Any = workflow_pb2.WORKFLOW_STATE_SUCCEEDED, **fields: Any) 
 
 
 def usage(prompt: int, hot: int = 0, warm: int = 0, said: int = 0) -> types_pb2.Usage:
-    """Counts of a step."""
     tiers = ((types_pb2.TIER_HOT, hot), (types_pb2.TIER_WARM, warm))
     cached = [types_pb2.TierTokens(tier=tier, tokens=tokens) for tier, tokens in tiers if tokens]
     return types_pb2.Usage(prompt_tokens=prompt, cached=cached, completion_tokens=said)
 
 
 def step(match: Any, counts: types_pb2.Usage, missed: Any = 0, first: int = 20) -> dict[str, Any]:
-    """What turns and listenings tell alike."""
     timings = types_pb2.Timings()
     timings.prefill.FromMilliseconds(30)
     if counts.completion_tokens:

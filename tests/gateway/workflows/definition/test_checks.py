@@ -1,4 +1,4 @@
-"""What no schema can say about a workflow, told with its line; and how much a run does at most."""
+"""Mistakes of a whole workflow, with their lines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is wrong with a phase by itself. Where mistakes stand in a file: test_checks."""
+"""Mistakes of a phase by itself. For their places in a file: test_checks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What texts of a file may name: its variables, and what has a value and is known where the text is read."""
+"""Texts of a file name its variables, and what has a value and is known where the text is read."""
 
 import pytest
 from hypothesis import given
