@@ -2,9 +2,11 @@
 
 # ruff: noqa: B027 - one machine has nothing to do in many of the methods
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence, Set
+from functools import cached_property
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +23,9 @@ from cache_service.tiers.replication import Alone, Nodes
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
+HOLDER_SECONDS: Final = 5.0
+"""After which a gateway that says nothing is gone."""
+
 
 class Peers(Protocol):
     """Files of KV on other nodes. Event loop; `close` before the streams."""
@@ -35,12 +40,40 @@ class Peers(Protocol):
         """Close the connections."""
 
 
+class Holders:
+    """The gateways that attend to workflow runs through this store: those that said so in the last seconds. `note` on
+    one thread, `__call__` on any.
+    """
+
+    def __init__(self) -> None:
+        self._heard: dict[str, float] = {}
+
+    def note(self, holder: str, *, leaving: bool = False) -> bool:
+        """Note that a gateway is there, or leaves; return whether that is new."""
+        before = self()
+        heard = {name: at for name, at in self._heard.items() if name in before - {holder}}
+        self._heard = heard if leaving else heard | {holder: time.monotonic()}
+        return (holder in before) == leaving
+
+    def __call__(self) -> Set[str]:
+        since = time.monotonic() - HOLDER_SECONDS
+        return {name for name, at in self._heard.items() if at > since}
+
+
 class LedgerHome(ABC):
     """Called in the order of methods."""
 
     database: Ledgers
     clock: LedgerClock
     is_own: bool = True
+
+    @cached_property
+    def own_holders(self) -> Holders:
+        return Holders()
+
+    def holders(self) -> Set[str]:
+        """Return the gateways that attend to workflow runs, those of other nodes too."""
+        return self.own_holders()
 
     @property
     def nodes(self) -> Nodes:

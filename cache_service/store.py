@@ -125,7 +125,9 @@ class Store:
         registry.register(disk)
         ledgers = LedgerWriter(self._database, self._rows, quotas, self._blocks.make_room)
         shared = self._database, self._rows, self.clock, self._blocks, self.warm.hints
-        cache = CacheStoreServicer(*shared, self._directory, streams, last_use, probe, ledgers, retriever, self.peers)
+        cache = CacheStoreServicer(
+            *shared, self._directory, streams, last_use, probe, ledgers, retriever, self.peers, ledger
+        )
         ledger.serve(self._rows, self._blocks, registry)
         self._opened.callback(ledger.leave)
         agents = AgentServicer(*shared, replicator, ledger)

@@ -78,7 +78,7 @@ class Parts:
         self.routes: list[Route] = []
         self.extensions: list[Extension] = []
         self.cluster: Any = None
-        """This gateway's node in a cluster, for rings that are attached later."""
+        """This gateway's node in a cluster."""
 
     @cached_property
     def authenticator(self) -> Authenticator:

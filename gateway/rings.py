@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Final
 
 RINGS: Final = ("gateway.cluster", "gateway.workflows")
-"""In the order in which they are attached: workflows ask the cluster."""
+"""In the order in which they are attached: workflows use the cluster's worker."""
 
 
 def of_rings(name: str) -> Iterator[ModuleType]:

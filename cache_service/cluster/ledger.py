@@ -4,7 +4,7 @@ The data directory has files of KV and their rows in warm.db; all of it may be l
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -100,13 +100,16 @@ class SharedLedger(LedgerHome):
         identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
         self._listener = Listener(self._hurried)
         self.membership = Membership(
-            identity, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake
+            identity, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake, self.own_holders
         )
         try:
             self.membership.join()
         except nodes.NameTaken as error:
             raise DirectoryUnusable(str(error)) from error
         event(log, "joined the cluster", cluster_id=cluster_id, node=identity.name)
+
+    def holders(self) -> Set[str]:
+        return self.own_holders() | (self.membership.holders() if self.membership is not None else set())
 
     @property
     def nodes(self) -> Nodes:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Set
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from agentmem.errors import AgentmemError, Unavailable
@@ -68,6 +68,8 @@ class Membership:
     _wait: Callable[[float], None]
     """Waits so many seconds, or until other nodes, or `_wake`, have something for this one."""
     _wake: Callable[[], None]
+    _holders: Callable[[], Set[str]] = frozenset
+    """Returns this store's gateways that attend to workflow runs."""
     _followed: Callable[[], int] = lambda: 0
     _follow: "Callable[[], Future[None]]" = Future
     """Have files follow the ledger, on their own thread; `_reconcile`: all of it again."""
@@ -151,9 +153,11 @@ class Membership:
         """As of the last heartbeat: after a call of `nodes` not older than its lease."""
         return self._keys
 
-    def attending(self) -> list[tuple[str, int]]:
-        """Return name and epoch of nodes whose gateways are not silent. Raises Unavailable as `nodes`."""
-        return [(each.name, each.epoch) for each in self.nodes() if _attends(each)]
+    def holders(self) -> Set[str]:
+        """Return the gateways that attend to workflow runs at other nodes, as of the last heartbeat."""
+        aged = int(self.silent_seconds * 10**9)
+        there = (each for each in self._view if each.expires > aged and each.name != self.name)
+        return {holder for each in there for holder in pb.Node.FromString(each.report).holders}
 
     def counts(self) -> Counter[str]:
         """Count nodes that are ready, draining, neither ("other"), or gone."""
@@ -280,22 +284,16 @@ class Membership:
         with self._lock:
             report = self._report
         silent = now - report.at > SILENT_SECONDS
-        if silent:
-            report = replace(report, ready=False)
         said = pb.Node(
-            silent=silent,
-            ready=report.ready and self._reconciled,
+            ready=report.ready and self._reconciled and not silent,
             draining=report.draining,
             load=report.load,
             models=report.models,
             version=self.identity.version,
             objects=self._objects,
+            holders=self._holders(),
         )
         return said.SerializeToString()
-
-
-def _attends(node: pb.Node) -> bool:
-    return node.expires_in.ToNanoseconds() > 0 and not node.silent
 
 
 def _message(node: Node) -> pb.Node:
@@ -304,4 +302,5 @@ def _message(node: Node) -> pb.Node:
     message.expires_in.FromNanoseconds(max(0, node.expires))
     message.heard_ago.FromNanoseconds(max(0, nodes.LEASE - node.expires))
     message.ready = message.ready and node.expires > 0
+    message.ClearField("holders")
     return message

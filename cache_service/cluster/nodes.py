@@ -3,7 +3,7 @@
 Times are nanoseconds of the server's clock. The rows save work and waiting; no commit depends on them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from agentmem.kv.ledger import NO_VERSION, Version
@@ -12,7 +12,6 @@ from cache_service.cluster import keys
 from cache_service.cluster.keys import Keys
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes
-from cache_service.ledger.workflow_records import Owner
 
 LEASE: Final = 10 * 10**9
 """How long a node counts as there after it has said so."""
@@ -179,19 +178,6 @@ def share(connection: Connection, name: str, value: bytes) -> bytes:
         connection.execute("INSERT INTO setups (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
     row = connection.execute("SELECT value FROM setups WHERE name = ?", (name,)).fetchone()
     return b"" if row is None else bytes(row[0])
-
-
-def unattended(connection: Connection, there: Sequence[Owner], own: str, limit: int) -> list[tuple[str, str, str]]:
-    """Return runs whose owner is not among `there`, then those of the node `own`, each from the newest on: namespace,
-    id, and the owner's name. The oldest may be some that nobody can take over.
-    """
-    unless = " OR ".join(["(owner_node = ? AND owner_epoch = ?)"] * len(there)) or "FALSE"
-    rows = connection.execute(
-        "SELECT namespace, workflow_id, owner_node FROM workflow_records WHERE owner_node IS NOT NULL"
-        f" AND (owner_node = ? OR NOT ({unless})) ORDER BY owner_node = ?, id DESC LIMIT ?",
-        (own, *(value for each in there for value in each), own, limit),
-    )
-    return [(str(namespace), str(workflow_id), str(node)) for namespace, workflow_id, node in rows]
 
 
 def behind(connection: Connection, age: int) -> list[tuple[str, int]]:

@@ -14,9 +14,6 @@ from cache_service.cluster import nodes
 from cache_service.cluster.keys import ApiKey
 from cache_service.cluster.membership import Membership, Report
 from cache_service.ledger.ledgers import Ledgers
-from cache_service.ledger.workflow_records import Owner
-
-_MOST_RUNS = 1000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -49,15 +46,6 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             raise InvalidArgument("value", f"must have at most {MAX_SETUP_BYTES} bytes")
         kept = await self._database.write(nodes.share, name, request.value)
         return pb.ShareSetupResponse(value=kept)
-
-    async def ListUnattendedRuns(
-        self, request: pb.ListUnattendedRunsRequest, context: Context
-    ) -> pb.ListUnattendedRunsResponse:
-        attending = [Owner(*each) for each in self._membership.attending()]
-        own = self._membership.identity.name
-        found = await self._database.read(nodes.unattended, attending, own, _MOST_RUNS)
-        runs = [pb.UnattendedRun(namespace=each[0], workflow_id=each[1], node=each[2]) for each in found]
-        return pb.ListUnattendedRunsResponse(runs=runs)
 
     async def LocateAgent(self, request: pb.LocateAgentRequest, context: Context) -> pb.LocateAgentResponse:
         running_on, last_on = await self._database.read(nodes.locate, AgentKey.from_proto(request.key))

@@ -113,13 +113,12 @@ CREATE TABLE workflow_records (
     version INTEGER NOT NULL,
     events INTEGER NOT NULL,
     bytes INTEGER NOT NULL,                    -- of its payload and its events
-    owner_node TEXT,                           -- the node whose gateway goes on with it; NULL: it waits until asked for
-    owner_epoch INTEGER,
+    holder TEXT,                               -- the gateway that goes on with it; NULL: it waits until asked for
     summary BLOB NOT NULL,                     -- what a list tells of the run
     UNIQUE (namespace, workflow_id)
 ) STRICT;
 CREATE INDEX workflow_records_by_age ON workflow_records (namespace, id);
-CREATE INDEX workflow_records_owned ON workflow_records (owner_node) WHERE owner_node IS NOT NULL;
+CREATE INDEX workflow_records_held ON workflow_records (holder) WHERE holder IS NOT NULL;
 CREATE TABLE workflow_parts (
     record INTEGER NOT NULL REFERENCES workflow_records (id) ON DELETE CASCADE,
     number INTEGER NOT NULL,                   -- 0: the payload; from 1 on the events, in their order

@@ -1,6 +1,6 @@
 """Records of workflow runs, opaque to the store: a head, a payload and events, so a put costs what it adds."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from agentmem.errors import Aborted, InvalidArgument, NotFound
@@ -19,7 +19,9 @@ TORN: Final = (
 
 
 class Record(NamedTuple):
-    """`id` is its place in the order of creation; `size_bytes` counts payload and events."""
+    """`id` is its place in the order of creation; `size_bytes` counts payload and events; `holder` is the gateway that
+    continues the run, "" for nobody.
+    """
 
     id: int
     workflow_id: str
@@ -27,6 +29,7 @@ class Record(NamedTuple):
     events: int
     size_bytes: int
     summary: bytes
+    holder: str = ""
 
 
 class Content(NamedTuple):
@@ -35,15 +38,8 @@ class Content(NamedTuple):
     events: list[bytes]
 
 
-class Owner(NamedTuple):
-    """A node whose gateway continues a run; after a restart it has another epoch."""
-
-    node: str
-    epoch: int
-
-
 class Put(NamedTuple):
-    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it. `owner` None: the run waits."""
+    """Additions to a record in `version`, 0 for a new one. `payload` None leaves it. `holder` is as in Record."""
 
     namespace: str
     workflow_id: str
@@ -51,12 +47,12 @@ class Put(NamedTuple):
     summary: bytes
     payload: bytes | None
     events: Sequence[bytes]
-    owner: Owner | None = None
+    holder: str = ""
 
 
 def put(connection: Connection, new: Put) -> int:
     """Return the new version. Raises Aborted for another one, InvalidArgument."""
-    namespace, workflow_id, version, summary, payload, events, owner = new
+    namespace, workflow_id, version, summary, payload, events, holder = new
     record = find(connection, namespace, workflow_id)
     present = 0 if record is None else record.version
     if present != version:
@@ -72,7 +68,7 @@ def put(connection: Connection, new: Put) -> int:
         raise InvalidArgument("events", f"the record would have {size} bytes, more than {MAX_RECORD_BYTES}")
     number = record.id
     head = {"version": version + 1, "events": record.events + len(events), "bytes": size, "summary": summary}
-    head["owner_node"], head["owner_epoch"] = owner or (None, None)
+    head["holder"] = holder or None
     if record.id == _NEW:
         name = {"namespace": namespace, "workflow_id": workflow_id}
         number = insert(connection, "workflow_records", {**name, **head}, returning="id")
@@ -117,20 +113,36 @@ def page(connection: Connection, namespace: str, before: int, limit: int) -> lis
     return [Record(*row) for row in rows]
 
 
+def held(connection: Connection, holder: str) -> list[tuple[str, str]]:
+    """Return namespace and id of the runs that a gateway continues."""
+    return connection.execute(f"{_NAMES} WHERE holder = ?", (holder,)).fetchall()
+
+
+def unattended(connection: Connection, there: Collection[str], limit: int) -> list[tuple[str, str]]:
+    """Return namespace and id of runs whose holder is not among `there`, the newest first: the oldest may be some that
+    nobody can take over.
+    """
+    marks = ", ".join("?" * len(there))
+    # By id alone SQLite would walk the table in that order, every second, instead of the few rows of the index.
+    which = f"WHERE holder IS NOT NULL AND holder NOT IN ({marks}) ORDER BY id + 0 DESC LIMIT ?"
+    return connection.execute(f"{_NAMES} {which}", (*there, limit)).fetchall()
+
+
 def delete(connection: Connection, namespace: str, workflow_id: str, version: int) -> None:
-    """Raises NotFound, and Aborted for another version."""
+    """Delete a record, damaged or not. Raises NotFound, and Aborted for another version; 0 is any."""
     which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
     row = connection.execute(f"SELECT id, version FROM workflow_records {which}", (namespace, workflow_id)).fetchone()
     if row is None:
         raise NotFound("workflow", workflow_id)
     number, present = row
-    if present != version:
+    if version not in (0, present):
         raise _moved(present, version)
     connection.execute("DELETE FROM workflow_records WHERE id = ?", (number,))
 
 
 _NEW: Final = 0
-_HEADS = "SELECT id, workflow_id, version, events, bytes, summary FROM workflow_records"
+_HEADS: Final = "SELECT id, workflow_id, version, events, bytes, summary, coalesce(holder, '') FROM workflow_records"
+_NAMES: Final = "SELECT namespace, workflow_id FROM workflow_records"
 
 
 def _moved(present: int, version: int) -> Aborted:

@@ -3,12 +3,12 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 from agentmem import paging
-from agentmem.errors import NotFound
+from agentmem.errors import NotFound, Unavailable
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.hints import Hint, TurnHints
 from agentmem.process.shielding import run_shielded
@@ -23,7 +23,7 @@ from cache_service.ledger import agents, branches, object_references, turns, wor
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.ledger.turns import Commit, Turn
-from cache_service.ledger_home import Peers
+from cache_service.ledger_home import LedgerHome, Peers
 from cache_service.rpc import conversions
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
@@ -33,6 +33,8 @@ from cache_service.tiers.quotas import LedgerWriter
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
+
+_MOST_UNATTENDED: Final = 1000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -55,6 +57,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """None where there is no remote tier."""
     _peers: Peers | None
     """None on a single machine."""
+    _home: LedgerHome
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)
@@ -196,7 +199,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         found = await self._database.read(workflow_records.read, namespace, workflow_id, request.after_event)
         if found is None:
             raise NotFound("workflow", workflow_id)
-        record = conversions.workflow_message(namespace, found.record, found.payload)
+        record = conversions.workflow_message(namespace, found.record, self._home.holders(), found.payload)
         return pb.GetWorkflowRecordResponse(record=record, events=found.events)
 
     async def ListWorkflowRecords(
@@ -208,9 +211,26 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         before = workflow_records.NEWEST if last is None else last
         found = await self._database.read(workflow_records.page, namespace, before, size + 1)
         page, following = paging.cut(found, size, lambda record: (str(record.id),))
+        there = self._home.holders()
         return pb.ListWorkflowRecordsResponse(
-            records=[conversions.workflow_message(namespace, record) for record in page], next_page_token=following
+            records=[conversions.workflow_message(namespace, record, there) for record in page],
+            next_page_token=following,
         )
+
+    async def AttendWorkflowRecords(
+        self, request: pb.AttendWorkflowRecordsRequest, context: Context
+    ) -> pb.AttendWorkflowRecordsResponse:
+        holder = check_text("holder", request.holder)
+        if self._home.own_holders.note(holder, leaving=request.leaving):
+            self._home.wake_others()
+        if request.leaving:
+            return pb.AttendWorkflowRecordsResponse()
+        if problem := await self._home.problem():
+            raise Unavailable(problem)
+        held = await self._database.read(workflow_records.held, holder)
+        there = self._home.holders() | {holder}
+        unattended = await self._database.read(workflow_records.unattended, there, _MOST_UNATTENDED)
+        return pb.AttendWorkflowRecordsResponse(held=map(_named, held), unattended=map(_named, unattended))
 
     async def DeleteWorkflowRecord(
         self, request: pb.DeleteWorkflowRecordRequest, context: Context
@@ -235,6 +255,10 @@ def _found(
     connection: sqlite3.Connection, namespace: str, names: Sequence[FileName], uid: str
 ) -> tuple[list[FileRow], str]:
     return references.find(connection, namespace, dict.fromkeys(names)), holding.fingerprint(connection, uid)
+
+
+def _named(name: tuple[str, str]) -> pb.WorkflowRecord:
+    return pb.WorkflowRecord(namespace=name[0], workflow_id=name[1])
 
 
 def _copies(connection: Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:

@@ -1,6 +1,6 @@
 """Messages to frozen dataclasses, and back. Mistakes are InvalidArgument, before anything is touched."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from cache_service.files.publication import Publication, Staged
 from cache_service.files.references import FileRow
 from cache_service.ledger.agents import DEFAULT_CONTEXT_POLICY, Conversation
 from cache_service.ledger.turns import Committed, Turn
-from cache_service.ledger.workflow_records import Owner, Put, Record
+from cache_service.ledger.workflow_records import Put, Record
 
 CHAIN_HASH_BYTES = 32
 DIGEST_BYTES = 16
@@ -221,16 +221,21 @@ def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
             raise InvalidArgument(field, f"must be at most {limit} bytes, is {size}")
     if not all(request.events):
         raise InvalidArgument("events", "must not be empty")
-    owner = None
-    if request.HasField("owner"):
-        owner = Owner(check_text("owner.node", request.owner.node), _version_number("owner.epoch", request.owner.epoch))
-    return Put(namespace, workflow_id, record.version, record.summary, payload, request.events, owner)
+    holder = check_text("record.holder", record.holder, allow_empty=True)
+    return Put(namespace, workflow_id, record.version, record.summary, payload, request.events, holder)
 
 
-def workflow_message(namespace: str, record: Record, payload: bytes | None = None) -> cache_store_pb2.WorkflowRecord:
-    _, workflow_id, version, *_, summary = record
+def workflow_message(
+    namespace: str, record: Record, there: Collection[str], payload: bytes | None = None
+) -> cache_store_pb2.WorkflowRecord:
+    """Return a record, with its holder if that is among `there`."""
     return cache_store_pb2.WorkflowRecord(
-        namespace=namespace, workflow_id=workflow_id, version=version, summary=summary, payload=payload
+        namespace=namespace,
+        workflow_id=record.workflow_id,
+        version=record.version,
+        summary=record.summary,
+        payload=payload,
+        holder=record.holder if record.holder in there else "",
     )
 
 

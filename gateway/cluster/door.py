@@ -1,21 +1,18 @@
 """The door of a node: the gRPC server on which other nodes of the cluster, known by their certificates, make calls.
 
 The gateway that a caller connected to has authenticated the caller and set the namespace. Calls are forwarded to this
-node's worker or store, or served by this process. RPCs that the contract's options give no
-place in the cluster raise UNIMPLEMENTED.
+node's worker or store. RPCs that the contract's options give no place in the cluster raise UNIMPLEMENTED.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
 
 from agentmem.channels import DOOR_OPTIONS
-from agentmem.process.rpc import arity, maker
-from agentmem.process.server import GrpcServer, Register
-from agentmem.rpcs import Rpc, rpc_of, rpcs_of
+from agentmem.process.server import GrpcServer
+from agentmem.rpcs import Rpc, rpc_of
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, options_pb2
 from gateway.cluster.membership import Membership, key_of
 from gateway.cluster.routed import NOT_BEGUN
@@ -44,12 +41,8 @@ def node_door(
     store: grpc.aio.Channel,
     membership: Membership,
     unready: Callable[[], str],
-    others: Iterable[tuple[ServiceDescriptor, Any]],
 ) -> GrpcServer:
-    """Return the server. While `unready` returns a reason, it refuses calls about agents, and callers try another node.
-
-    `others` are services of this process, with their servicers.
-    """
+    """Return the server. While `unready` returns a reason, it refuses calls about agents: callers try another node."""
 
     @asynccontextmanager
     async def admitted(request: Any, context: "_Context") -> AsyncIterator[None]:
@@ -66,20 +59,4 @@ def node_door(
     forward = Forwarder(ChannelWorker(worker, parsed=False), admitted).service
     read = Forwarder(ChannelWorker(store, parsed=False), admitted).service
     services = [*(forward(each, serves) for each in _WORKERS), read(_STORES, serves)]
-    return GrpcServer(address, [*services, *(_own_service(*other) for other in others)], credentials, DOOR_OPTIONS)
-
-
-def _own_service(descriptor: ServiceDescriptor, servicer: Any) -> tuple[str, Register, Any]:
-    """Return what nodes may call of a service that this process serves itself, as GrpcServer takes it."""
-    served = {
-        rpc.method.name: maker(arity(rpc.method.client_streaming, rpc.method.server_streaming))(
-            getattr(servicer, rpc.method.name), rpc.request.FromString, rpc.response.SerializeToString
-        )
-        for rpc in rpcs_of(descriptor)
-        if serves(rpc)
-    }
-
-    def register(_: Any, server: grpc.aio.Server) -> None:
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, served),))
-
-    return descriptor.full_name, register, servicer
+    return GrpcServer(address, services, credentials, DOOR_OPTIONS)

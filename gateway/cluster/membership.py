@@ -87,21 +87,6 @@ class Membership:
         """Return whether a node's lease has not ended, as far as is known here."""
         return self._ends.get(name, 0.0) > time.monotonic()
 
-    @property
-    def epoch(self) -> int:
-        """This node's epoch, as of the last sync; 0 before. A restart of the store begins a new one, too."""
-        return next((node.epoch for node in self._known if node.name == self.own), 0)
-
-    def attends(self, name: str, epoch: int) -> bool:
-        """Return whether a node's gateway, in this epoch, still runs its workflow runs, as far as is known here."""
-        known = any(node.name == name and node.epoch == epoch and not node.silent for node in self._known)
-        return known and self.alive(name)
-
-    async def unattended(self) -> list[cluster_pb2.UnattendedRun]:
-        """Return the workflow runs whose owner is gone, and those of this node. Raises grpc.aio.AioRpcError."""
-        request = cluster_pb2.ListUnattendedRunsRequest()
-        return list((await self._cluster.ListUnattendedRuns(request, timeout=SYNC_SECONDS)).runs)
-
     def nodes(self) -> list[NodeView]:
         """Return all nodes as of the last sync. Turns that were sent to them from here are already in their load."""
         return [

@@ -5,20 +5,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import grpc
-from google.protobuf.descriptor import ServiceDescriptor
-
 from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
 from agentmem.process.sockets import parse_address
 from agentmem.v1 import cluster_pb2
-from agentmem.validation import AgentKey
 from gateway.cluster.door import node_door
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
 from gateway.cluster.metrics import ClusterMetrics
 from gateway.cluster.placement import Placement
 from gateway.cluster.routed import RoutedWorker
-from gateway.cluster.router import weight
 from gateway.cluster.stale_memory import StaleMemory
 from gateway.extension import Extension, Parts
 from gateway.upstream import ChannelWorker
@@ -43,13 +38,8 @@ class Node(Extension):
         self._door = partial(
             node_door, self._address, tls.server(), worker, store, self._membership, lambda: self.unready
         )
-        self._services: list[tuple[ServiceDescriptor, Any]] = []
         self.name = settings.node
         metrics.cluster_age.set_function(lambda: self._membership.age)
-
-    def serve(self, service: ServiceDescriptor, servicer: Any) -> None:
-        """Have the door serve what nodes may call of a service. Before `start`."""
-        self._services.append((service, servicer))
 
     @property
     def unready(self) -> str:
@@ -70,38 +60,9 @@ class Node(Extension):
         """Return all nodes, as this one knows them now."""
         return self._membership.report()
 
-    @property
-    def epoch(self) -> int:
-        """This node's epoch, 0 before the store said it."""
-        return self._membership.epoch
-
-    def attends(self, name: str, epoch: int) -> bool:
-        """Return whether a node's gateway, in this epoch, still runs its workflow runs, as far as is known here."""
-        return self._membership.attends(name, epoch)
-
-    async def unattended(self) -> list[cluster_pb2.UnattendedRun]:
-        """Return the workflow runs whose owner is gone, and those of this node. Raises grpc.aio.AioRpcError."""
-        return await self._membership.unattended()
-
-    async def reach(self, name: str) -> grpc.aio.Channel | None:
-        """Return the channel to another node's door, None where there is no connection."""
-        return await self._placement.find(name) if name != self.name else None
-
-    def place(self, namespace: str, workflow_id: str, before: str) -> int:
-        """Return how many ready nodes go before this one where a run of the node `before` is taken over.
-
-        That node itself goes first, if it is there again; the others in an order that differs by run.
-        """
-        key = AgentKey(namespace, workflow_id, "")
-        ready = [node.name for node in self._membership.nodes() if node.ready and node.name != self.name]
-        if before == self.name:
-            return 0
-        own = weight(self.name, key)
-        return sum(name == before or weight(name, key) > own for name in ready)
-
     async def start(self) -> Mapping[str, str]:
         """Listen for other nodes, then join."""
-        self.door = self._door(self._services)
+        self.door = self._door()
         await self.door.start()
         await self.door.set_serving(True)
         await self._membership.sync()

@@ -1,4 +1,4 @@
-"""What a run is made of before it begins: its name, its record, its agents' memories."""
+"""A run's name, record and memories, before it begins."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from agentmem import errors
 from agentmem.v1 import workflow_pb2
 from agentmem.validation import AgentKey
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.owners import RunKey
-from gateway.workflows.records import State
+from gateway.workflows.records import RunKey, State
 from gateway.workflows.run import agent_keys
 
 
@@ -28,13 +27,13 @@ def new_workflow(definition: Definition, key: RunKey, models: Sequence[str]) -> 
 
 
 def workflow_id_of(namespace: str, request_id: str) -> str:
-    """Return the name of the run that a request is for: another namespace's is another run."""
+    """Another namespace's is another run."""
     digest = hashlib.sha256(f"{namespace}\0{request_id}".encode()).hexdigest()
     return f"wf-{digest[:20]}"
 
 
 def check_memories(agents: Sequence[workflow_pb2.WorkflowAgent], models: Sequence[str]) -> None:
-    """Refuse memories of unknown models, of wrong names, of two agents in one."""
+    """Raise AgentmemError for unknown models, wrong names, and two agents with one memory."""
     owners: dict[AgentKey, str] = {}
     for agent in agents:
         key = AgentKey.from_proto(agent.key)

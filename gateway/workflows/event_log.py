@@ -1,7 +1,6 @@
 """A run's events: durable before they are sent to all who follow the run.
 
-Appended events are stored first, several in one write where they come faster than writes. What is only published, text
-as it streams, is dropped for slow readers: a later event has the whole of it.
+Several are stored in one write where they come faster than writes. Text as it streams is dropped for slow readers.
 """
 
 import asyncio
@@ -13,10 +12,9 @@ from agentmem.errors import AgentmemError, FailedPrecondition
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2, workflow_run_pb2
 from agentmem.validation import MAX_RECORD_BYTES
-from gateway.workflows.totals import Totals
+from agentmem.words import cached_tokens
 
 _MAX_UNREAD: Final = 1024
-"""Published events that may wait for one reader."""
 _HEADROOM: Final = 64 * 1024
 """Bytes of a record that are left to say how the run ended."""
 
@@ -26,11 +24,7 @@ Write = Callable[[Sequence[LoggedEvent]], Coroutine[Any, Any, None]]
 
 
 class EventLog:
-    """The events of one run. Event loop only.
-
-    `events` are stored already, `used` the bytes of the record beside them. `write` stores more, and how far the run
-    is.
-    """
+    """Event loop only. `used` are the bytes of the record beside `events`."""
 
     def __init__(self, events: Iterable[LoggedEvent], used: int, write: Write) -> None:
         self._write = write
@@ -45,25 +39,22 @@ class EventLog:
         self._interruption: AgentmemError | None = None
 
     def find(self, key: str) -> LoggedEvent | None:
-        """Return what was appended under `key`, in any execution of the run."""
         return self._known.get(key)
 
     def stored_totals(self) -> workflow_pb2.WorkflowTotals:
         return Totals(self._stored).sums
 
-    def append(self, key: str, event: Event, digest: bytes = b"") -> None:
-        """Have an event stored and sent by the next `flush`, with the totals up to it, unless its key has one. `digest`
-        is of the request that it answers.
-        """
+    def append(self, key: str, event: Event) -> None:
+        """Have the next `flush` store and send an event, unless its key has one."""
         if key not in self._known:
             event.sequence = len(self._known) + 1
             event.time.GetCurrentTime()
             self._totals.add(event)
-            self._known[key] = logged = LoggedEvent(key=key, event=event, digest=digest)
+            self._known[key] = logged = LoggedEvent(key=key, event=event)
             self._pending.append(logged)
 
     def publish(self, event: Event) -> None:
-        """Send an event that is not stored, after all that was appended before."""
+        """Send what is not stored, after all that was appended before."""
         event.sequence = len(self._known)
         event.time.GetCurrentTime()
         if self._pending:
@@ -72,18 +63,17 @@ class EventLog:
             self._send(event, stored=False)
 
     async def flush(self) -> None:
-        """Store and send what was appended. Raises the write's errors, and FailedPrecondition if the record is full."""
+        """Raises what `write` raises, and FailedPrecondition if the record is full."""
         async with self._writing:
             await run_shielded(self._flush())  # the next write follows this one
 
-    async def _flush(self, *, anew: bool = False) -> None:
-        """`anew`: say how far the run is even if nothing was appended."""
+    async def _flush(self) -> None:
         upto = len(self._pending)
         new = [one for one in self._pending if isinstance(one, LoggedEvent)]
-        if new or anew:
+        if new:
             size = self._bytes + sum(logged.ByteSize() for logged in new)
-            ends = bool(new) and new[-1].event.HasField("finished")
-            if new and size > MAX_RECORD_BYTES - (0 if ends else _HEADROOM):
+            ends = new[-1].event.HasField("finished")
+            if size > MAX_RECORD_BYTES - (0 if ends else _HEADROOM):
                 raise FailedPrecondition(
                     f"the run's record is full: it holds all that was said, at most {MAX_RECORD_BYTES >> 20} MiB; "
                     "make the workflow shorter, or several of it"
@@ -101,32 +91,20 @@ class EventLog:
                 self._send(one, stored=False)
 
     async def save(self) -> None:
-        """Store how far the run is, and drop what could not be stored."""
+        """Store how far the run is, without what could not be stored."""
         async with self._writing:
             self._pending = [one for one in self._pending if not isinstance(one, LoggedEvent)]
             await run_shielded(self._write(()))
 
-    async def restate(self, goes_on: Callable[[], bool]) -> None:
-        """Store again how far the run is, and who has it, unless it has ended. Raises as `flush`."""
-
-        async def write() -> None:
-            if goes_on():  # the write before this one may have been the last of its turns
-                await self._flush(anew=True)
-
-        async with self._writing:
-            await run_shielded(write())
-
     def close(self, interruption: AgentmemError | None = None) -> None:
-        """End the readers' streams, after the rest: with `interruption`, if there is one. Idempotent."""
+        """End the readers' streams after the rest. Idempotent."""
         if not self._closed:
             self._closed, self._interruption = True, interruption
             for reader in self._readers:
                 reader.wake.set()
 
     async def read(self, after: int) -> AsyncGenerator[Event, None]:
-        """Yield stored events after a sequence number, then those that come, until the log is closed. Raises the
-        interruption.
-        """
+        """Yield events after a sequence number until the log is closed. Raises the interruption."""
         reader = _Reader()
         reader.events.extend(event for event in self._stored if event.sequence > after)
         self._readers.add(reader)
@@ -148,6 +126,37 @@ class EventLog:
             if stored or event.HasField("finished") or len(reader.events) < _MAX_UNREAD:
                 reader.events.append(event)
                 reader.wake.set()
+
+
+class Totals:
+    """Sums over a run's turns and listenings. Pure."""
+
+    def __init__(self, events: Iterable[workflow_pb2.RunWorkflowResponse] = ()) -> None:
+        self.sums = workflow_pb2.WorkflowTotals()
+        self._ledgers: dict[str, int] = {}
+        for event in events:
+            self.add(event)
+
+    def add(self, event: workflow_pb2.RunWorkflowResponse) -> None:
+        """Count an event, and write the sums into it."""
+        kind = event.WhichOneof("event")
+        if kind not in ("agent_spoke", "agent_listened"):
+            return
+        step: workflow_pb2.AgentSpoke | workflow_pb2.AgentListened = getattr(event, kind)
+        spoke = kind == "agent_spoke"
+        noted = not spoke and bool(event.agent_listened.note)
+        sums, prompt, reused = self.sums, step.usage.prompt_tokens, cached_tokens(step.usage)
+        sums.turns += spoke
+        sums.notes += noted
+        sums.listenings += not (spoke or noted)
+        sums.replayed += step.replayed
+        sums.resent_tokens += prompt if spoke or noted else 0
+        sums.prefilled_tokens += max(0, prompt - reused)
+        sums.reused_tokens += reused
+        if step.cache.miss_reason:
+            sums.recomputed_tokens += max(0, min(self._ledgers.get(step.agent_id, 0), prompt) - reused)
+        self._ledgers[step.agent_id] = prompt + step.usage.completion_tokens
+        step.totals.CopyFrom(sums)
 
 
 class _Reader:

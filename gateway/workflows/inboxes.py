@@ -1,7 +1,6 @@
-"""What agents have heard and not read yet. Pure.
+"""Utterances that agents have heard and not read yet. Pure.
 
-It is read in one user message, a line for each utterance, since some templates refuse two user messages in a row. Where
-listeners take notes each utterance is a message of its own.
+They are read in one user message, since some templates refuse two in a row.
 """
 
 from typing import Final, NamedTuple
@@ -16,9 +15,7 @@ MAX_UNREAD: Final = 1024 * 1024
 
 
 class Listening(NamedTuple):
-    """An agent reads `message` and says nothing, or notes something for itself. `role` "system" introduces a new
-    agent.
-    """
+    """`role` "system" introduces a new agent."""
 
     agent: str
     message: str
@@ -45,7 +42,7 @@ class Inboxes:
             self._unread[agent].append(line)
 
     def tell(self, speaker: str, audience: Audience, text: str, phase: str) -> None:
-        """Put what was said to those who hear it, and that it was said to those who only see it. Raises as `put`."""
+        """Put an utterance to those who hear it, and a notice to those who see it. Raises as `put`."""
         named = {**self._variables, "speaker": speaker, "listeners": ", ".join(audience.listeners)}
         for field, agents, more in (("hears", audience.listeners, {"text": text}), ("notice", audience.bystanders, {})):
             for agent in agents:
@@ -57,11 +54,9 @@ class Inboxes:
         return [agent for agent, lines in self._unread.items() if lines]
 
     def read(self, agent: str) -> str:
-        """Take and return all that an agent has to read; empty if there is nothing."""
         return "\n".join(self._taken(agent))
 
     def listen(self, agent: str, phase: Phase) -> tuple[Listening, ...]:
-        """Take what an agent has to read; return how it takes that in."""
         if not takes_notes(phase, self._defaults.listening):
             return (Listening(agent, text),) if (text := self.read(agent)) else ()
         return tuple(Listening(agent, line, notes=True) for line in self._taken(agent))

@@ -1,12 +1,10 @@
 """Structured results, read from what agents said last in a phase. Pure.
 
-    vote     {"winner": option or null, "tally": {option: votes}, "votes": {agent: option or null}, "unanimous": bool}
-    choice   {"choices": {agent: option or null}}
-    number   {"numbers": {agent: number or null}, "mean": number or null}
-    json     {"value": object or null}
-    text     {"text": text or null}
-
-What JSON readers refuse counts as not said: a number that is not finite, half a surrogate pair, deep nesting.
+vote     {"winner": option or null, "tally": {option: votes}, "votes": {agent: option or null}, "unanimous": bool}
+choice   {"choices": {agent: option or null}}
+number   {"numbers": {agent: number or null}, "mean": number or null}
+json     {"value": object or null}
+text     {"text": text or null}
 """
 
 import json
@@ -24,7 +22,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?![\w])")
 
 
 def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, Any]:
-    """`last` is what agents said last. Who said nothing has null."""
+    """Agents that said nothing have null."""
     match outcome:
         case Vote():
             return _vote(outcome, {name: option_in(last.get(name, ""), outcome) for name in asked(outcome, phase)})
@@ -33,7 +31,6 @@ def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, A
         case Number():
             numbers = {name: _number(last.get(name, "")) for name in asked(outcome, phase)}
             named = [number for number in numbers.values() if number is not None]
-            # No sum of finite numbers is too big for it.
             return {"numbers": numbers, "mean": float(statistics.mean(named)) if named else None}
         case Json():
             return {"value": _object(last.get(outcome.agent, ""))}
@@ -53,7 +50,7 @@ def asked(outcome: Outcome, phase: Phase) -> Sequence[str]:
 
 
 def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
-    """Return the JSON Schema of what an agent says in a phase; empty where it is free."""
+    """Return the JSON Schema of what an agent says in a phase; "" where it is free."""
     if outcome is None or agent not in asked(outcome, phase):
         return ""
     match outcome:
@@ -66,10 +63,7 @@ def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
 
 
 def option_in(text: str, outcome: Vote | Choice) -> str | None:
-    """Return the last of the options that a text names as words of their own, whatever their case.
-
-    >>> option_in("Not defect: I COOPERATE.", Choice(kind="choice", options=["cooperate", "defect"])) 'cooperate'
-    """
+    """Return the last option that a text names as words of their own, whatever their case."""
     found = {
         match.end(): option
         for option in sorted(outcome.options, key=len)  # of two that end together the longer is meant

@@ -1,10 +1,7 @@
-"""What happens next in a workflow, as a pure function of its definition and of what was said so far.
+"""The next step of a workflow, a pure function of its definition and of what was said so far.
 
-The turns of a step run at the same time; its listenings run meanwhile; an agent's work is done in the order in which it
-is given here: listenings, then turns.
-
-An agent takes in what it heard as late as costs no time, so that what many said is one prompt: while the one before it
-speaks, or at the end of the phase. Where listeners take notes, each utterance is noted at once.
+The turns of a step run at the same time, and its listenings meanwhile. An agent takes in what it heard as late as costs
+no time, so that what many said is one prompt.
 """
 
 from collections.abc import Generator, Mapping
@@ -18,7 +15,7 @@ from gateway.workflows.topology import Audience, Place, Speech, audience, distan
 
 
 class Turn(NamedTuple):
-    """An agent reads `message` and speaks, held to `json_schema` unless it is empty."""
+    """`json_schema` is "" where the agent is free."""
 
     agent: str
     message: str
@@ -28,7 +25,7 @@ class Turn(NamedTuple):
 
 
 class PhaseEnd(NamedTuple):
-    """A phase that is over: its name, its outcome ({} for none), and its rounds."""
+    """`outcome` is {} for none."""
 
     phase: str
     outcome: dict[str, Any]
@@ -36,20 +33,21 @@ class PhaseEnd(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`place` is the index in `topology.schedule` of the turns; -1 before the first of them. A step without turns
-    introduces the agents (round 0), or is the last of its phase. `ended` is the phase that ended just before.
+    """`place` is an index in `topology.schedule`, -1 before the first. `number` counts the steps of a round from 0. A
+    step without turns introduces the agents (round 0), or is the last of its phase. `ended` is the phase before.
     """
 
     place: int
     phase: str
     round: int
+    number: int
     listenings: tuple[Listening, ...]
     turns: tuple[Turn, ...]
     ended: PhaseEnd | None = None
 
 
 class Program:
-    """A workflow, step by step. `definition` is checked, and its variables have their values."""
+    """`definition` is checked, and its variables have their values."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
@@ -73,7 +71,7 @@ class Program:
             return None
 
     def upcoming(self, place: int) -> dict[str, int | None]:
-        """Return the steps from a place until each agent speaks again, if no phase ends early; None for never."""
+        """Return the steps until each agent speaks again, if no phase ends early; None for never."""
         return distances(self._places, place, list(self.definition.agents))
 
     def _run(self) -> Generator[Step, Mapping[str, str], None]:
@@ -84,12 +82,12 @@ class Program:
             if agent.system and name in takes_part
         )
         if introductions:
-            yield Step(-1, "", 0, introductions, ())
+            yield Step(-1, "", 0, 0, introductions, ())
         ended: PhaseEnd | None = None
         for index, phase in enumerate(self.definition.phases):
             places = [(at, place) for at, place in enumerate(self._places) if place.phase == index]
             ended = yield from self._phase(phase, places, ended)
-        yield Step(len(self._places), "", 0, (), (), ended)
+        yield Step(len(self._places), "", 0, 0, (), (), ended)
 
     def _phase(
         self, phase: Phase, places: list[tuple[int, Place]], before: PhaseEnd | None
@@ -99,7 +97,7 @@ class Program:
             self._inboxes.put(name, self._filled(phase.opening, what, agent=name, phase=phase.name), phase.name)
         last: dict[str, str] = {}
         this_round: dict[str, list[str]] = {}
-        rounds = 0
+        rounds = number = 0
         for at, place in places:
             if place.step == 0:
                 if this_round and _stops(phase, this_round, last):
@@ -107,22 +105,22 @@ class Program:
                 this_round = {}
             listenings = self._listenings(phase, at, {speech.speaker for speech in place.speeches})
             turns = tuple(self._turn(phase, place.round, speech) for speech in place.speeches)
-            said = yield Step(at, phase.name, place.round, listenings, turns, before)
+            said = yield Step(at, phase.name, place.round, place.step, listenings, turns, before)
             before = None
             for turn in turns:
                 last[turn.agent] = text = said[turn.agent].strip()
                 this_round.setdefault(turn.agent, []).append(text)
                 self._inboxes.tell(turn.agent, turn.audience, text, phase.name)
-            rounds = place.round
+            rounds, number = place.round, place.step
         if left := [each for name in self._inboxes.waiting() for each in self._inboxes.listen(name, phase)]:
-            yield Step(at, phase.name, rounds, tuple(left), ())
+            yield Step(at, phase.name, rounds, number, tuple(left), ())
         self._values |= {f"said.{phase.name}.{name}": text for name, text in last.items()}
         outcome = outcomes.read(phase.outcome, phase, last) if phase.outcome is not None else {}
         self._values.outcomes[phase.name] = outcome
         return PhaseEnd(phase.name, outcome, rounds)
 
     def _listenings(self, phase: Phase, at: int, speakers: set[str]) -> tuple[Listening, ...]:
-        """Return who takes in what it heard while others speak, or before it speaks itself."""
+        """Return who takes in what it heard before it speaks."""
         waiting = self._inboxes.waiting()
         if not takes_notes(phase, self.definition.defaults.listening):
             upcoming = self.upcoming(at)
@@ -146,21 +144,17 @@ class Program:
         )
 
     def _filled(self, text: str, what: str, **named: str) -> str:
-        """Return a template with all that has a value by now, and `named`."""
         return fill_within_bounds(text, self._values.at(**named), what)
 
 
 class _Values(dict[str, str]):
-    """Values by name, and `outcomes` by phase, spelled when they are asked for. A missing field of an outcome is
-    "none".
-    """
+    """A missing field of an outcome is "none"."""
 
     def __init__(self, values: Mapping[str, str], outcomes: dict[str, dict[str, Any]]) -> None:
         super().__init__(values)
         self.outcomes = outcomes
 
     def at(self, **named: str) -> "_Values":
-        """Return these, and what has a value at one place only."""
         return _Values({**self, **named}, self.outcomes)
 
     def __missing__(self, name: str) -> str:
@@ -172,7 +166,6 @@ class _Values(dict[str, str]):
 
 
 def _stops(phase: Phase, this_round: Mapping[str, list[str]], last: Mapping[str, str]) -> bool:
-    """Return whether a phase ends with this round."""
     until = phase.until
     if until is None:
         return False

@@ -1,11 +1,7 @@
-"""Runs as the store keeps them: read, written and erased through a store's restart.
-
-A run is one record: what it was begun with, which never changes; its events, a row each, only appended; and a summary,
-replaced with each write.
-"""
+"""Runs as the store keeps them: read, written and erased through a store's restart."""
 
 import asyncio
-import time
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,27 +13,34 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2, workflow_run_pb2
 from gateway import upstream
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.owners import NOBODY, Owner, owner_in
 
 State = workflow_pb2.WorkflowState
 ENDED: Final = frozenset({State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_CANCELLED})
 """States that a run does not leave."""
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long a run waits for a store that does not answer, from the first call that failed."""
+"""How long a run waits for a store that does not answer."""
 
 _TIMEOUT_SECONDS: Final = 20.0
+_ATTEND_SECONDS: Final = 3.0
 _SILENCE_WAIT: Final = 0.25
 _POLL_SECONDS: Final = 0.25
 _MAX_ERROR: Final = 3000
-"""Characters of a run's error that are kept; the summary has 16 KiB."""
 _NO_EVENTS: Final = 2**63 - 1
+
+RunKey = tuple[str, str]
+"""Namespace and id."""
+
+
+class TakenOver(errors.Unavailable):
+    def __init__(self) -> None:
+        super().__init__("the run goes on in another gateway; send the request again to follow it", 1.0)
 
 
 @dataclass
 class StoredRun:
-    """A run and its record. `version` and `stored_events` say what the store has; `events` are those that were read.
-    `owner` goes on with it while it is running, in a cluster.
+    """`version` and `stored_events` are the record's; `holder` was the gateway that had it, "" for none that is
+    there.
     """
 
     workflow: workflow_pb2.Workflow
@@ -46,10 +49,11 @@ class StoredRun:
     version: int = 0
     stored_events: int = 0
     events: list[LoggedEvent] = field(default_factory=list)
-    owner: Owner = NOBODY
+    holder: str = ""
+    key_id: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> RunKey:
         return self.workflow.namespace, self.workflow.workflow_id
 
     def payload(self) -> bytes:
@@ -59,11 +63,10 @@ class StoredRun:
 
 
 class Records:
-    """The records of runs. Event loop only.
+    """Event loop only.
 
-    Calls are made again for `patience` seconds where the store is unavailable. A repeated call may have been done
-    before: it is recognised by what it wanted, so what two writers append must differ. Other errors are the store's:
-    InvalidArgument for what is too large, ResourceExhausted, DataLoss for a damaged record.
+    Calls are made again for `patience` seconds. A repeated call may have been done before: it is recognised by what it
+    wanted. Other errors are the store's: InvalidArgument for what is too large, ResourceExhausted, DataLoss.
     """
 
     def __init__(self, channel: grpc.aio.Channel, patience: float = PATIENCE_SECONDS) -> None:
@@ -71,57 +74,57 @@ class Records:
             channel
         )
         self._patience = patience
+        self.holder = uuid.uuid4().hex
+        """This gateway's name in the records of its runs."""
+
+    def elsewhere(self, run: StoredRun) -> bool:
+        """Return whether another gateway had a run when it was read."""
+        return run.holder not in ("", self.holder)
 
     async def create(self, run: StoredRun) -> None:
-        """Raise AlreadyExists if there is another's record."""
+        """Raise AlreadyExists."""
         try:
             await self._put(run, (), payload=run.payload())
-        except errors.Aborted as error:
+        except TakenOver as error:
             raise errors.AlreadyExists(f"workflow {run.key[1]!r} exists already; choose another id") from error
 
     async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
-        """Append events, and say how far the run is; fsynced. Raise Aborted if another gateway goes on with it."""
+        """Append events, and say how far the run is; fsynced. Raise TakenOver if another gateway has written since."""
         await self._put(run, [event.SerializeToString() for event in events])
 
     async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
-        """Return a run with its events after the first `after` ones; None if there is no such run."""
+        """Return a run with its events after the first `after` ones."""
         answer = await self._get(namespace, workflow_id, after)
         if answer is None:
             return None
         kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
-        workflow, owner = _in_summary(answer.record.summary)
-        workflow.agents.extend(kept.workflow.agents)
-        events = [LoggedEvent.FromString(event) for event in answer.events]
-        variables = dict(kept.variables)
-        version, stored = answer.record.version, after + len(events)
-        return StoredRun(workflow, kept.definition_yaml, variables, version, stored, events, owner)
+        run = _head(answer.record)
+        run.workflow.agents.extend(kept.workflow.agents)
+        run.definition_yaml, run.variables = kept.definition_yaml, dict(kept.variables)
+        run.events = [LoggedEvent.FromString(event) for event in answer.events]
+        run.stored_events = after + len(run.events)
+        return run
 
     async def head(self, namespace: str, workflow_id: str) -> StoredRun | None:
-        """Return a run without its events; None if there is no such run."""
         return await self.get(namespace, workflow_id, _NO_EVENTS)
 
-    async def page(
-        self, namespace: str, size: int, token: str = ""
-    ) -> tuple[list[tuple[workflow_pb2.Workflow, Owner]], str]:
-        """Return at most `size` (1 to 1000) runs without agents, the newest first, each with who has it, and the next
-        page's token, or "".
-        """
-        records, following = await self._page(namespace, size, token)
-        return [_in_summary(record.summary) for record in records], following
+    async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[StoredRun], str]:
+        """Return at most `size` (1 to 1000) runs, as `_head` does, newest first, and the next page's token, or ""."""
+        request = pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
+        call = _Call(self._store.ListWorkflowRecords, self._patience)
+        answer: pb.ListWorkflowRecordsResponse = await call.answer(request)
+        return [_head(record) for record in answer.records], answer.next_page_token
 
-    async def version(self, namespace: str, workflow_id: str) -> int:
-        """Return the version of a record, which may be damaged. Raise NotFound."""
-        token = ""
-        while True:
-            records, token = await self._page(namespace, 1000, token)
-            for record in records:
-                if record.workflow_id == workflow_id:
-                    return record.version
-            if not token:
-                raise errors.NotFound("workflow", workflow_id)
+    async def attend(self, *, leaving: bool = False) -> tuple[set[RunKey], list[RunKey]]:
+        """Say that this gateway attends to its runs. Return these, and those of nobody."""
+        request = pb.AttendWorkflowRecordsRequest(holder=self.holder, leaving=leaving)
+        answer: pb.AttendWorkflowRecordsResponse = await _Call(self._store.AttendWorkflowRecords, 0).answer(
+            request, _ATTEND_SECONDS
+        )
+        return {_key(record) for record in answer.held}, [_key(record) for record in answer.unattended]
 
     async def delete(self, namespace: str, workflow_id: str, version: int) -> None:
-        """Erase a record that is in this version. Raise Aborted if it is in another, NotFound if there is none."""
+        """Version 0 is any. Raise Aborted if it is in another, NotFound."""
         call = _Call(self._store.DeleteWorkflowRecord, self._patience)
         try:
             await call.answer(
@@ -131,50 +134,44 @@ class Records:
             if not call.is_repeated:
                 raise
 
-    async def follow(
-        self, namespace: str, workflow_id: str, after: int, patience: float = PATIENCE_SECONDS
-    ) -> AsyncGenerator[Event, None]:
-        """Yield all that is stored after a sequence number of a run that goes on in another gateway, until it ends.
+    async def follow(self, namespace: str, workflow_id: str, after: int) -> AsyncGenerator[Event, None]:
+        """Yield what is stored of another gateway's run, after a sequence number, until it ends.
 
-        Text as it streams is sent only where the run is. Raise NotFound where the run is deleted, and Unavailable where
-        the record has not changed for `patience` seconds.
+        Raise NotFound where the run is deleted, and Unavailable where nobody attends to it.
         """
-        version, changed = 0, time.monotonic()
         while True:
             run = await self.get(namespace, workflow_id, after)
             if run is None:
                 raise errors.NotFound("workflow", workflow_id)
-            if run.version != version:
-                version, changed = run.version, time.monotonic()
-                for logged in run.events:
-                    after = logged.event.sequence
-                    yield logged.event
-                if run.workflow.state in ENDED:
-                    return
-            elif time.monotonic() - changed > patience:
+            for logged in run.events:
+                after = logged.event.sequence
+                yield logged.event
+            if run.workflow.state in ENDED:
+                return
+            if run.workflow.state == State.WORKFLOW_STATE_FAILED:
+                yield finished(run.workflow, after)
+                return
+            if not run.holder:
                 raise interrupted()
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _put(self, run: StoredRun, events: Sequence[bytes], payload: bytes | None = None) -> None:
         namespace, workflow_id = run.key
-        summary, owner = _summary(run), None
-        if run.owner.node and run.workflow.state == State.WORKFLOW_STATE_RUNNING:
-            owner = pb.WorkflowOwner(node=run.owner.node, epoch=run.owner.epoch)
+        summary = _summary(run, self.holder)
         record = pb.WorkflowRecord(
             namespace=namespace, workflow_id=workflow_id, version=run.version, payload=payload, summary=summary
         )
+        if run.workflow.state == State.WORKFLOW_STATE_RUNNING:
+            record.holder = self.holder
         call = _Call(self._store.PutWorkflowRecord, self._patience)
         try:
-            await call.answer(pb.PutWorkflowRecordRequest(record=record, events=events, owner=owner))
-        except errors.Aborted:
+            await call.answer(pb.PutWorkflowRecordRequest(record=record, events=events))
+        except errors.Aborted as error:
             if not call.is_repeated:
-                raise
-            found = await self._get(namespace, workflow_id, run.stored_events)
-            wanted = (run.version + 1, summary, list(events))
-            if found is None or (found.record.version, found.record.summary, list(found.events)) != wanted:
-                raise
-            if payload not in (None, found.record.payload):
-                raise
+                raise TakenOver from error
+            found = await self._get(namespace, workflow_id, _NO_EVENTS)  # no other gateway writes the same summary
+            if found is None or (found.record.version, found.record.summary) != (run.version + 1, summary):
+                raise TakenOver from error
         run.version += 1
         run.stored_events += len(events)
 
@@ -188,23 +185,15 @@ class Records:
             return None
         return answer
 
-    async def _page(self, namespace: str, size: int, token: str) -> tuple[Sequence[pb.WorkflowRecord], str]:
-        request = pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
-        call = _Call(self._store.ListWorkflowRecords, self._patience)
-        answer: pb.ListWorkflowRecordsResponse = await call.answer(request)
-        return answer.records, answer.next_page_token
-
 
 class _Call:
-    """One call of the store, made again while the store is not there."""
-
     def __init__(self, rpc: Callable[..., Awaitable[Any]], patience: float) -> None:
         self._rpc = rpc
         self._patience = patience
         self.is_repeated = False
-        """True if the store may have done, before it answered, what it was asked for."""
+        """The store may have done what it was asked for."""
 
-    async def answer(self, request: Any) -> Any:
+    async def answer(self, request: Any, timeout: float = _TIMEOUT_SECONDS) -> Any:
         """Raise AgentmemError; Unavailable when the patience is over."""
 
         def wait(failure: retries.Failure) -> float | None:
@@ -215,30 +204,36 @@ class _Call:
             return _SILENCE_WAIT if _is_silence(failure) else error.retry_after
 
         try:
-            return await retries.retry(lambda: self._rpc(request, timeout=_TIMEOUT_SECONDS), wait, self._patience)
+            return await retries.retry(lambda: self._rpc(request, timeout=timeout), wait, self._patience)
         except grpc.aio.AioRpcError as error:
             raise _error(error) from error
 
 
 def interrupted() -> errors.Unavailable:
-    """Return the error of those who follow a run that stops and has not ended."""
     return errors.Unavailable("the run was interrupted; send the request again, and it goes on")
 
 
-def _summary(run: StoredRun) -> bytes:
-    """Return what a list says of a run, and what changes as it goes on."""
-    summary = workflow_pb2.Workflow()
-    summary.CopyFrom(run.workflow)
-    summary.ClearField("agents")
-    summary.error = summary.error[:_MAX_ERROR]
-    running = summary.state == State.WORKFLOW_STATE_RUNNING
-    return summary.SerializeToString() + (run.owner.encoded() if running else b"")
+def finished(workflow: workflow_pb2.Workflow, sequence: int = 0) -> Event:
+    event = Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow), sequence=sequence)
+    event.time.GetCurrentTime()
+    return event
 
 
-def _in_summary(summary: bytes) -> tuple[workflow_pb2.Workflow, Owner]:
-    workflow = workflow_pb2.Workflow.FromString(summary)
-    workflow.DiscardUnknownFields()  # whose it is concerns gateways only
-    return workflow, owner_in(summary)
+def _summary(run: StoredRun, written_by: str) -> bytes:
+    summary = workflow_run_pb2.RunSummary(workflow=run.workflow, key_id=run.key_id, written_by=written_by)
+    summary.workflow.ClearField("agents")
+    summary.workflow.error = summary.workflow.error[:_MAX_ERROR]
+    return summary.SerializeToString()
+
+
+def _head(record: pb.WorkflowRecord) -> StoredRun:
+    """Return a run without agents, definition and events."""
+    summary = workflow_run_pb2.RunSummary.FromString(record.summary)
+    return StoredRun(summary.workflow, "", {}, record.version, holder=record.holder, key_id=summary.key_id)
+
+
+def _key(record: pb.WorkflowRecord) -> RunKey:
+    return record.namespace, record.workflow_id
 
 
 def _error(failure: retries.Failure) -> errors.AgentmemError:

@@ -12,9 +12,8 @@ from agentmem.process.logs import event
 from agentmem.v1 import types_pb2, workflow_pb2
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, EventLog, Write
-from gateway.workflows.owners import TakenOver
 from gateway.workflows.program import PhaseEnd, Program, Step
-from gateway.workflows.records import ENDED, State, StoredRun, interrupted
+from gateway.workflows.records import ENDED, State, StoredRun, TakenOver, finished, interrupted
 from gateway.workflows.task_runner import TaskRunner
 from gateway.workflows.worker import PatientWorker
 
@@ -22,10 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """One run that goes on here. Event loop only; `execute` once.
+    """Event loop only; `execute` once.
 
-    `check` raises where the caller who began the run may not go on, before each step. `write` makes events durable.
-    `slots` is as in TaskRunner.
+    `check` raises where the caller may not go on, before each step. `write` makes events durable.
     """
 
     def __init__(
@@ -52,10 +50,12 @@ class Run:
         self._tasks = TaskRunner(definition, self.workflow, worker, self.log, slots)
         self._ahead: asyncio.Task[None] | None = None
 
+    def lose(self) -> None:
+        if self.workflow.state == State.WORKFLOW_STATE_RUNNING:
+            self.task.cancel()
+
     async def execute(self) -> None:
-        """Go on to the end. Cancelled, leave the record to be resumed, unless `cancelled`. Raises what writing the
-        record raises.
-        """
+        """Cancelled, leave the record to be resumed, unless `cancelled`. Raises what `write` raises."""
         try:
             await self._execute()
         except AgentmemError as error:
@@ -119,7 +119,6 @@ class Run:
                     self._look_ahead(step, program.upcoming(step.place), group, talking)
                     await self.log.flush()
                     said = {agent: await turn for agent, turn in turns.items()}
-                    self._append_audiences(step)
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         await self.log.flush()
@@ -140,9 +139,7 @@ class Run:
             self.log.append(f"phase/{step.phase}/{step.round}", Event(phase_started=started))
 
     def _start(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
-        """Start what is to be done. The turns, by agent, set `talking`. Tasks take an agent's lock in the order in
-        which they are made.
-        """
+        """Return the turns, by agent; they set `talking`. Tasks take an agent's lock in their order."""
         for listening in step.listenings:
             group.create_task(self._tasks.listen(step, listening))
         return {turn.agent: group.create_task(self._tasks.speak(step, turn, talking)) for turn in step.turns}
@@ -150,7 +147,6 @@ class Run:
     def _look_ahead(
         self, step: Step, upcoming: dict[str, int | None], group: asyncio.TaskGroup, talking: asyncio.Event
     ) -> None:
-        """Look ahead from here, and no longer from the step before."""
         if self._ahead is not None:
             self._ahead.cancel()
         busy = {listening.agent for listening in step.listenings} | {turn.agent for turn in step.turns}
@@ -158,7 +154,7 @@ class Run:
         self._ahead = group.create_task(self._prefetch(upcoming, soon, talking if step.turns else None))
 
     async def _prefetch(self, upcoming: dict[str, int | None], soon: list[str], talking: asyncio.Event | None) -> None:
-        """Hint whose turn is far, and prefetch those who speak next, when an agent talks. Best effort."""
+        """Hint whose turn is far, and prefetch those who speak next. Best effort."""
         if not self._tasks.asked:
             return
         await self._worker.hint(upcoming, self._keys)
@@ -167,21 +163,11 @@ class Run:
         for name in soon:
             await self._worker.prefetch(self._keys[name])
 
-    def _append_audiences(self, step: Step) -> None:
-        for turn in step.turns:
-            heard = workflow_pb2.AgentsHeard(
-                speaker=turn.agent,
-                listeners=turn.audience.listeners,
-                bystanders=turn.audience.bystanders,
-                channel=self._phases[step.phase].channel,
-            )
-            self.log.append(f"heard/{turn.agent}/{self._tasks.last(turn.agent)}", Event(agents_heard=heard))
-
 
 def agent_keys(
     definition: Definition, namespace: str, workflow_id: str, default_model: str
 ) -> list[workflow_pb2.WorkflowAgent]:
-    """Return the memories of a run's agents. One that does not persist has a memory of this run's own."""
+    """Return the memories of a run's agents. One that does not persist has a memory of its own."""
     return [
         workflow_pb2.WorkflowAgent(
             name=name,
@@ -194,10 +180,6 @@ def agent_keys(
         )
         for name, agent in definition.agents.items()
     ]
-
-
-def finished(workflow: workflow_pb2.Workflow) -> Event:
-    return Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow))
 
 
 def _outcome(ended: PhaseEnd) -> Event:

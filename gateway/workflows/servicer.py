@@ -1,9 +1,9 @@
-"""WorkflowService of the gateway's gRPC server, and of a node's door for other gateways."""
+"""WorkflowService of the gateway."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -13,23 +13,17 @@ from agentmem.rpcs import rpc_of
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from agentmem.validation import MAX_REQUEST_ID_BYTES, check_text
 from gateway.edge.authorization import authorize_namespace
-from gateway.edge.callers import Caller, caller
+from gateway.edge.callers import caller
 from gateway.grpc.forwarding import write_in_time
 from gateway.workflows.definition.parser import MalformedDefinition, load
-from gateway.workflows.owners import KEY_ID
 from gateway.workflows.runs import Runs
 
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-_MOST_MISTAKES: Final = 1000
-
-
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
-    """Checks definitions; begins, shows, cancels and erases runs. Also a `gateway.worker.Service`, for REST.
-    `stall_limit` is as in GatewaySettings.
-    """
+    """Also a `gateway.worker.Service`, for REST. `stall_limit` is as in GatewaySettings."""
 
     def __init__(self, runs: Runs, stall_limit: float) -> None:
         self._runs = runs
@@ -64,7 +58,7 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def CancelWorkflow(
         self, request: workflow_pb2.CancelWorkflowRequest, context: "_Context"
     ) -> workflow_pb2.CancelWorkflowResponse:
-        return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(caller(), _named(request)[1]))
+        return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(*_named(request)))
 
     async def DeleteWorkflow(
         self, request: workflow_pb2.DeleteWorkflowRequest, context: "_Context"
@@ -83,7 +77,7 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def _events(
         self, request: workflow_pb2.RunWorkflowRequest
     ) -> "AsyncGenerator[workflow_pb2.RunWorkflowResponse, None]":
-        """Return the events that a caller of RunWorkflow gets. Raise AgentmemError before anything has begun."""
+        """Raise AgentmemError before anything has begun."""
         authorize_namespace(request, caller().namespace)
         request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
         source = request.WhichOneof("source")
@@ -108,53 +102,13 @@ def _checked(text: str, variables: Mapping[str, str]) -> workflow_pb2.CheckWorkf
     try:
         definition = load(text, variables)
     except MalformedDefinition as error:
-        for one in error.diagnostics[:_MOST_MISTAKES]:
+        for one in error.diagnostics:
             answer.mistakes.add(field=one.field, problem=one.message, line=one.line, column=one.column)
     else:
         answer.name = definition.workflow
         answer.agents.extend(definition.agents)
         answer.phases.extend(phase.name for phase in definition.phases)
     return answer
-
-
-class NodeWorkflowServicer:
-    """Answers the gateways of other nodes about runs that they believe to go on here; it asks no others in turn.
-
-    The callers' namespace is in the request, and the id of their key in the metadata.
-    """
-
-    def __init__(self, runs: Runs, stall_limit: float) -> None:
-        self._runs = runs
-        self._stall_limit = stall_limit
-
-    async def RunWorkflow(
-        self, request: workflow_pb2.RunWorkflowRequest, context: "_Context"
-    ) -> AsyncIterator[workflow_pb2.RunWorkflowResponse]:
-        """Stream the events of a run, as `Runs.resume` does, or `Runs.watch`."""
-        watches = request.WhichOneof("source") == "watch_workflow_id"
-        field = "watch_workflow_id" if watches else "resume_workflow_id"
-        workflow_id = check_text(field, getattr(request, field))
-        who = _on_behalf(request.namespace, context)
-        follow = self._runs.watch if watches else self._runs.resume
-        found = await follow(who, workflow_id, request.after_sequence, at_owner=True)
-        async with aclosing(found) as events:
-            async for event in events:
-                await write_in_time(context, event, self._stall_limit)
-        return
-        yield workflow_pb2.RunWorkflowResponse()  # as above
-
-    async def CancelWorkflow(
-        self, request: workflow_pb2.CancelWorkflowRequest, context: "_Context"
-    ) -> workflow_pb2.CancelWorkflowResponse:
-        workflow_id = check_text("workflow_id", request.workflow_id)
-        who = _on_behalf(request.namespace, context)
-        return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(who, workflow_id, at_owner=True))
-
-
-def _on_behalf(namespace: str, context: "_Context") -> Caller:
-    """Return the caller for whom another node's gateway asks."""
-    sent = dict(context.invocation_metadata() or ())
-    return Caller(check_text("namespace", namespace), str(sent.get(KEY_ID, "")))
 
 
 def _named(

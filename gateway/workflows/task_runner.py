@@ -1,15 +1,14 @@
 """The tasks of a run's agents, turns and listenings: each done once, an agent's in their order.
 
 An agent's n-th task has a key in the log and a request_id that follow from the run, the agent and n. What the log has
-is not done again, if it answers the same request; what was only committed, the worker replays.
+is not done again; what was only committed, the worker replays.
 """
 
 import asyncio
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from agentmem.errors import Aborted, FailedPrecondition
 from agentmem.v1 import inference_pb2, types_pb2, workflow_pb2
@@ -18,6 +17,8 @@ from gateway.workflows.event_log import Event, EventLog
 from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Step, Turn
 from gateway.workflows.worker import Done, PatientWorker, generate_request, listen_request
+
+MAX_TASKS: Final = 10_000
 
 _Request = inference_pb2.GenerateRequest | inference_pb2.PrefillRequest
 _Call = Callable[[], Coroutine[Any, Any, Done]]
@@ -39,20 +40,17 @@ class TaskRunner:
         self._worker = worker
         self._log = events
         self._slots = slots
+        self._channels = {phase.name: phase.channel for phase in definition.phases}
         self._keys = {agent.name: agent.key for agent in workflow.agents}
         self._own = {agent.name for agent in workflow.agents if not agent.persists}
         self._done: Counter[str] = Counter()
         self._versions: defaultdict[str, types_pb2.AgentVersion] = defaultdict(types_pb2.AgentVersion)
         self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.asked = False
-        """Something was asked for that the log did not have: the run is no repetition any more."""
-
-    def last(self, agent: str) -> int:
-        """Return the number of the agent's last task, from 1."""
-        return self._done[agent]
+        """The run is no repetition any more."""
 
     async def speak(self, step: Step, turn: Turn, talking: asyncio.Event) -> str:
-        """Do a turn; return what the agent said. Set `talking` at its first word. Raise AgentmemError."""
+        """Return what the agent said. Set `talking` at its first word. Raise AgentmemError."""
         agent = turn.agent
 
         def publish(event: inference_pb2.GenerateResponse) -> None:
@@ -67,8 +65,11 @@ class TaskRunner:
                     self._log.publish(Event(agent_delta=workflow_pb2.AgentDelta(agent_id=agent, text=text)))
 
         def spoke(done: Done) -> Event:
-            reason = done.finished.reason
-            return Event(agent_spoke=workflow_pb2.AgentSpoke(text=done.text, reason=reason, **_done(step, agent, done)))
+            said = workflow_pb2.AgentSpoke(text=done.text, reason=done.finished.reason, **_done(step, agent, done))
+            said.channel = self._channels[step.phase]
+            said.listeners.extend(turn.audience.listeners)
+            said.bystanders.extend(turn.audience.bystanders)
+            return Event(agent_spoke=said)
 
         async with self._in_order[agent]:
             request = generate_request(self._definition, turn, self._keys[agent], self._next_id(agent))
@@ -79,7 +80,6 @@ class TaskRunner:
         return event.text
 
     async def listen(self, step: Step, listening: Listening) -> None:
-        """Raise AgentmemError."""
         agent = listening.agent
 
         def listened(done: Done) -> Event:
@@ -106,15 +106,10 @@ class TaskRunner:
     async def _once(
         self, kind: str, agent: str, request: _Request, call: _Call, event: Callable[[Done], Event]
     ) -> Event:
-        """Return the event of a task from the log, or else do the task and append its event."""
+        """Take the event of a task from the log, or else do the task."""
         key = f"{kind}/{self._done[agent]}"
         logged = self._log.find(key)
         if logged is not None:
-            if logged.digest != _digest(request):
-                raise FailedPrecondition(
-                    "the run was begun by another version of agentmem, which asked its agents otherwise; begin a new "
-                    "one"
-                )
             made = logged.event
         else:
             self.asked = True
@@ -124,7 +119,7 @@ class TaskRunner:
             async with self._slots:
                 made = event(await self._done_once(agent, request, call))
             self._workflow.update_time.GetCurrentTime()
-            self._log.append(key, made, _digest(request))
+            self._log.append(key, made)
         durable = made.agent_spoke if made.HasField("agent_spoke") else made.agent_listened
         if logged is None:
             self._workflow.turns = durable.totals.turns
@@ -133,8 +128,8 @@ class TaskRunner:
         return made
 
     async def _done_once(self, agent: str, request: _Request, call: _Call) -> Done:
-        """Do a task. Others may commit meanwhile: who had the run before, so that the second call is answered with
-        that, or others who speak to an agent that persists, so that it is done after theirs.
+        """Others may commit meanwhile: who had the run before, so that the second call is answered with that, or others
+        who speak to an agent that persists, so that it is done after theirs.
         """
         try:
             return await call()
@@ -145,11 +140,15 @@ class TaskRunner:
 
     def _next_id(self, agent: str) -> str:
         self._done[agent] += 1
+        if self._done.total() > MAX_TASKS:
+            raise FailedPrecondition(
+                f"a run has at most {MAX_TASKS} turns, listenings and notes; have fewer rounds or agents, or let "
+                "listeners be silent, and begin another run"
+            )
         return f"{self._workflow.workflow_id}/{agent}/{self._done[agent]}"
 
 
 def _done(step: Step, agent: str, done: Done) -> dict[str, Any]:
-    """Return what events say of a turn or a listening that is durable."""
     finished = done.finished
     return {
         "agent_id": agent,
@@ -159,15 +158,6 @@ def _done(step: Step, agent: str, done: Done) -> dict[str, Any]:
         "version": finished.version,
         "phase": step.phase,
         "round": step.round,
+        "step": step.number,
         "replayed": finished.replayed,
     }
-
-
-def _digest(request: _Request) -> bytes:
-    """Return 16 bytes of what is asked, without what may differ when it is asked again."""
-    asked = type(request)()
-    asked.CopyFrom(request)  # type: ignore[arg-type]
-    asked.ClearField("if_version")
-    asked.ClearField("if_revision")
-    asked.ClearField("expiry")
-    return hashlib.sha256(asked.SerializeToString(deterministic=True)).digest()[:16]

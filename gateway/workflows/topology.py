@@ -1,8 +1,4 @@
-"""Who speaks in a phase, when and to whom, and who hears it, as `definition.schema` says: functions of the phase. Pure.
-
-Of a phase with mistakes they leave out whom it does not name. A schedule is flat: one entry for each step of each round
-of each phase, if nothing ends a phase early.
-"""
+"""Speakers, addressees and listeners of a phase, as its topology and channel say. Pure."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,14 +8,13 @@ from gateway.workflows.definition.schema import Definition, Phase
 
 
 class Audience(NamedTuple):
-    """Who hears an utterance, and who only learns that there was one; both in the order of the phase."""
+    """Bystanders only learn that something was said."""
 
     listeners: tuple[str, ...]
     bystanders: tuple[str, ...]
 
 
 def present(phase: Phase) -> tuple[str, ...]:
-    """Return the agents, then those who only listen."""
     return (*phase.agents, *phase.listeners)
 
 
@@ -36,16 +31,14 @@ def speakers(phase: Phase) -> tuple[str, ...]:
 
 
 def pairs(phase: Phase) -> tuple[tuple[str, str], ...]:
-    """Return who speaks with whom in topology pairs: as the phase says, or neighbours in `agents`."""
+    """Return who speaks with whom: as the phase says, or neighbours in `agents`."""
     if phase.pairs is not None:
         return tuple((first, second) for first, second in phase.pairs)
     return tuple(pairwise(phase.agents))[::2]
 
 
 def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
-    """Return for whom each utterance is meant that `speaker` makes in one round: one, but for a hub's center, which
-    speaks to each of the others.
-    """
+    """Return for whom each utterance of a speaker in one round is meant: one, but for a hub's center."""
     if speaker not in speakers(phase):
         return ()
     others = tuple(name for name in phase.agents if name != speaker)
@@ -65,7 +58,6 @@ def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
 
 
 def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audience:
-    """Return who hears what `speaker` says to `addressees`, without the speaker."""
     others = tuple(name for name in present(phase) if name != speaker)
     if phase.channel == "public":
         return Audience(others, ())
@@ -74,22 +66,18 @@ def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audienc
 
 
 def hear_all(phase: Phase, speaker: str) -> frozenset[str]:
-    """Return who surely hears all that `speaker` says in the phase, whenever it ends: the common listeners of one
-    round's utterances, without the speaker.
-    """
+    """Return who surely hears all that `speaker` says in the phase, whenever it ends."""
     heard = [frozenset(audience(phase, speaker, meant).listeners) for meant in addressees(phase, speaker)]
     return frozenset.intersection(*heard) if heard else frozenset()
 
 
 class Speech(NamedTuple):
-    """Who speaks, and for whom that is meant."""
-
     speaker: str
     to: tuple[str, ...]
 
 
 class Place(NamedTuple):
-    """The phase's index, the round from 1, the step of the round from 0; and who speaks in it."""
+    """`round` counts from 1, `step` of the round from 0."""
 
     phase: int
     round: int
@@ -122,7 +110,6 @@ def _speech(phase: Phase, agent: str) -> Speech:
 
 
 def schedule(definition: Definition) -> list[Place]:
-    """Return all steps of a run in which nothing ends a phase early."""
     return [
         Place(index, number, step, speeches)
         for index, phase in enumerate(definition.phases)
@@ -132,7 +119,7 @@ def schedule(definition: Definition) -> list[Place]:
 
 
 def distances(places: Sequence[Place], now: int, agents: Sequence[str]) -> dict[str, int | None]:
-    """Return the steps from place `now` until each agent speaks again: 1 for the step that follows, None for never."""
+    """Return the steps from place `now` until each agent speaks again; 1 is the next step, None never."""
     found: dict[str, int | None] = dict.fromkeys(agents)
     for place in range(len(places) - 1, now, -1):
         for speech in places[place].speeches:

@@ -1,6 +1,4 @@
-"""A run's calls to the worker, tried again through an outage under the same request_id, so that nothing is computed or
-remembered twice.
-"""
+"""A run's calls to the worker, tried again through an outage under the same request_id."""
 
 import asyncio
 import logging
@@ -27,11 +25,11 @@ _BEST_EFFORT_SECONDS: Final = 30.0
 """Limit for a call that only makes a run faster, or cleans up."""
 
 Listener = Callable[[inference_pb2.GenerateResponse], None]
-"""Called with the events of a turn as they come; where an attempt fails, again from the beginning."""
+"""Called with the events of a turn; where an attempt fails, again from the beginning."""
 
 
 class Done(NamedTuple):
-    """A turn or listening that is durable. `text` is what was said, empty for a listening."""
+    """`text` is empty for a listening."""
 
     text: str
     started: inference_pb2.Started
@@ -39,8 +37,8 @@ class Done(NamedTuple):
 
 
 class PatientWorker:
-    """Calls to the worker for runs. Event loop only. `patience` is how many seconds an outage, or a lack of room, may
-    last.
+    """Event loop only. `patience` is how many seconds an outage, or a lack of room, may last. Calls raise
+    AgentmemError.
     """
 
     def __init__(self, worker: Worker, patience: float) -> None:
@@ -48,16 +46,14 @@ class PatientWorker:
         self._patience = patience
 
     async def generate(self, request: inference_pb2.GenerateRequest, listener: Listener = lambda _: None) -> Done:
-        """Have an agent speak, or note something. Raise AgentmemError."""
         return await self._retry(lambda: self._generate(request, listener))
 
     async def prefill(self, request: inference_pb2.PrefillRequest) -> Done:
-        """Have an agent take context in. Raise AgentmemError."""
         response: inference_pb2.PrefillResponse = await self._call(request)
         return Done("", response.started, response.finished)
 
     async def forget(self, keys: Iterable[types_pb2.AgentKey]) -> None:
-        """Delete agents that were a run's own; one that cannot be deleted now expires."""
+        """One that cannot be deleted now expires."""
         try:
             async with asyncio.timeout(_BEST_EFFORT_SECONDS):
                 for key in keys:
@@ -67,7 +63,7 @@ class PatientWorker:
             log.warning("agents of a workflow that has ended are left until they expire: %s", error)
 
     async def models(self) -> list[str]:
-        """Return the registered models, the default one first. Raise AgentmemError."""
+        """Return the registered models, the default one first."""
         names: list[str] = []
         request = model_pb2.ListModelsRequest()
         while True:
@@ -78,12 +74,12 @@ class PatientWorker:
             request.page_token = page.next_page_token
 
     async def hint(self, steps: "Mapping[str, int | None]", keys: Mapping[str, types_pb2.AgentKey]) -> None:
-        """Say in how many steps agents speak next. Best effort."""
+        """Best effort."""
         hints = [agent_pb2.TurnHint(key=keys[name], steps=after) for name, after in steps.items()]
         await self._try(agent_pb2.SetTurnHintsRequest(hints=hints))
 
     async def prefetch(self, key: types_pb2.AgentKey) -> None:
-        """Have an agent's KV in the pool, if there is room. Best effort."""
+        """Best effort."""
         await self._try(agent_pb2.PrefetchAgentRequest(key=key))
 
     async def _generate(self, request: inference_pb2.GenerateRequest, listener: Listener) -> Done:
@@ -112,7 +108,6 @@ class PatientWorker:
 def generate_request(
     definition: Definition, task: Turn | Listening, key: types_pb2.AgentKey, request_id: str
 ) -> inference_pb2.GenerateRequest:
-    """Return the request in which an agent reads its message and speaks, or notes something."""
     agent, defaults = definition.agents[task.agent], definition.defaults
     request = inference_pb2.GenerateRequest(
         key=key,
@@ -131,7 +126,7 @@ def generate_request(
 def listen_request(
     definition: Definition, listening: Listening, key: types_pb2.AgentKey, request_id: str
 ) -> inference_pb2.PrefillRequest:
-    """Return the request in which an agent takes its message in. Who is introduced must have no memory yet."""
+    """An agent that is introduced must have no memory yet."""
     request = inference_pb2.PrefillRequest(
         key=key,
         request_id=request_id,

@@ -135,3 +135,15 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
         "SCAN agents USING INDEX agents_by_use",  # in the order of use, until there is room
         "SCAN agents USING INDEX agents_pinned",  # those that are
     }
+
+
+async def test_a_gateway_that_attends_looks_at_no_run_that_has_ended(store: Running) -> None:
+    for number in range(3):
+        record = pb.WorkflowRecord(namespace="n", workflow_id=f"w{number}", payload=b"p", holder="gone" * (number < 2))
+        await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=record))
+    with Trace(store) as trace:
+        answer = await store.cache.AttendWorkflowRecords(pb.AttendWorkflowRecordsRequest(holder="h"))
+    assert [record.workflow_id for record in answer.unattended] == ["w1", "w0"]
+    by_holder = "SEARCH workflow_records USING INDEX workflow_records_held (holder"
+    ours = [plan(store, each)[0] for each in trace.statements["store.db"] if "workflow_records" in each]
+    assert len(ours) == 2 and all(each.startswith(by_holder) for each in ours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -146,29 +147,30 @@ async def test_kill_9_between_phases_changes_no_word(runs: Any, dilemma: str, st
     assert types_pb2.TIER_WARM in tiers, "what was on disk was not computed again"
 
 
+async def got(runs: Any, workflow_id: str) -> workflow_pb2.Workflow:
+    answer = await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id))
+    found: workflow_pb2.Workflow = answer.workflow
+    return found
+
+
 @pytest.mark.slow
-async def test_a_gateway_that_is_killed_leaves_a_run_to_be_resumed(runs: Any, dilemma: str, stack: Stack) -> None:
-    undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
-    request = asked(dilemma)
-    before = await events_of(runs.RunWorkflow(request), "agent_spoke", 7)
-    stack.kill("gateway")
-    await stack.renew("gateway")
+async def test_a_gateway_that_is_started_again_goes_on_with_its_runs_by_itself(runs: Any, stack: Stack) -> None:
+    """Also with those of one that was killed, once it is gone for long enough."""
+    begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke", 3)
+    run = begun[0].started.workflow.workflow_id
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        stack.kill("gateway", number=number)
+        await stack.renew("gateway")
+        async with workflows(stack) as again:
+            turns = (await got(again, run)).turns
+            async with asyncio.timeout(30):
+                while (await got(again, run)).state != State.WORKFLOW_STATE_INTERRUPTED:
+                    await asyncio.sleep(0.05)
+                while (found := await got(again, run)).turns <= turns + 1:
+                    await asyncio.sleep(0.1)
+            assert turns >= 3 and found.state == State.WORKFLOW_STATE_RUNNING
     async with workflows(stack) as again:
-        run = before[0].started.workflow.workflow_id
-        found = (await again.GetWorkflow(workflow_pb2.GetWorkflowRequest(workflow_id=run))).workflow
-        assert found.state == State.WORKFLOW_STATE_INTERRUPTED
-        assert found.turns >= 7
-        request.after_sequence = before[-1].sequence
-        after = await events_of(again.RunWorkflow(request))
-        assert words(spoken([*before, *after])) == words(spoken(undisturbed))
-        logged = [event for event in [*before, *after] if not is_live(event)]
-        assert [event.sequence for event in logged] == [*range(1, len(logged) + 1)]
-        whole = await events_of(again.RunWorkflow(workflow_pb2.RunWorkflowRequest(resume_workflow_id=run)))
-        assert whole == logged
-
-
-def is_live(event: Event) -> bool:
-    return event.WhichOneof("event") in ("agent_speaking", "agent_delta")
+        await again.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(workflow_id=run))
 
 
 async def newest(runs: Any) -> Sequence[workflow_pb2.Workflow]:
@@ -193,7 +195,7 @@ async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
     stack.kill("gateway")
     await stack.renew("gateway")
     shown = await running
-    assert shown.exit_code == 0
+    assert shown.exit_code == 0, shown.stderr
     assert "the connection to the gateway was lost" in shown.stderr
     events = [json.loads(line) for line in shown.stdout.splitlines()]
     said = [(each["agent_id"], each["text"]) for event in events if (each := event.get("agent_spoke"))]

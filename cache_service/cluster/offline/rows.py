@@ -37,7 +37,7 @@ LEDGERS: Final = (
     Table("workflow_parts", ("record", "number"), {"record": "workflow_records"}, _OF_RUN),
 )
 """In an order in which rows refer to earlier ones only."""
-_NOT_COPIED: Final = {"node", "owner_node", "owner_epoch"}
+_NOT_COPIED: Final = {"node", "holder"}
 """Columns that say which node has something."""
 
 

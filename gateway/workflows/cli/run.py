@@ -1,5 +1,3 @@
-"""`agentmem run FILE`: run a workflow, and show it."""
-
 import json
 import uuid
 from collections.abc import Iterable
@@ -80,8 +78,6 @@ def run(
 
 
 class Shown:
-    """Shows the events of a run."""
-
     def __init__(self, *, as_json: bool) -> None:
         self.workflow = workflow_pb2.Workflow()
         """As it began, or ended."""
@@ -99,7 +95,7 @@ class Shown:
 
 
 def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path | None) -> None:
-    """Show the run until it ends. Raises ClickException where it did not succeed."""
+    """Raises ClickException where the run did not succeed."""
     shown = Shown(as_json=client.as_json)
     try:
         client.ask(partial(_followed, request=request, shown=shown, file=file), _outage)
@@ -163,7 +159,7 @@ def _variables(settings: Iterable[str]) -> dict[str, str]:
 
 
 def _checked(path: Path, text: str, variables: dict[str, str]) -> str:
-    """Return the name of a workflow that can be run. Raises Mistake."""
+    """Return the workflow's name. Raises Mistake."""
     with needing_servers():  # the gateway checks a workflow that is run
         from gateway.workflows.definition.parser import MalformedDefinition, load
     try:
@@ -173,13 +169,12 @@ def _checked(path: Path, text: str, variables: dict[str, str]) -> str:
 
 
 def _refused(path: Path | None, diagnostics: Iterable[Diagnostic]) -> Mistake:
-    """Return what is wrong, a line for each: "FILE:LINE:COLUMN: field: problem" where it is in the file."""
+    """Return lines "FILE:LINE:COLUMN: field: problem"."""
     lines = [printable(one.render(path if path and one.line else "Error")) for one in diagnostics]
     return Mistake("\n".join(lines), located=True)
 
 
 def _goes_on(shown: Shown, file: Path | None, request: workflow_pb2.RunWorkflowRequest) -> str:
-    """Return what to do about a run that is no longer watched."""
     if name := printable(shown.workflow.workflow_id or request.resume_workflow_id):
         return f"the run goes on: `agentmem run --resume {name}` shows it, `agentmem workflows cancel {name}` ends it"
     again = f"{printable(str(file))} --request-id {printable(request.request_id)}"

@@ -1,5 +1,3 @@
-"""`agentmem workflows`."""
-
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +17,6 @@ from gateway.workflows.cli.view import state_name
 
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)
 _ID_WIDTH = 36
-"""Letters of a UUID."""
 
 _id_argument = click.argument("workflow_id", metavar="ID", type=NOT_EMPTY)
 
@@ -77,7 +74,6 @@ async def find(agentmem: AsyncClient) -> list[workflow_pb2.Workflow]:
 
 
 def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Table:
-    """Return the runs; an id has room at 80 columns."""
     longest = max((len(printable(workflow.workflow_id)) for workflow in found), default=0)
     ids = {**FOLD, "no_wrap": longest <= _ID_WIDTH}
     rows = ((one.workflow_id, one.name, state_name(one), f"{one.turns:,}", age(one.update_time, now)) for one in found)

@@ -21,13 +21,12 @@ Line = Text | Table
 
 
 class Lines:
-    """Makes the lines of one run's events. Growing text is shown when it is whole, so speakers are not mixed up."""
+    """Growing text is shown when it is whole, so speakers are not mixed up."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
     def of(self, event: Event) -> Iterator[Line]:
-        """Yield the lines of an event."""
         match event.WhichOneof("event"):
             case "started":
                 for agent in event.started.workflow.agents:
@@ -42,8 +41,7 @@ class Lines:
                 spoke = event.agent_spoke
                 yield self._said(spoke.agent_id, "▸", spoke.text)
                 yield Text(_INDENT + turn_line(spoke.cache, spoke), "dim")
-            case "agents_heard":
-                yield Text(_INDENT + _heard(event.agents_heard), "dim")
+                yield Text(_INDENT + _heard(spoke), "dim")
             case "agent_listened":
                 listened = event.agent_listened
                 line = turn_line(listened.cache, listened)
@@ -61,24 +59,21 @@ class Lines:
         return Text.assemble((f"{printable(name)} {mark} ", self._color(name)), shown)
 
     def _color(self, name: str) -> str:
-        """Return the color of an agent, the same for the whole run."""
         return f"bold {_COLORS[self._places.setdefault(name, len(self._places)) % len(_COLORS)]}"
 
 
 def state_name(workflow: workflow_pb2.Workflow) -> str:
-    """Return "running", "succeeded", "failed", "cancelled" or "interrupted"."""
     return short_name(workflow_pb2.WorkflowState.DESCRIPTOR, workflow.state) or "unknown"
 
 
 def totals_line(workflow: workflow_pb2.Workflow) -> str:
-    """Return how a run ended: "succeeded: 25 turns in 3.1 s · prefilled 900 tokens, …"."""
+    """Return "succeeded: 25 turns in 3.1 s · prefilled 900 tokens, …"."""
     seconds = max(0.0, (workflow.update_time.ToNanoseconds() - workflow.create_time.ToNanoseconds()) / 1e9)
     parts = [f"{state_name(workflow)}: {counted(workflow.turns, 'turn')} in {seconds:.1f} s", saved(workflow.totals)]
     return " · ".join(part for part in parts if part)
 
 
 def saved(totals: workflow_pb2.WorkflowTotals) -> str:
-    """Return what memory saved; "" where nothing was said."""
     if not (resent := totals.resent_tokens):
         return ""
     parts = [
@@ -89,9 +84,9 @@ def saved(totals: workflow_pb2.WorkflowTotals) -> str:
     return " · ".join([*parts, f"{totals.replayed:,} replayed"] if totals.replayed else parts)
 
 
-def _heard(event: workflow_pb2.AgentsHeard) -> str:
-    """Return who hears whom, and by which channel: "marco → danny (private)"."""
-    line = f"{printable(event.speaker)} → {_names(event.listeners) or 'nobody'}"
+def _heard(event: workflow_pb2.AgentSpoke) -> str:
+    """Return "marco → danny (private)"."""
+    line = f"{printable(event.agent_id)} → {_names(event.listeners) or 'nobody'}"
     if event.channel not in ("", "public"):
         line += f" ({printable(event.channel)})"
     if event.bystanders:

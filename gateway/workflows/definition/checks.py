@@ -1,15 +1,9 @@
-"""What no schema can say about a workflow: names that are there, phases that can take place, how much a run may do.
-
-Each check is a plain function that yields the problems it finds; `problems` runs all of them. Positions come later:
-a `Problem` has the path in the file's data, and the parser knows where that is written.
-"""
+"""Checks that no schema can make: names that are there, phases that can take place, how much a run may do."""
 
 from collections.abc import Collection, Iterable, Iterator
-from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from gateway.workflows.definition.schema import (
-    MAX_TASKS,
     MAX_TURNS,
     Choice,
     Definition,
@@ -20,23 +14,16 @@ from gateway.workflows.definition.schema import (
     Said,
     Vote,
 )
-from gateway.workflows.inboxes import takes_notes
-from gateway.workflows.topology import addressees, audience, present, speakers, steps_of_round
+from gateway.workflows.topology import present, speakers
 
 Path = tuple[str | int, ...]
-"""The keys and indices that lead from the top of the file to a place in it."""
-
-MAX_MISTAKES: Final = 50
-"""The most that a caller is told, and that are looked for in one text, which may have thousands."""
+"""The keys and indices that lead to a place in the file."""
 
 _SILENT: Final = "does not speak in this phase"
 
 
 class Problem(NamedTuple):
-    """A mistake at `path`, or in its key.
-
-    Where a name is unknown, `given` is that name and `known` are those it may have been meant to be.
-    """
+    """A mistake at `path`, or in its key. An unknown name is `given`; `known` may have been meant."""
 
     path: Path
     message: str
@@ -46,44 +33,20 @@ class Problem(NamedTuple):
 
 
 def problems(definition: Definition) -> list[Problem]:
-    """Return all that is wrong with `definition`, apart from its templates and variables."""
+    """Return all that is wrong, apart from templates and variables."""
     phases = [problem for index in range(len(definition.phases)) for problem in _phase(definition, index)]
-    many = list(_turns(definition.phases))
-    return [
-        *_agents(definition),
-        *phases,
-        *_phase_names(definition.phases),
-        *many,
-        *([] if phases or many else _tasks(definition)),
-    ]
+    return [*_agents(definition), *phases, *_phase_names(definition.phases), *_turns(definition.phases)]
 
 
 def _agents(definition: Definition) -> Iterator[Problem]:
     there = {name for phase in definition.phases for name in present(phase)}
-    memories: dict[str, list[tuple[str, str | None]]] = {}
     for name, agent in definition.agents.items():
         if name in ("any", "all"):
             yield Problem(("agents", name), f"has another meaning in `until: {{by: {name}}}`; rename it", of_key=True)
         if name not in there:
             yield Problem(("agents", name), "takes part in no phase", of_key=True)
-        if agent.persist:
-            model = agent.model or definition.defaults.model
-            owners = memories.setdefault(agent.id or name, [])
-            yield from _shared_memory(("agents", name, "id"), model, owners)
-            owners.append((name, model))
-        elif agent.id is not None:
+        if agent.id is not None and not agent.persist:
             yield Problem(("agents", name, "id"), "names a memory, but the agent does not persist")
-
-
-def _shared_memory(path: Path, model: str | None, owners: Iterable[tuple[str, str | None]]) -> Iterator[Problem]:
-    """Two agents cannot have one memory: one id on one model. A model of None is the server's default."""
-    for owner, its_model in owners:
-        if model == its_model:
-            yield Problem(path, f"is the memory of {owner} already")
-            return
-        if model is None or its_model is None:
-            yield Problem(path, f"may be the memory of {owner}; name the models of both, if they are different")
-            return
 
 
 def _phase_names(phases: list[Phase]) -> Iterator[Problem]:
@@ -95,7 +58,6 @@ def _phase_names(phases: list[Phase]) -> Iterator[Problem]:
 
 
 def _phase(definition: Definition, index: int) -> Iterator[Problem]:
-    """Whether a phase can take place in its topology, with the agents it names."""
     phase, path = definition.phases[index], ("phases", index)
     unknown, twice = "is none of the workflow's agents", "is named twice among the phase's agents and listeners"
     yield from _names((*path, "agents"), phase.agents, definition.agents, unknown, twice)
@@ -104,7 +66,7 @@ def _phase(definition: Definition, index: int) -> Iterator[Problem]:
     if phase.topology == "ring" and len(phase.agents) < 2:
         unclear.append(Problem((*path, "agents"), "must be two or more in a ring"))
     yield from unclear
-    # Where it is unclear who speaks, that is the problem, and not also that all others don't.
+    # Where it is unclear who speaks, it is not also a problem that all others don't.
     speaking = set(present(phase)) if unclear else set(speakers(phase))
     yield from _to(phase, path, speaking)
     if isinstance(phase.prompts, dict):
@@ -117,7 +79,6 @@ def _phase(definition: Definition, index: int) -> Iterator[Problem]:
 def _names(
     path: Path, names: Iterable[str], known: Collection[str], unknown: str, twice: str, before: Iterable[str] = ()
 ) -> Iterator[Problem]:
-    """Problems of a list of names: those that are not `known`, and those that are there twice, or `before`."""
     seen = set(before)
     for place, name in enumerate(names):
         if name not in known:
@@ -223,51 +184,7 @@ def _turns(phases: list[Phase]) -> Iterator[Problem]:
             return
 
 
-def _tasks(definition: Definition) -> Iterator[Problem]:
-    counts = tasks(definition)
-    total = sum(counts)
-    if total <= MAX_TASKS:
-        return
-    costly = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
-    most = ", ".join(f"{definition.phases[index].name} {counts[index]}" for index in costly[:3])
-    message = (
-        f"makes it {total} turns, listenings and notes (the most in {most}); a run has at most {MAX_TASKS}: have fewer "
-        "rounds or agents, or let listeners be silent"
-    )
-    yield Problem(("phases", costly[0], "rounds"), message)
-
-
 def turns(phase: Phase) -> int:
     """Return how many turns `phase` has, if nothing stops it early."""
     a_round = 2 * (len(phase.agents) - 1) if phase.topology == "hub" else len(speakers(phase))
     return a_round * phase.rounds
-
-
-def tasks(definition: Definition) -> list[int]:
-    """Return how many turns, listenings and notes each phase has at most; introductions count in the first.
-
-    Each has a request, an event in the run's record, and a commit. The phases must be ones that can take place.
-    """
-    phases, default = definition.phases, definition.defaults.listening
-    counted = [turns(phase) + _read(phase, then, default) for phase, then in zip_longest(phases, phases[1:])]
-    return [counted[0] + sum(bool(agent.system) for agent in definition.agents.values()), *counted[1:]]
-
-
-def _read(phase: Phase, then: Phase | None, default: str) -> int:
-    """Return what is read beside turns; `then` is the next phase.
-
-    In notes, each of those who hear or see an utterance, or read the opening, notes it by itself. In silence, those who
-    speak in the next step may read before it, also in the next phase's first one, and all read once when the phase is
-    over.
-    """
-    if not takes_notes(phase, default):
-        more = 0 if then is None else max(0, _first_speakers(then) - _first_speakers(phase))
-        return turns(phase) + more + len(present(phase))
-    heard = [audience(phase, speaker, meant) for speaker in speakers(phase) for meant in addressees(phase, speaker)]
-    openings = len(present(phase)) if phase.opening else 0
-    return openings + phase.rounds * sum(len(each.listeners) + len(each.bystanders) for each in heard)
-
-
-def _first_speakers(phase: Phase) -> int:
-    """Return how many speak at the same time in a phase's first step."""
-    return max((len(step) for step in steps_of_round(phase)[:1]), default=0)

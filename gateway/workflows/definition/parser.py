@@ -1,8 +1,6 @@
-"""A workflow file's text as a Definition, or all that is wrong with it by line and column.
+"""A workflow file's text as a Definition, or its mistakes by line and column.
 
-The YAML is 1.2's core schema: `true`, `false`, `null` and numbers are what they look like, and all else is text. So
-`options: [yes, no]` are two texts, which they are not in YAML 1.1, and so is `2026-01-01`. `<<` is a key like any
-other. Aliases are expanded within the file's limits.
+The YAML is 1.2's core schema: all but `true`, `null` and numbers is text, also `yes` and `2026-01-01`.
 """
 
 import json
@@ -26,12 +24,12 @@ from agentmem.errors import InvalidArgument, Violation
 from agentmem.jsontext import MAX_DEPTH
 from agentmem.validation import MAX_WORKFLOW_BYTES
 from gateway.api.complaints import Complaint, complaints, dotted
-from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem, problems
+from gateway.workflows.definition.checks import Path, Problem, problems
 from gateway.workflows.definition.schema import KEYS, MAX_TEXT, Definition
 from gateway.workflows.definition.template_checks import resolved, text_problems, variable_problems
 
 MAX_BYTES: Final = MAX_WORKFLOW_BYTES
-"""Of the file, and of all its texts after aliases are expanded."""
+"""Also of its texts after aliases are expanded."""
 MAX_NODES: Final = 20_000
 """Texts, keys, numbers, lists and mappings, after aliases are expanded."""
 
@@ -49,13 +47,13 @@ _CORE: Final = {
         r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
     ),
 }
-"""Plain scalars that are not text, by tag; the first that fits counts."""
+"""Plain scalars that are not text; the first that fits counts."""
 
-_MAX_STATUS_BYTES: Final = 4096  # it travels in a trailer, whose readers take 8 KiB, as base64, beside the message
+_MAX_STATUS_BYTES: Final = 4096  # it travels in a trailer, whose readers take 8 KiB, as base64
 _MAX_FIELD: Final = 200
-_MAX_SAID: Final = 200  # of the library's words, which may have a tag of any length in them
-_MAX_PROBLEMS: Final = 1000
-"""Problems that are looked for; a text may have thousands, and places take time."""
+_MAX_SAID: Final = 200  # of the library, with tags of any length
+MAX_MISTAKES: Final = 50
+"""Mistakes of a kind that are looked for: a text may have thousands, whose places take time."""
 _MAX_HINTED: Final = 64
 _MAX_KNOWN: Final = 1000
 _IN_YAML: Final = {
@@ -66,11 +64,10 @@ _IN_YAML: Final = {
     "list_type": "must be a list",
     "bool_type": "must be true or false",
 }
-"""What pydantic's words are in a file's terms."""
 
 
 class MalformedDefinition(InvalidArgument):
-    """A workflow file can't be run. `diagnostics` are in the file's order; the first 50 at most are violations."""
+    """`diagnostics` are in the file's order; the first that have room are violations."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         self.diagnostics = tuple(sorted(diagnostics, key=lambda one: (one.line, one.column)))
@@ -79,8 +76,7 @@ class MalformedDefinition(InvalidArgument):
         for diagnostic in self.diagnostics:
             violation = diagnostic.violation()
             size += sum(len(part.encode()) for part in violation)
-            full = len(sent) == MAX_MISTAKES - 1 and len(diagnostics) > MAX_MISTAKES
-            if sent and (full or size > _MAX_STATUS_BYTES):
+            if sent and size > _MAX_STATUS_BYTES:
                 sent.append(Violation("definition", f"has {len(diagnostics) - len(sent)} more mistakes"))
                 break
             sent.append(violation)
@@ -88,26 +84,24 @@ class MalformedDefinition(InvalidArgument):
 
 
 def load(text: str, variables: Mapping[str, str]) -> Definition:
-    """Return the workflow that `text` says, with `variables` in place of the file's own values.
+    """Return the workflow with `variables`, which are no templates, in place of the file's own.
 
-    `definition.variables` are final texts. Those of the run are texts, not templates: what looks like `${…}` in them
-    stays. Raise MalformedDefinition with all mistakes that are found, in one of three steps: the text is YAML, the
-    data has the schema's form, and what it says can be done. Pure and thread-safe; the largest file takes seconds, so
-    a caller on an event loop gives it a thread.
+    Raise MalformedDefinition after one of three steps: YAML, the schema's form, the checks. Thread-safe; the largest
+    file takes seconds.
     """
     source = read(text)
     try:
         definition = Definition.model_validate(source.data)
     except ValidationError as error:
         raise MalformedDefinition(
-            [source.diagnostic(_of_schema(one)) for one in islice(complaints(error, source.data), _MAX_PROBLEMS)]
+            [source.diagnostic(_of_schema(one)) for one in islice(complaints(error, source.data), MAX_MISTAKES)]
         ) from None
-    mistakes = list(_of_run(variables, definition.variables, source))
-    found = list(islice(variable_problems(definition.variables), _MAX_PROBLEMS))
+    mistakes = list(_of_run(variables, definition.variables))
+    found = list(islice(variable_problems(definition.variables), MAX_MISTAKES))
     values = dict(definition.variables)
     if not found and not mistakes:
         values, found = resolved(definition.variables, variables)
-    found += islice(chain(problems(definition), text_problems(definition, values)), _MAX_PROBLEMS)
+    found += islice(chain(problems(definition), text_problems(definition, values)), MAX_MISTAKES)
     if found or mistakes:
         raise MalformedDefinition([*mistakes, *map(source.diagnostic, found)])
     return definition.model_copy(update={"variables": values})
@@ -120,12 +114,15 @@ def _of_schema(complaint: Complaint) -> Problem:
     return Problem(complaint.path, message, complaint.of_key)
 
 
-def _of_run(given: Mapping[str, str], known: Mapping[str, str], source: "Source") -> Iterator[Diagnostic]:
-    """Yield what is wrong with values that came with the run; they have no place in the file."""
+def _hint(given: str, known: Collection[str]) -> str:
+    return did_you_mean(given, islice(known, _MAX_KNOWN)) if len(given) <= _MAX_HINTED else ""
+
+
+def _of_run(given: Mapping[str, str], known: Mapping[str, str]) -> Iterator[Diagnostic]:
     for name, value in given.items():
         field = _field(("variables", name))
         if name not in known:
-            hint = source.hint(name, known)
+            hint = _hint(name, known)
             yield Diagnostic(field, f"is given for the run, but the file has no such variable{hint}")
         elif len(value) > MAX_TEXT:
             yield Diagnostic(field, f"must not be longer than {MAX_TEXT} characters")
@@ -137,13 +134,11 @@ class Source:
     def __init__(self, data: Any, root: Node) -> None:
         self.data = data
         self._root = root
-        self._hints = 0
 
     def position(self, path: Path, *, of_key: bool = False) -> tuple[int, int]:
         """Return line and column of the value at `path`, or of its key.
 
-        A value that is not written stands where its key is, an alias where it is used. Of what is not there, it is as
-        much of the path as is.
+        A value that is not written stands where its key is, an alias where it is used.
         """
         node, key = self._root, self._root
         for step in path:
@@ -160,21 +155,13 @@ class Source:
         return _place((key if of_key or missing else node).start_mark)
 
     def diagnostic(self, problem: Problem) -> Diagnostic:
-        """Return `problem` with its place."""
-        hint = self.hint(problem.given, problem.known) if problem.known else ""
+        hint = _hint(problem.given, problem.known) if problem.known else ""
         place = self.position(problem.path, of_key=problem.of_key)
         return Diagnostic(_field(problem.path), problem.message + hint, *place)
 
-    def hint(self, given: str, known: Collection[str]) -> str:
-        """Return a question for a misspelled name; empty for a long one, or after many mistakes: it takes time."""
-        if len(given) > _MAX_HINTED or self._hints == MAX_MISTAKES:
-            return ""
-        self._hints += 1
-        return did_you_mean(given, islice(known, _MAX_KNOWN))
-
 
 def read(text: str) -> Source:
-    """Return `text` as data, at a cost within the limits, whatever the text is. Raise MalformedDefinition."""
+    """Return `text` as data, at a cost within the limits. Raise MalformedDefinition."""
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise _malformed("must not be longer than 1 MiB", 1, 1)
     if directive := _DIRECTIVE.search(text):
@@ -202,7 +189,7 @@ def read(text: str) -> Source:
 
 
 class _CoreSchema(VersionedResolver):  # type: ignore[misc]
-    """Resolves plain scalars by YAML 1.2's core schema; the library's own has dates, binary numbers and more."""
+    """YAML 1.2's core schema; the library's own has dates, binary numbers and more."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is ScalarNode and implicit[0]:
@@ -242,9 +229,7 @@ class _Size(NamedTuple):
 
 
 def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
-    """Return the size; nodes that share a value, as an alias and its anchor do, are counted once in `known`. Raise
-    MalformedDefinition at the innermost node that passes a limit.
-    """
+    """Count nodes that share a value, as an alias and its anchor do, once. Raise MalformedDefinition."""
     if not _has_core_tag(node):
         raise _malformed("has a tag (!) that is not supported, or does not fit; leave it out", *_place(node.start_mark))
     if isinstance(node, ScalarNode):
@@ -267,7 +252,7 @@ def _check_size(node: Node, known: dict[int, _Size]) -> _Size:
 
 
 def _has_core_tag(node: Node) -> bool:
-    """Other tags would make dates, sets or merged mappings, or fail in the constructor."""
+    """Other tags would make dates, sets or merged mappings."""
     tag = (node.tag or "").removeprefix(_TAG)
     if not isinstance(node, ScalarNode):
         return bool(tag == ("map" if isinstance(node, MappingNode) else "seq"))
@@ -284,6 +269,6 @@ def _place(mark: Any) -> tuple[int, int]:
 
 
 def _field(path: Path) -> str:
-    """Return `path` as `phases[0].center`; "definition" for the whole file."""
+    """Return "phases[0].center"; "definition" for the whole file."""
     text = dotted(path, "definition")
     return text if len(text) <= _MAX_FIELD else text[:_MAX_FIELD] + "…"

@@ -1,30 +1,4 @@
-"""What a workflow file may say. `agentmem run --schema` writes it as JSON Schema.
-
-A phase is a number of rounds in which its agents speak, as its topology says:
-
-    round_robin   one after the other, in the order of `agents`
-    all_at_once   all at the same time; nobody hears the others before all have spoken
-    pairs         each pair of `pairs` by itself, all pairs at the same time: the first speaks, then the second
-    hub           `center` speaks to one of the others, who answers, then to the next
-    ring          one after the other, each to the one that comes after it
-    broadcast     `center` speaks, the others listen
-
-Whom an utterance is meant for follows from the topology (all others of the phase in round_robin, all_at_once and
-broadcast; the partner in pairs; the one or the center in hub; the next in ring), or from `to`. The channel says who
-hears it:
-
-    public        all of the phase's agents and listeners
-    private       only those for whom it is meant
-    whisper       only those for whom it is meant; all others of the phase learn that there was a whisper, and no more
-
-Who hears is told in one user message per turn or listening, a line for each utterance, as `hears` has it. Where
-`listening` is silent, a listener takes that in and says nothing; with notes it answers, and nobody hears that.
-
-Templates take `${variable}`, `${agent}` (who reads it), `${phase}`, `${round}`, `${outcome.PHASE.…}` of an earlier
-phase, and `${said.PHASE.AGENT}`, the last that an agent said in an earlier phase: only where all who would read it
-have heard it. An outcome is everybody's; it is the one way out of a private channel. `hears` and `notice` take
-`${speaker}`, `${listeners}`, `${agent}`, and the former `${text}`.
-"""
+"""The schema of workflow files, which `agentmem run --schema` writes. docs/guides/workflows.md explains it."""
 
 from __future__ import annotations
 
@@ -43,8 +17,6 @@ MAX_PHASES: Final = 64
 MAX_ROUNDS: Final = 100
 MAX_TURNS: Final = 2000
 """Turns of a run, if nothing stops it early."""
-MAX_TASKS: Final = 10_000
-"""Turns, listenings and notes of a run, if nothing stops it early."""
 MAX_TEXT: Final = 16 * 1024
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
@@ -66,7 +38,7 @@ def _schema(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """A JSON Schema as the worker gets it, with the properties in their order."""
+    """Keep the properties in their order."""
     return json.dumps(schema, ensure_ascii=False)
 
 
@@ -81,7 +53,7 @@ class Sampling(Strict):
 
 
 class Defaults(Strict):
-    """What holds where nothing else is said."""
+    """Defaults for all agents and phases."""
 
     model: KeyPart | None = Field(
         default=None, description="the model of agents that name none (default: the server's)"
@@ -102,7 +74,7 @@ class Defaults(Strict):
 
 
 class Agent(Strict):
-    """Who takes part."""
+    """An agent that takes part."""
 
     system: Template = Field(default="", description="the system text of a new agent")
     model: KeyPart | None = None
@@ -113,7 +85,7 @@ class Agent(Strict):
 
 
 class Until(Strict):
-    """What ends a phase before its rounds are over, looked at after each round. All that is said must hold."""
+    """Ends a phase before its rounds are over; looked at after each round. All that is said must hold."""
 
     said: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="a text that is in what agents said in this round; case does not count"
@@ -225,13 +197,12 @@ KEYS: Final = frozenset(
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of workflow files."""
     made = Definition.model_json_schema(by_alias=True, schema_generator=_Generator)
     return {"$schema": _Generator.schema_dialect, **made, "title": "Agentmem workflow"}
 
 
 class _Generator(GenerateJsonSchema):
-    """Without the titles that only repeat the fields' names, and with no more keys than the models take."""
+    """Without titles that only repeat names, and with no more keys than the models take."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False

@@ -1,43 +1,34 @@
-"""What texts may name: variables, what has a value where the text is read, and what all who read it may know.
-
-A variable's text may name other variables, and nothing else. A value that a run brings is a text, and no template.
-"""
+"""Checks of what texts may name: variables, what has a value where the text is read, what all who read it may know."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from itertools import islice
 from typing import Final, NamedTuple
 
 from gateway.api.complaints import shown_name
-from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem
+from gateway.workflows.definition.checks import Path, Problem
 from gateway.workflows.definition.schema import MAX_TEXT, Choice, Definition, Json, Number, Outcome, Phase, Said, Vote
 from gateway.workflows.definition.templates import fill, filled_length, misspelled, references
 from gateway.workflows.topology import hear_all, present, speakers
 
 MAX_REPEATS: Final = 16
-"""How often a text may name one thing that has no value before the run: what was said can be long."""
+"""How often a text may name one thing that has no value before the run."""
 
 _BUILT_IN: Final = frozenset({"agent", "phase", "round", "speaker", "listeners", "text", "said", "outcome"})
-"""What templates name beside variables; which of them have a value depends on the text."""
+"""Names besides variables."""
 _MISSPELLED: Final = "has a ${ that no name and } follow; write $${ for the text ${"
 TOO_LONG: Final = f"must not be longer than {MAX_TEXT} characters, variables filled in"
 
 
 def variable_problems(templates: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield what is wrong with the file's variables, whatever values a run brings."""
+    """Yield what is wrong whatever values a run brings."""
     for name in templates:
-        yield from islice(_variable(name, templates), MAX_MISTAKES)
-    for names in _cycles(templates):
-        yield Problem(("variables", names[0]), f"refers to itself: {_listed(names)}")
+        yield from _variable(name, templates)
+    yield from _cycle(templates)
 
 
 def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the variables' final texts, and problems: those that are too long.
-
-    `given` values, of which each is the text of a variable, stay as they are. `variable_problems` must have found
-    nothing in `templates`.
-    """
+    """Return the variables' final texts, and the problems of those that are too long. `given` values are final."""
     values = dict(given)
     found = []
     for name in TopologicalSorter({name: references(text) for name, text in templates.items()}).static_order():
@@ -51,10 +42,10 @@ def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[di
 
 
 def text_problems(definition: Definition, variables: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield what is wrong with the templates of `definition`; the final texts of its variables are `variables`."""
+    """`variables` are final texts."""
     phases = {phase.name: index for index, phase in reversed(list(enumerate(definition.phases)))}
     for text in _texts(definition):
-        yield from islice(_text(text, definition, phases, variables), MAX_MISTAKES)
+        yield from _text(text, definition, phases, variables)
 
 
 def _variable(name: str, templates: Mapping[str, str]) -> Iterator[Problem]:
@@ -74,26 +65,16 @@ def _no_variable(name: str) -> str:
     return f"{shown_name(name)} is none of the file's variables"
 
 
-def _cycles(templates: Mapping[str, str]) -> list[list[str]]:
-    """Return variables that refer to each other, each from the first in the file round to it again; not all of many."""
-    graph = {name: [other for other in references(text) if other in templates] for name, text in templates.items()}
-    order = {name: place for place, name in enumerate(templates)}
-    found: list[list[str]] = []
-    while len(found) < MAX_MISTAKES:
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError as error:
-            cycle = error.args[1][:0:-1]  # each is named by the next
-            first = cycle.index(min(cycle, key=order.__getitem__))
-            found.append([*cycle[first:], *cycle[: first + 1]])
-            graph[cycle[first]] = []
-        else:
-            break
-    return found
+def _cycle(templates: Mapping[str, str]) -> Iterator[Problem]:
+    try:
+        TopologicalSorter({name: references(text) for name, text in templates.items()}).prepare()
+    except CycleError as error:
+        names = error.args[1][::-1]  # each is named by the next
+        yield Problem(("variables", names[0]), f"refers to itself: {_listed(names)}")
 
 
 class _Text(NamedTuple):
-    """A template, the built-in names that have a value in it, who reads it, and how many phases are over by then."""
+    """`names` are the built-in ones that have a value in `text`; `earlier` phases are over by then."""
 
     path: Path
     text: str
@@ -138,7 +119,6 @@ def _text(
 
 
 def _reference(name: str, text: _Text, definition: Definition, phases: Mapping[str, int]) -> str | None:
-    """Return what is wrong with naming `name` in `text`."""
     first, _, rest = name.partition(".")
     shown = shown_name(name)
     if first not in _BUILT_IN:

@@ -1,8 +1,7 @@
-"""Texts with `${name}` in them: what they name, and filling them in. Pure.
+"""Texts with `${name}` in them. Pure.
 
-A name is a letter, then letters, digits, _ and -; after a point may stand what is free text elsewhere, such as an
-option of a vote: `${outcome.vote.tally.plan B}`. `$5` and a lone `$` are what they are, and `$${x}` is the text `${x}`.
-What is filled in is never filled again: an agent that says `${name}` has said just that.
+A name is a letter, then letters, digits, _ and -; after a point may stand free text: `${outcome.vote.tally.plan B}`.
+`$5` is what it is, and `$${x}` is the text `${x}`. Values are never filled again.
 """
 
 import json
@@ -14,7 +13,7 @@ from typing import Any, Final
 from agentmem.errors import FailedPrecondition
 
 MAX_FILLED: Final = 256 * 1024
-"""Characters of one text, filled in: what was said has no bound that a file's checks could know."""
+"""Characters of one text, filled in."""
 
 
 class _Template(string.Template):
@@ -29,31 +28,27 @@ class _Template(string.Template):
 
 
 def references(text: str) -> tuple[str, ...]:
-    """Return the names in `text`, such as "topic" or "outcome.vote.winner", in its order, with repetitions."""
+    """Return the names in `text`, in its order, with repetitions."""
     return tuple(found["braced"] for found in _found(text) if found["braced"] is not None)
 
 
 def misspelled(text: str) -> bool:
-    """Return whether a `${` has no name and } after it. Such a text can't be filled in."""
+    """Return whether a `${` has no name and } after it."""
     return any(found["invalid"] is not None for found in _found(text))
 
 
 def filled_length(text: str, values: Mapping[str, str]) -> int:
-    """Return how many characters `text` has with `values` filled in; names without a value count nothing."""
+    """Names without a value count nothing."""
     return len(text) + sum(len(values.get(name, "")) - len(f"${{{name}}}") for name in references(text))
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Return `text` with the values of what it names. Raise KeyError for a missing one, ValueError if misspelled."""
+    """Raise KeyError for a missing value, ValueError if misspelled."""
     return _Template(text).substitute(values)
 
 
 def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
-    """Return `fill(text, values)`; `what` it is, and where, is for the error.
-
-    Raise FailedPrecondition if it would be longer than MAX_FILLED, before it is made: a text that is named often, or
-    that names others, grows from phase to phase.
-    """
+    """Raise FailedPrecondition, about `what`, before a text that is too long is made."""
     if len(text) + sum(len(values[name]) - len(f"${{{name}}}") for name in references(text)) > MAX_FILLED:
         raise FailedPrecondition(
             f"{what} would have more than {MAX_FILLED} characters with what was said filled in; name fewer texts in "
@@ -63,10 +58,7 @@ def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
 
 
 def spelled(value: Any) -> str:
-    """Return a JSON value as texts have it: null is "none", arrays and objects are JSON.
-
-    Numbers have 15 digits, without trailing zeros: so many are exact, and a mean of 0.1 and 0.2 is 0.15.
-    """
+    """Null is "none", and 15 digits of a float are exact."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -77,10 +69,7 @@ def spelled(value: Any) -> str:
 
 
 def outcome_text(outcome: Any, field: str) -> str:
-    """Return what `${outcome.PHASE.field}` stands for, given the outcome as JSON; "none" where it has no such field.
-
-    The whole of `field` is a key, or else what is before its first point: so "tally.v1.0" is the option "v1.0".
-    """
+    """A field may have points: "tally.v1.0" is the option "v1.0". A missing one is "none"."""
     if isinstance(outcome, dict):
         if field in outcome:
             return spelled(outcome[field])

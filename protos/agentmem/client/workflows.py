@@ -59,7 +59,6 @@ RunEvent: TypeAlias = (
     | workflow_pb2.AgentSpeaking
     | workflow_pb2.AgentDelta
     | workflow_pb2.AgentSpoke
-    | workflow_pb2.AgentsHeard
     | workflow_pb2.AgentListened
     | workflow_pb2.PhaseOutcome
     | workflow_pb2.WorkflowFinished

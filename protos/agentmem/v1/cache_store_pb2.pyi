@@ -1162,6 +1162,7 @@ class WorkflowRecord(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """The namespace."""
     workflow_id: _builtins.str
@@ -1174,6 +1175,10 @@ class WorkflowRecord(_message.Message):
     """
     summary: _builtins.bytes
     """What lists of runs show, opaque to the store; at most 16 KiB. Every put replaces it."""
+    holder: _builtins.str
+    """The gateway that continues the run, by the name that it gives itself. Empty in a put: the run has ended, has
+    failed, or waits until it is asked for. Empty in an answer: none, or one that is gone.
+    """
     def __init__(
         self,
         *,
@@ -1182,10 +1187,11 @@ class WorkflowRecord(_message.Message):
         version: _builtins.int = ...,
         payload: _builtins.bytes | None = ...,
         summary: _builtins.bytes = ...,
+        holder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "namespace", b"namespace", "payload", b"payload", "summary", b"summary", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "holder", b"holder", "namespace", b"namespace", "payload", b"payload", "summary", b"summary", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__payload: _TypeAlias = _typing.Literal["payload"]  # noqa: Y015
     _WhichOneofArgType__payload: _TypeAlias = _typing.Literal["_payload", b"_payload"]  # noqa: Y015
@@ -1201,7 +1207,6 @@ class PutWorkflowRecordRequest(_message.Message):
 
     RECORD_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
-    OWNER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def record(self) -> Global___WorkflowRecord:
         """The record; its version is the base version, 0 for a new record."""
@@ -1212,52 +1217,19 @@ class PutWorkflowRecordRequest(_message.Message):
         deleted with the record.
         """
 
-    @_builtins.property
-    def owner(self) -> Global___WorkflowOwner:
-        """In a cluster: the node whose gateway continues the run, by which ClusterService finds
-        unattended runs. Not set: the run has ended, has failed, or waits until it is asked for.
-        """
-
     def __init__(
         self,
         *,
         record: Global___WorkflowRecord | None = ...,
         events: _abc.Iterable[_builtins.bytes] | None = ...,
-        owner: Global___WorkflowOwner | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "record", b"record"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "owner", b"owner", "record", b"record"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "record", b"record"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutWorkflowRecordRequest: _TypeAlias = PutWorkflowRecordRequest  # noqa: Y015
-
-@_typing.final
-class WorkflowOwner(_message.Message):
-    """WorkflowOwner is a node, as ClusterService lists it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODE_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
-    node: _builtins.str
-    """Its name."""
-    epoch: _builtins.int
-    """Its epoch."""
-    def __init__(
-        self,
-        *,
-        node: _builtins.str = ...,
-        epoch: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "node", b"node"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___WorkflowOwner: _TypeAlias = WorkflowOwner  # noqa: Y015
 
 @_typing.final
 class PutWorkflowRecordResponse(_message.Message):
@@ -1415,7 +1387,7 @@ class DeleteWorkflowRecordRequest(_message.Message):
     workflow_id: _builtins.str
     """The run."""
     version: _builtins.int
-    """The record's version."""
+    """The record's version; 0: any."""
     def __init__(
         self,
         *,
@@ -1430,6 +1402,62 @@ class DeleteWorkflowRecordRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteWorkflowRecordRequest: _TypeAlias = DeleteWorkflowRecordRequest  # noqa: Y015
+
+@_typing.final
+class AttendWorkflowRecordsRequest(_message.Message):
+    """AttendWorkflowRecordsRequest names a gateway."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    """The gateway, as records have it."""
+    leaving: _builtins.bool
+    """It is about to end, and attends to nothing any more."""
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str = ...,
+        leaving: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "leaving", b"leaving"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttendWorkflowRecordsRequest: _TypeAlias = AttendWorkflowRecordsRequest  # noqa: Y015
+
+@_typing.final
+class AttendWorkflowRecordsResponse(_message.Message):
+    """AttendWorkflowRecordsResponse has records, by their names only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: _builtins.int
+    UNATTENDED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowRecord]:
+        """Those of this gateway."""
+
+    @_builtins.property
+    def unattended(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowRecord]:
+        """Those of gateways that are gone, newest first; at most 1000."""
+
+    def __init__(
+        self,
+        *,
+        held: _abc.Iterable[Global___WorkflowRecord] | None = ...,
+        unattended: _abc.Iterable[Global___WorkflowRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "unattended", b"unattended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttendWorkflowRecordsResponse: _TypeAlias = AttendWorkflowRecordsResponse  # noqa: Y015
 
 @_typing.final
 class DeleteWorkflowRecordResponse(_message.Message):

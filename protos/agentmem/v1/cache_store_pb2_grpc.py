@@ -109,6 +109,11 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsResponse.FromString,
                 _registered_method=True)
+        self.AttendWorkflowRecords = channel.unary_unary(
+                '/agentmem.v1.CacheStoreService/AttendWorkflowRecords',
+                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.AttendWorkflowRecordsRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.AttendWorkflowRecordsResponse.FromString,
+                _registered_method=True)
         self.DeleteWorkflowRecord = channel.unary_unary(
                 '/agentmem.v1.CacheStoreService/DeleteWorkflowRecord',
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.DeleteWorkflowRecordRequest.SerializeToString,
@@ -262,6 +267,15 @@ class CacheStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AttendWorkflowRecords(self, request, context):
+        """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
+        the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
+        a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteWorkflowRecord(self, request, context):
         """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
         version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
@@ -343,6 +357,11 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     servicer.ListWorkflowRecords,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsResponse.SerializeToString,
+            ),
+            'AttendWorkflowRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttendWorkflowRecords,
+                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.AttendWorkflowRecordsRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.AttendWorkflowRecordsResponse.SerializeToString,
             ),
             'DeleteWorkflowRecord': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteWorkflowRecord,
@@ -733,6 +752,33 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/ListWorkflowRecords',
             agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttendWorkflowRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.CacheStoreService/AttendWorkflowRecords',
+            agentmem_dot_v1_dot_cache__store__pb2.AttendWorkflowRecordsRequest.SerializeToString,
+            agentmem_dot_v1_dot_cache__store__pb2.AttendWorkflowRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -121,6 +121,11 @@ class CacheStoreServiceStub:
     """
     ListWorkflowRecords: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]
     """ListWorkflowRecords pages through the records of a namespace, newest first, without payloads and events."""
+    AttendWorkflowRecords: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.AttendWorkflowRecordsRequest, _cache_store_pb2.AttendWorkflowRecordsResponse]
+    """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
+    the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
+    a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+    """
     DeleteWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]
     """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
     version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
@@ -218,6 +223,11 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     """
     ListWorkflowRecords: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]  # type: ignore[assignment]
     """ListWorkflowRecords pages through the records of a namespace, newest first, without payloads and events."""
+    AttendWorkflowRecords: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.AttendWorkflowRecordsRequest, _cache_store_pb2.AttendWorkflowRecordsResponse]  # type: ignore[assignment]
+    """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
+    the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
+    a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+    """
     DeleteWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]  # type: ignore[assignment]
     """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
     version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
@@ -382,6 +392,16 @@ class CacheStoreServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.ListWorkflowRecordsResponse, _abc.Awaitable[_cache_store_pb2.ListWorkflowRecordsResponse]]:
         """ListWorkflowRecords pages through the records of a namespace, newest first, without payloads and events."""
+
+    def AttendWorkflowRecords(
+        self,
+        request: _cache_store_pb2.AttendWorkflowRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_store_pb2.AttendWorkflowRecordsResponse, _abc.Awaitable[_cache_store_pb2.AttendWorkflowRecordsResponse]]:
+        """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
+        the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
+        a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+        """
 
     def DeleteWorkflowRecord(
         self,

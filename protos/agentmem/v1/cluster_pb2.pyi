@@ -38,9 +38,9 @@ class Node(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     EXPIRES_IN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    SILENT_FIELD_NUMBER: _builtins.int
     HEARD_AGO_FIELD_NUMBER: _builtins.int
     OBJECTS_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, unique among live nodes."""
     epoch: _builtins.int
@@ -55,8 +55,6 @@ class Node(_message.Message):
     """Turns that run or wait there."""
     version: _builtins.str
     """The version of Agentmem that it runs."""
-    silent: _builtins.bool
-    """Its gateway has told its store nothing for some seconds, so its workflow runs are unattended."""
     objects: _builtins.bool
     """Its store has an object store that did not refuse its last request. The first such node deletes objects for all."""
     @_builtins.property
@@ -71,6 +69,10 @@ class Node(_message.Message):
     def heard_ago(self) -> _duration_pb2.Duration:
         """Time since its last heartbeat, by the database's clock."""
 
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its gateways that attend to workflow runs; only in what stores tell each other."""
+
     def __init__(
         self,
         *,
@@ -83,13 +85,13 @@ class Node(_message.Message):
         models: _abc.Iterable[Global___NodeModel] | None = ...,
         expires_in: _duration_pb2.Duration | None = ...,
         version: _builtins.str = ...,
-        silent: _builtins.bool = ...,
         heard_ago: _duration_pb2.Duration | None = ...,
         objects: _builtins.bool = ...,
+        holders: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in", "heard_ago", b"heard_ago"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "heard_ago", b"heard_ago", "load", b"load", "models", b"models", "name", b"name", "objects", b"objects", "ready", b"ready", "silent", b"silent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "heard_ago", b"heard_ago", "holders", b"holders", "load", b"load", "models", b"models", "name", b"name", "objects", b"objects", "ready", b"ready", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -412,74 +414,3 @@ class ListKeysResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListKeysResponse: _TypeAlias = ListKeysResponse  # noqa: Y015
-
-@_typing.final
-class ListUnattendedRunsRequest(_message.Message):
-    """ListUnattendedRunsRequest is empty."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListUnattendedRunsRequest: _TypeAlias = ListUnattendedRunsRequest  # noqa: Y015
-
-@_typing.final
-class ListUnattendedRunsResponse(_message.Message):
-    """ListUnattendedRunsResponse has runs."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RUNS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnattendedRun]:
-        """In no particular order."""
-
-    def __init__(
-        self,
-        *,
-        runs: _abc.Iterable[Global___UnattendedRun] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListUnattendedRunsResponse: _TypeAlias = ListUnattendedRunsResponse  # noqa: Y015
-
-@_typing.final
-class UnattendedRun(_message.Message):
-    """UnattendedRun names a workflow run."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAMESPACE_FIELD_NUMBER: _builtins.int
-    WORKFLOW_ID_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
-    namespace: _builtins.str
-    """The namespace."""
-    workflow_id: _builtins.str
-    """The run."""
-    node: _builtins.str
-    """The node that had it last."""
-    def __init__(
-        self,
-        *,
-        namespace: _builtins.str = ...,
-        workflow_id: _builtins.str = ...,
-        node: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "node", b"node", "workflow_id", b"workflow_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UnattendedRun: _TypeAlias = UnattendedRun  # noqa: Y015

@@ -56,11 +56,6 @@ class ClusterServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.FromString,
                 _registered_method=True)
-        self.ListUnattendedRuns = channel.unary_unary(
-                '/agentmem.v1.ClusterService/ListUnattendedRuns',
-                request_serializer=agentmem_dot_v1_dot_cluster__pb2.ListUnattendedRunsRequest.SerializeToString,
-                response_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListUnattendedRunsResponse.FromString,
-                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -101,14 +96,6 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListUnattendedRuns(self, request, context):
-        """ListUnattendedRuns returns workflow runs whose owner has expired by the database's clock or whose gateway is
-        silent, and runs of this node, which its gateway may have lost. At most 1000, other nodes' runs first.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -131,11 +118,6 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ListKeys,
                     request_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.SerializeToString,
-            ),
-            'ListUnattendedRuns': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListUnattendedRuns,
-                    request_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListUnattendedRunsRequest.FromString,
-                    response_serializer=agentmem_dot_v1_dot_cluster__pb2.ListUnattendedRunsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -248,33 +230,6 @@ class ClusterService:
             '/agentmem.v1.ClusterService/ListKeys',
             agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.SerializeToString,
             agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListUnattendedRuns(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/agentmem.v1.ClusterService/ListUnattendedRuns',
-            agentmem_dot_v1_dot_cluster__pb2.ListUnattendedRunsRequest.SerializeToString,
-            agentmem_dot_v1_dot_cluster__pb2.ListUnattendedRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,

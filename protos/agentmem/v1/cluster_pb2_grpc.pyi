@@ -53,10 +53,6 @@ class ClusterServiceStub:
     """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
     whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
     """
-    ListUnattendedRuns: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListUnattendedRunsRequest, _cluster_pb2.ListUnattendedRunsResponse]
-    """ListUnattendedRuns returns workflow runs whose owner has expired by the database's clock or whose gateway is
-    silent, and runs of this node, which its gateway may have lost. At most 1000, other nodes' runs first.
-    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -80,10 +76,6 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     ListKeys: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]  # type: ignore[assignment]
     """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
     whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-    """
-    ListUnattendedRuns: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListUnattendedRunsRequest, _cluster_pb2.ListUnattendedRunsResponse]  # type: ignore[assignment]
-    """ListUnattendedRuns returns workflow runs whose owner has expired by the database's clock or whose gateway is
-    silent, and runs of this node, which its gateway may have lost. At most 1000, other nodes' runs first.
     """
 
 class ClusterServiceServicer:
@@ -125,15 +117,6 @@ class ClusterServiceServicer:
     ) -> _typing.Union[_cluster_pb2.ListKeysResponse, _abc.Awaitable[_cluster_pb2.ListKeysResponse]]:
         """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
         whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-        """
-
-    def ListUnattendedRuns(
-        self,
-        request: _cluster_pb2.ListUnattendedRunsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_cluster_pb2.ListUnattendedRunsResponse, _abc.Awaitable[_cluster_pb2.ListUnattendedRunsResponse]]:
-        """ListUnattendedRuns returns workflow runs whose owner has expired by the database's clock or whose gateway is
-        silent, and runs of this node, which its gateway may have lost. At most 1000, other nodes' runs first.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -38,7 +38,9 @@ class _WorkflowStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Workflo
     WORKFLOW_STATE_CANCELLED: _WorkflowState.ValueType  # 4
     """Ended by CancelWorkflow."""
     WORKFLOW_STATE_INTERRUPTED: _WorkflowState.ValueType  # 5
-    """Its gateway went away. resume_workflow_id, or the same request, continues at the last finished turn."""
+    """Its gateway went away. Another one continues at the last finished turn within seconds, or at once if it gets
+    resume_workflow_id or the same request.
+    """
 
 class WorkflowState(_WorkflowState, metaclass=_WorkflowStateEnumTypeWrapper):
     """WorkflowState is the state of a run."""
@@ -54,7 +56,9 @@ WORKFLOW_STATE_FAILED: WorkflowState.ValueType  # 3
 WORKFLOW_STATE_CANCELLED: WorkflowState.ValueType  # 4
 """Ended by CancelWorkflow."""
 WORKFLOW_STATE_INTERRUPTED: WorkflowState.ValueType  # 5
-"""Its gateway went away. resume_workflow_id, or the same request, continues at the last finished turn."""
+"""Its gateway went away. Another one continues at the last finished turn within seconds, or at once if it gets
+resume_workflow_id or the same request.
+"""
 Global___WorkflowState: _TypeAlias = WorkflowState  # noqa: Y015
 
 @_typing.final
@@ -296,7 +300,6 @@ class RunWorkflowResponse(_message.Message):
     AGENT_SPEAKING_FIELD_NUMBER: _builtins.int
     AGENT_DELTA_FIELD_NUMBER: _builtins.int
     AGENT_SPOKE_FIELD_NUMBER: _builtins.int
-    AGENTS_HEARD_FIELD_NUMBER: _builtins.int
     AGENT_LISTENED_FIELD_NUMBER: _builtins.int
     PHASE_OUTCOME_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
@@ -329,10 +332,6 @@ class RunWorkflowResponse(_message.Message):
         """An agent's turn ended, and is durable."""
 
     @_builtins.property
-    def agents_heard(self) -> Global___AgentsHeard:
-        """It is decided who hears what was said."""
-
-    @_builtins.property
     def agent_listened(self) -> Global___AgentListened:
         """An agent's memory has what it heard, durably."""
 
@@ -354,16 +353,15 @@ class RunWorkflowResponse(_message.Message):
         agent_speaking: Global___AgentSpeaking | None = ...,
         agent_delta: Global___AgentDelta | None = ...,
         agent_spoke: Global___AgentSpoke | None = ...,
-        agents_heard: Global___AgentsHeard | None = ...,
         agent_listened: Global___AgentListened | None = ...,
         phase_outcome: Global___PhaseOutcome | None = ...,
         finished: Global___WorkflowFinished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_listened", b"agent_listened", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "agents_heard", b"agents_heard", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "started", b"started", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_listened", b"agent_listened", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "started", b"started", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_listened", b"agent_listened", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "agents_heard", b"agents_heard", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "sequence", b"sequence", "started", b"started", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_listened", b"agent_listened", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "sequence", b"sequence", "started", b"started", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "phase_started", "agent_speaking", "agent_delta", "agent_spoke", "agents_heard", "agent_listened", "phase_outcome", "finished"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "phase_started", "agent_speaking", "agent_delta", "agent_spoke", "agent_listened", "phase_outcome", "finished"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -512,6 +510,10 @@ class AgentSpoke(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
+    LISTENERS_FIELD_NUMBER: _builtins.int
+    BYSTANDERS_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent, as the definition names it."""
     text: _builtins.str
@@ -524,6 +526,10 @@ class AgentSpoke(_message.Message):
     """Why it ended."""
     replayed: _builtins.bool
     """The turn was committed earlier and not computed again."""
+    channel: _builtins.str
+    """"public", "private" or "whisper"."""
+    step: _builtins.int
+    """The step of the round, from 0: what has the same step happens at the same time."""
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
         """Token counts."""
@@ -544,6 +550,14 @@ class AgentSpoke(_message.Message):
     def totals(self) -> Global___WorkflowTotals:
         """Sums of the run so far."""
 
+    @_builtins.property
+    def listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The agents that hear the words."""
+
+    @_builtins.property
+    def bystanders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The agents that only learn that there was a whisper."""
+
     def __init__(
         self,
         *,
@@ -558,52 +572,18 @@ class AgentSpoke(_message.Message):
         reason: _types_pb2.FinishReason.ValueType = ...,
         replayed: _builtins.bool = ...,
         totals: Global___WorkflowTotals | None = ...,
+        listeners: _abc.Iterable[_builtins.str] | None = ...,
+        bystanders: _abc.Iterable[_builtins.str] | None = ...,
+        channel: _builtins.str = ...,
+        step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "phase", b"phase", "reason", b"reason", "replayed", b"replayed", "round", b"round", "text", b"text", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "bystanders", b"bystanders", "cache", b"cache", "channel", b"channel", "listeners", b"listeners", "phase", b"phase", "reason", b"reason", "replayed", b"replayed", "round", b"round", "step", b"step", "text", b"text", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AgentSpoke: _TypeAlias = AgentSpoke  # noqa: Y015
-
-@_typing.final
-class AgentsHeard(_message.Message):
-    """AgentsHeard says who hears what."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SPEAKER_FIELD_NUMBER: _builtins.int
-    LISTENERS_FIELD_NUMBER: _builtins.int
-    CHANNEL_FIELD_NUMBER: _builtins.int
-    BYSTANDERS_FIELD_NUMBER: _builtins.int
-    speaker: _builtins.str
-    """The speaker."""
-    channel: _builtins.str
-    """"public", "private" or "whisper"."""
-    @_builtins.property
-    def listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The agents that hear the words."""
-
-    @_builtins.property
-    def bystanders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The agents that only learn that there was a whisper."""
-
-    def __init__(
-        self,
-        *,
-        speaker: _builtins.str = ...,
-        listeners: _abc.Iterable[_builtins.str] | None = ...,
-        channel: _builtins.str = ...,
-        bystanders: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bystanders", b"bystanders", "channel", b"channel", "listeners", b"listeners", "speaker", b"speaker"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AgentsHeard: _TypeAlias = AgentsHeard  # noqa: Y015
 
 @_typing.final
 class AgentListened(_message.Message):
@@ -621,6 +601,7 @@ class AgentListened(_message.Message):
     REPLAYED_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent, as the definition names it."""
     phase: _builtins.str
@@ -631,6 +612,8 @@ class AgentListened(_message.Message):
     """It was committed earlier and not computed again."""
     note: _builtins.str
     """Its private note, if listeners take notes. No other agent hears it."""
+    step: _builtins.int
+    """As in AgentSpoke."""
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
         """What was reused from memory."""
@@ -664,10 +647,11 @@ class AgentListened(_message.Message):
         replayed: _builtins.bool = ...,
         note: _builtins.str = ...,
         totals: Global___WorkflowTotals | None = ...,
+        step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "note", b"note", "phase", b"phase", "replayed", b"replayed", "round", b"round", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "note", b"note", "phase", b"phase", "replayed", b"replayed", "round", b"round", "step", b"step", "timings", b"timings", "totals", b"totals", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -789,7 +773,7 @@ class CheckWorkflowResponse(_message.Message):
     """The definition's name. Like agents and phases, it is set only if there are no mistakes."""
     @_builtins.property
     def mistakes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowMistake]:
-        """In the order of the file; at most 1000. Empty: the definition can be run."""
+        """In the order of the file; of many only the first. Empty: the definition can be run."""
 
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from agentmem.v1 import workflow_pb2 as agentmem_dot_v1_dot_workflow__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61gentmem/v1/workflow_run.proto\x12\x0b\x61gentmem.v1\x1a\x1a\x61gentmem/v1/workflow.proto\"\xbd\x01\n\x0bWorkflowRun\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.Workflow\x12\x17\n\x0f\x64\x65\x66inition_yaml\x18\x02 \x01(\t\x12:\n\tvariables\x18\x03 \x03(\x0b\x32\'.agentmem.v1.WorkflowRun.VariablesEntry\x1a\x30\n\x0eVariablesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\":\n\x08RunOwner\x12\r\n\x04node\x18\xe8\x07 \x01(\t\x12\x0e\n\x05\x65poch\x18\xe9\x07 \x01(\x04\x12\x0f\n\x06key_id\x18\xea\x07 \x01(\t\"[\n\x0bLoggedEvent\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x05\x65vent\x18\x02 \x01(\x0b\x32 .agentmem.v1.RunWorkflowResponse\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61gentmem/v1/workflow_run.proto\x12\x0b\x61gentmem.v1\x1a\x1a\x61gentmem/v1/workflow.proto\"\xbd\x01\n\x0bWorkflowRun\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.Workflow\x12\x17\n\x0f\x64\x65\x66inition_yaml\x18\x02 \x01(\t\x12:\n\tvariables\x18\x03 \x03(\x0b\x32\'.agentmem.v1.WorkflowRun.VariablesEntry\x1a\x30\n\x0eVariablesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Y\n\nRunSummary\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.Workflow\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x12\n\nwritten_by\x18\x03 \x01(\t\"K\n\x0bLoggedEvent\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x05\x65vent\x18\x02 \x01(\x0b\x32 .agentmem.v1.RunWorkflowResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,8 +38,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKFLOWRUN']._serialized_end=265
   _globals['_WORKFLOWRUN_VARIABLESENTRY']._serialized_start=217
   _globals['_WORKFLOWRUN_VARIABLESENTRY']._serialized_end=265
-  _globals['_RUNOWNER']._serialized_start=267
-  _globals['_RUNOWNER']._serialized_end=325
-  _globals['_LOGGEDEVENT']._serialized_start=327
-  _globals['_LOGGEDEVENT']._serialized_end=418
+  _globals['_RUNSUMMARY']._serialized_start=267
+  _globals['_RUNSUMMARY']._serialized_end=356
+  _globals['_LOGGEDEVENT']._serialized_start=358
+  _globals['_LOGGEDEVENT']._serialized_end=433
 # @@protoc_insertion_point(module_scope)

@@ -21,8 +21,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class WorkflowRun(_message.Message):
-    """WorkflowRun is the payload of a WorkflowRecord: the part of a run that never changes. The record's summary is a
-    Workflow without agents, with the fields of a RunOwner; its events are LoggedEvents, by sequence.
+    """WorkflowRun is the payload of a WorkflowRecord: the part of a run that never changes. The record's events are
+    LoggedEvents, by sequence.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -76,36 +76,36 @@ class WorkflowRun(_message.Message):
 Global___WorkflowRun: _TypeAlias = WorkflowRun  # noqa: Y015
 
 @_typing.final
-class RunOwner(_message.Message):
-    """RunOwner says where in a cluster an unfinished run is running. Its fields are in a record's summary beside those of
-    the Workflow, which leaves their numbers free. If it is absent, or its node is gone, no gateway has the run.
-    """
+class RunSummary(_message.Message):
+    """RunSummary is the summary of a WorkflowRecord."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NODE_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
+    WORKFLOW_FIELD_NUMBER: _builtins.int
     KEY_ID_FIELD_NUMBER: _builtins.int
-    node: _builtins.str
-    """The node whose gateway has it."""
-    epoch: _builtins.int
-    """That node's epoch: a restarted node is another owner."""
+    WRITTEN_BY_FIELD_NUMBER: _builtins.int
     key_id: _builtins.str
     """The key of the caller that the run belongs to; empty if gateways ask for no keys."""
+    written_by: _builtins.str
+    """The gateway that wrote it, as in the record's holder: no two write the same."""
+    @_builtins.property
+    def workflow(self) -> _workflow_pb2.Workflow:
+        """The run as it is now, without its agents."""
+
     def __init__(
         self,
         *,
-        node: _builtins.str = ...,
-        epoch: _builtins.int = ...,
+        workflow: _workflow_pb2.Workflow | None = ...,
         key_id: _builtins.str = ...,
+        written_by: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["workflow", b"workflow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key_id", b"key_id", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_id", b"key_id", "workflow", b"workflow", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RunOwner: _TypeAlias = RunOwner  # noqa: Y015
+Global___RunSummary: _TypeAlias = RunSummary  # noqa: Y015
 
 @_typing.final
 class LoggedEvent(_message.Message):
@@ -115,11 +115,8 @@ class LoggedEvent(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
-    DIGEST_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """Names the step, such as "spoke/marco/3"; the same in every execution of the run."""
-    digest: _builtins.bytes
-    """Digest of the request that the event answers, if any: a run that is executed again must make the same request."""
     @_builtins.property
     def event(self) -> _workflow_pb2.RunWorkflowResponse:
         """The event."""
@@ -129,11 +126,10 @@ class LoggedEvent(_message.Message):
         *,
         key: _builtins.str = ...,
         event: _workflow_pb2.RunWorkflowResponse | None = ...,
-        digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "event", b"event", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

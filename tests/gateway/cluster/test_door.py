@@ -29,7 +29,6 @@ SERVED = {
         *("RestoreSnapshot", "SetTurnHints", "PrefetchAgent", "EvictAgent", "ExportAgent"),
     ],
     "CacheStoreService": ["OpenCache", "ReadBlock"],
-    "WorkflowService": ["RunWorkflow", "CancelWorkflow"],
 }
 """What a node may ask of another: in particular none of the store's commits, and nothing of models."""
 METHODS = [(service, method) for service in SERVICES for method in SERVICES[service].methods_by_name]

@@ -28,7 +28,6 @@ from gateway.app import Gateway
 from gateway.cluster.cli.certificates import authority, issue
 from gateway.edge.keys import ApiKey
 from tests import scratch
-from tests.gateway.cluster.run_records import RunRecords
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker
 from tests.system.stack import free_port
@@ -48,11 +47,6 @@ class SharedLedger:
         self.located: list[str] = []
         self.keys = cluster_pb2.ListKeysResponse(version="none")
         """Callers', as all stores have them."""
-        self.epochs: dict[str, int] = {}
-        """Of nodes that were started again; 1 of others."""
-        self.gone: set[str] = set()
-        """Nodes that the others do not hear of."""
-        self.runs = RunRecords()
 
     def has_keys(self, *keys: ApiKey) -> None:
         """From now on these are the keys."""
@@ -65,10 +59,6 @@ class SharedLedger:
             listed.append(message)
         self.keys = cluster_pb2.ListKeysResponse(version=f"of {[key.id for key in keys]}", keys=listed)
 
-    def there(self) -> set[tuple[str, int]]:
-        """Name and epoch of the nodes that are there."""
-        return {(node.name, node.epoch) for node in self.nodes.values() if node.name not in self.gone}
-
 
 class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grpc.CacheStoreServiceServicer):
     """The store of one node: a real server. Where it is `away`, it does not answer."""
@@ -76,8 +66,6 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
     def __init__(self, socket: Path, name: str, address: str, ledger: SharedLedger) -> None:
         self.name, self.address, self.ledger = name, address, ledger
         self.away = False
-        self.looked_for_runs = 0
-        """How often it was asked for runs that nobody attends to."""
         self.listed_keys = 0
         """How often it was asked for keys."""
         self.says_ready = False
@@ -103,12 +91,12 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
             load=request.load,
             models=request.models,
             version="1",
-            epoch=self.ledger.epochs.get(self.name, 1),
+            epoch=1,
         )
         node.expires_in.FromMilliseconds(round(self.ledger.lease * 1000))
         self.ledger.nodes[self.name] = node
         self.ledger.running[self.name] = list(request.running)
-        nodes = [self.ledger.nodes[name] for name in sorted(self.ledger.nodes) if name not in self.ledger.gone]
+        nodes = [self.ledger.nodes[name] for name in sorted(self.ledger.nodes)]
         return cluster_pb2.SyncNodeResponse(
             name=self.name, cluster_id="c1", nodes=nodes, keys_version=self.ledger.keys.version
         )
@@ -123,34 +111,8 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
         self.ledger.located.append(request.key.agent_id)
         return self.ledger.at.get(request.key.agent_id, cluster_pb2.LocateAgentResponse())
 
-    async def ListUnattendedRuns(self, request: Any, context: Any) -> cluster_pb2.ListUnattendedRunsResponse:
-        self._answer()
-        self.looked_for_runs += 1
-        return cluster_pb2.ListUnattendedRunsResponse(runs=self.ledger.runs.unattended(self.ledger.there(), self.name))
-
-    async def PutWorkflowRecord(self, request: Any, context: Any) -> cache_store_pb2.PutWorkflowRecordResponse:
-        self._answer()
-        return cache_store_pb2.PutWorkflowRecordResponse(version=self.ledger.runs.put(request))
-
-    async def GetWorkflowRecord(self, request: Any, context: Any) -> cache_store_pb2.GetWorkflowRecordResponse:
-        self._answer()
-        return self.ledger.runs.get(request)
-
-    async def ListWorkflowRecords(self, request: Any, context: Any) -> cache_store_pb2.ListWorkflowRecordsResponse:
-        self._answer()
-        return cache_store_pb2.ListWorkflowRecordsResponse(records=self.ledger.runs.page(request.namespace))
-
-    async def DeleteWorkflowRecord(self, request: Any, context: Any) -> cache_store_pb2.DeleteWorkflowRecordResponse:
-        self._answer()
-        self.ledger.runs.delete(request)
-        return cache_store_pb2.DeleteWorkflowRecordResponse()
-
-    def _answer(self) -> None:
-        if self.away:
-            raise Unavailable("the database does not answer", 0.1)
-
     async def OpenCache(self, request: Any, context: Any) -> cache_store_pb2.OpenCacheResponse:
-        return cache_store_pb2.OpenCacheResponse(instance=b"i")
+        return cache_store_pb2.OpenCacheResponse()
 
     async def ReadBlock(self, request: Any, context: Any) -> AsyncIterator[cache_store_pb2.ReadBlockResponse]:
         yield cache_store_pb2.ReadBlockResponse(chunk=b"block")

@@ -14,5 +14,4 @@ def definition(*phases: dict[str, Any], **arguments: Any) -> Definition:
 
 
 def phase(**arguments: Any) -> Phase:
-    """One phase."""
     return Phase.model_validate({"name": "p1", **arguments})

@@ -17,7 +17,6 @@ Says = Callable[[Turn], str]
 
 
 def example(name: str) -> Definition:
-    """An example with its own variables."""
     return load((FOLDER / f"{name}.yaml").read_text(), {})
 
 

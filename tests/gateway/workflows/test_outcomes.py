@@ -149,8 +149,3 @@ def test_every_outcome_is_json_that_readers_take(text: str, outcome: dict[str, A
 def test_an_object_is_no_deeper_than_readers_take_it(depth: int, taken: bool) -> None:
     result = read({"kind": "json", "agent": "a", "schema": {}}, {"a": '{"x":' * depth + "1" + "}" * depth})
     assert (result["value"] is not None) == taken
-
-
-def test_what_is_no_json_is_never_told() -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        run._outcome(PhaseEnd("p", {"mean": float("inf")}, 1))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.v1 import workflow_pb2
-from gateway.workflows.totals import Totals
+from gateway.workflows.event_log import Totals
 from tests.gateway.workflows.cli.events import ABSENT, EVICTED, EXTEND, RUN, numbered, spoke, step, usage
 
 

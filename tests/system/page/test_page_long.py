@@ -78,8 +78,8 @@ def long_run(turns: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         spoke: dict[str, Any] = {**place, "agent_id": speaker, "text": f"Turn {turn}. " * 20, "reason": "stop"}
         spoke["usage"] = {"prompt_tokens": 60, "completion_tokens": 20, "cached": {"hot": 40}}
         spoke["cache"] = {"match": "extend", "cached": {"hot": 40}, "prompt_tokens": 60, "miss_reason": None}
+        spoke |= {"listeners": [other], "bystanders": [], "channel": "public", "step": turn % 2}
         told.append({"agent_spoke": {**spoke, "timings": {}, "replayed": False}})
-        told.append({"agents_heard": {"speaker": speaker, "listeners": [other], "bystanders": [], "channel": "public"}})
     ended = {**workflow, "state": "succeeded"}
     events = [{"sequence": at, "time": "2026-01-01T00:00:00Z", **each} for at, each in enumerate(told, 1)]
     return ended, [*events, {"sequence": len(events), "finished": {"workflow": ended}}]

@@ -161,7 +161,7 @@ async def test_a_run_that_is_watched_from_its_middle_and_cancelled(browser: Brow
 
 
 @pytest.mark.slow
-async def test_a_run_that_breaks_off_and_is_resumed(browser: Browser, stacks: SharedStacks, tmp_path: Path) -> None:
+async def test_a_run_that_breaks_off_and_goes_on(browser: Browser, stacks: SharedStacks, tmp_path: Path) -> None:
     async with (
         stacks.using(DEMO, "store", "worker", "gateway", killable=True) as stack,
         opened(browser, stack.url, "#/workflows/new") as page,
@@ -172,13 +172,10 @@ async def test_a_run_that_breaks_off_and_is_resumed(browser: Browser, stacks: Sh
         stack.kill("gateway")
         await expect(page.get_by_text("Waiting for the gateway")).to_be_visible()
         await stack.renew("gateway")
-        await expect(state(page)).to_have_text("interrupted")
+        await expect(state(page)).to_have_text("interrupted", timeout=30_000)
         await expect(page.locator("article[aria-busy]")).to_have_count(0)
         before = await done.count()
         assert 4 <= before < 24
-        await page.get_by_role("button", name="Resume").click()
-        await expect(state(page)).to_have_text("running")
-        await expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
         await expect(state(page)).to_have_text("succeeded", timeout=60_000)
         await expect(done).to_have_count(24)
         box = page.get_by_role("region", name="What was said")

@@ -32,8 +32,6 @@ async def workflows() -> AsyncIterator[ScriptedWorkflows]:
 
 @pytest.fixture
 def agentmem(workflows: ScriptedWorkflows) -> Command:
-    """Runs `agentmem …` in a thread; it has an event loop of its own."""
-
     async def run(*arguments: str, say: str = "") -> Result:
         given = [*arguments, "--gateway", workflows.address]
         return await asyncio.to_thread(CliRunner().invoke, main, given, input=say)
@@ -43,7 +41,6 @@ def agentmem(workflows: ScriptedWorkflows) -> Command:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A workflow file."""
     path = tmp_path / "prison.yaml"
     path.write_text(DEFINITION)
     return path

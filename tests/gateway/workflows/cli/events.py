@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from agentmem.v1 import types_pb2, workflow_pb2
-from gateway.workflows.totals import Totals
+from gateway.workflows.event_log import Totals
 
 Event = workflow_pb2.RunWorkflowResponse
 ID = "wf-1"
 
 
 def workflow(state: Any = workflow_pb2.WORKFLOW_STATE_SUCCEEDED, **fields: Any) -> workflow_pb2.Workflow:
-    """The run, of three agents."""
     agents = [
         workflow_pb2.WorkflowAgent(
             name=name,
@@ -27,14 +26,12 @@ def workflow(state: Any = workflow_pb2.WORKFLOW_STATE_SUCCEEDED, **fields: Any) 
 
 
 def usage(prompt: int, hot: int = 0, warm: int = 0, said: int = 0) -> types_pb2.Usage:
-    """Counts of a step."""
     tiers = ((types_pb2.TIER_HOT, hot), (types_pb2.TIER_WARM, warm))
     cached = [types_pb2.TierTokens(tier=tier, tokens=tokens) for tier, tokens in tiers if tokens]
     return types_pb2.Usage(prompt_tokens=prompt, cached=cached, completion_tokens=said)
 
 
 def step(match: Any, counts: types_pb2.Usage, missed: Any = 0, first: int = 20) -> dict[str, Any]:
-    """What turns and listenings tell alike."""
     timings = types_pb2.Timings()
     timings.prefill.FromMilliseconds(30)
     if counts.completion_tokens:
@@ -87,14 +84,6 @@ def listened(agent: str, phase: str, told: dict[str, Any], **fields: Any) -> dic
     return {"agent_listened": workflow_pb2.AgentListened(agent_id=agent, phase=phase, **{"round": 1, **told, **fields})}
 
 
-def heard(speaker: str, *listeners: str, channel: str = "public", bystanders: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "agents_heard": workflow_pb2.AgentsHeard(
-            speaker=speaker, listeners=listeners, channel=channel, bystanders=bystanders
-        )
-    }
-
-
 def phase(name: str, topology: str, channel: str, *agents: str) -> dict[str, Any]:
     return {
         "phase_started": workflow_pb2.PhaseStarted(
@@ -113,16 +102,28 @@ RUN = numbered(
     delta("danny", "I saw"),
     delta("marco", " is green."),
     delta("danny", " nothing."),
-    spoke("danny", "I saw nothing.", "yard", step(NEW, usage(20, said=5), ABSENT)),
-    spoke("marco", "The boat is green.", "yard", step(EXTEND, usage(30, hot=10, said=6))),
-    heard("marco", "danny", channel="whisper", bystanders=("warden",)),
-    heard("danny", "marco"),
+    spoke("danny", "I saw nothing.", "yard", step(NEW, usage(20, said=5), ABSENT), listeners=["marco"]),
+    spoke(
+        "marco",
+        "The boat is green.",
+        "yard",
+        step(EXTEND, usage(30, hot=10, said=6)),
+        listeners=["danny"],
+        bystanders=["warden"],
+        channel="whisper",
+    ),
     listened("danny", "yard", step(EXTEND, usage(40, hot=25, said=8)), note="Noted:\nthe boat."),
     phase("verdict", "round_robin", "public", "warden", "marco", "danny"),
     speaking("warden", "verdict"),
     delta("warden", "Green."),
-    spoke("warden", "Green.", "verdict", step(NEW, usage(50, said=2), ABSENT), replayed=True),
-    heard("warden", "marco", "danny"),
+    spoke(
+        "warden",
+        "Green.",
+        "verdict",
+        step(NEW, usage(50, said=2), ABSENT),
+        listeners=["marco", "danny"],
+        replayed=True,
+    ),
     speaking("marco", "verdict"),
     spoke(
         "marco",

@@ -21,7 +21,6 @@ def after(events: Sequence[Event], sequence: int) -> list[Event]:
 
 
 async def whole(request: workflow_pb2.RunWorkflowRequest) -> AsyncIterator[Event]:
-    """A run that goes well."""
     for event in after(RUN, request.after_sequence) if request.after_sequence else RUN:
         yield event
 
@@ -53,7 +52,6 @@ class ScriptedWorkflows(workflow_pb2_grpc.WorkflowServiceServicer):
 
     @property
     def runs_asked(self) -> list[workflow_pb2.RunWorkflowRequest]:
-        """The requests for runs."""
         return [request for request in self.requests if isinstance(request, workflow_pb2.RunWorkflowRequest)]
 
     async def RunWorkflow(self, request: Any, context: Any) -> AsyncIterator[Event]:

@@ -11,7 +11,7 @@ from agentmem.v1 import workflow_pb2
 from tests.gateway.workflows.cli.events import RUN, Event
 from tests.gateway.workflows.cli.scripted import ScriptedWorkflows, after
 
-PATIENCE = 2.0
+PATIENCE = 1.5
 """Seconds. An outage has two attempts, each a tenth of a second after the one before, or a little more."""
 
 

@@ -1,5 +1,3 @@
-"""`agentmem workflows`, on a scripted gateway."""
-
 from __future__ import annotations
 
 import asyncio

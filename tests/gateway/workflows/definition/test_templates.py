@@ -76,15 +76,6 @@ def test_references_are_in_the_order_of_the_text() -> None:
     assert references("${b} $${no} ${a.x y} ${b}") == ("b", "a.x y", "b")
 
 
-def test_a_missing_value_is_a_key_error() -> None:
-    with pytest.raises(KeyError):
-        fill("${a} ${b}", {"a": ""})
-
-
-def test_what_is_filled_in_is_not_filled_again() -> None:
-    assert fill("${a}{b}", {"a": "${b} $$", "b": "no"}) == "${b} $${b}"
-
-
 @given(st.lists(PIECES, max_size=8).map("".join))
 def test_a_text_is_filled_in_just_if_all_that_it_names_is_there(text: str) -> None:
     values = dict.fromkeys(references(text), "V")

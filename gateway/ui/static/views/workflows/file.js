@@ -10,7 +10,6 @@ import { begin } from './beginning.js';
 /** @typedef {import('../../gateway.js').Json} Json */
 /** @typedef {{target: HTMLTextAreaElement & HTMLInputElement}} Change */
 
-const MOST_SHOWN = 100;
 const EXAMPLE = `\
 workflow: greeting
 agents: {host: {system: You are the host.}, guest: {}}
@@ -110,13 +109,12 @@ function Checked({ found, onGo }) {
       ${' '}${counted(found.phases.length, 'phase')}.</p>`;
   }
   return html`<h2>${counted(mistakes.length, 'mistake')}</h2>
-    <ul class="mistakes plain">${mistakes.slice(0, MOST_SHOWN).map((/** @type {Json} */ mistake) => html`<li>
+    <ul class="mistakes plain">${mistakes.map((/** @type {Json} */ mistake) => html`<li>
       ${mistake.line > 0
         ? html`<button class="link" onClick=${() => onGo(mistake)}>Line ${mistake.line}, column ${
           mistake.column}</button>`
         : html`<span class="quiet">The whole file</span>`} <code><bdi>${mistake.field}</bdi></code>: <span
-        dir="auto">${mistake.problem}</span></li>`)}</ul>
-    ${mistakes.length > MOST_SHOWN && html`<p class="quiet">and ${mistakes.length - MOST_SHOWN} more</p>`}`;
+        dir="auto">${mistake.problem}</span></li>`)}</ul>`;
 }
 
 /**

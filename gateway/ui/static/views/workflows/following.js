@@ -1,4 +1,4 @@
-/** Following a run: each event once, through connections that break, until it has ended or nobody goes on with it. */
+/** Following a run: each event once, through connections that break and gateways that end, until it has ended. */
 import { events } from '../../events.js';
 import { GatewayError, json, partOf, request } from '../../gateway.js';
 import { added, followedAgain, goesOn, newRun, settled } from './state.js';
@@ -14,6 +14,7 @@ import { added, followedAgain, goesOn, newRun, settled } from './state.js';
  */
 
 const LONGEST_WAIT = 5000;
+const LOOK_AGAIN = 1000;
 /** Errors after which the same is asked again; for a key that is refused, the page asks for another. */
 const PASSING = new Set(['unreachable', 'unavailable', 'resource_exhausted', 'unauthenticated']);
 
@@ -58,7 +59,7 @@ export async function follow(id, known, resume, stop, tell) {
   };
   while (!stop.aborted) {
     try {
-      if (resuming || now.live === undefined) now = { ...now, live: resuming || await goingOn(id, stop) };
+      if (resuming || now.live === undefined) now = { ...now, live: resuming || await stateOf(id, stop) === 'running' };
       const answer = await opened(id, now.run.sequence, resuming, stop);
       becomes({ ...now, run: resuming ? goesOn(now.run) : now.run, state: 'following', error: undefined });
       for await (const { name, data } of events(/** @type {ReadableStream<Uint8Array>} */ (answer.body))) {
@@ -72,7 +73,11 @@ export async function follow(id, known, resume, stop, tell) {
       if (now.run.finished) return becomes({ ...now, state: 'over' });
       now = { ...now, run: followedAgain(now.run) };
       const { workflow } = await json('GET', runPath(id), { signal: stop });
-      if (workflow.state !== 'running') return becomes({ ...now, run: settled(now.run, workflow), state: 'over' });
+      if (workflow.state !== 'running') becomes({ ...now, run: settled(now.run, workflow), state: 'over' });
+      if (workflow.state === 'interrupted') { // a gateway goes on with it soon, unless its key is gone
+        while (await stateOf(id, stop) === 'interrupted') await pause(LOOK_AGAIN, stop);
+        now = { ...now, run: goesOn(now.run), live: true };
+      } else if (workflow.state !== 'running') return undefined;
     } catch (error) {
       if (stop.aborted) return undefined;
       if (now.run.finished) return becomes({ ...now, state: 'over' }); // only the end of the stream is missing
@@ -92,8 +97,8 @@ function ofProxy({ status, code }) {
 }
 
 /** @param {string} id @param {AbortSignal} signal */
-async function goingOn(id, signal) {
-  return (await json('GET', runPath(id), { signal })).workflow.state === 'running';
+async function stateOf(id, signal) {
+  return (await json('GET', runPath(id), { signal })).workflow.state;
 }
 
 /**

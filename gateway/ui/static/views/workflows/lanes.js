@@ -111,18 +111,18 @@ function marks(row) {
   /** @param {string} name @param {string} text */
   const mark = (name, text) => found.set(name, [...(found.get(name) ?? []), text]);
   for (const step of row.values()) {
-    for (const name of step.heard?.listeners ?? []) mark(name, `hears ${step.agent_id}`);
-    for (const name of step.heard?.bystanders ?? []) mark(name, `learns that ${step.agent_id} whispered`);
+    for (const name of step.listeners ?? []) mark(name, `hears ${step.agent_id}`);
+    for (const name of step.bystanders ?? []) mark(name, `learns that ${step.agent_id} whispered`);
   }
   return [...found].map(([name, texts]) => [name, texts.join('\n')]);
 }
 
 /** @param {{step: Step, place: number}} props */
 function Done({ step, place }) {
-  const { kind, agent_id: agent, heard, note } = step;
+  const { kind, agent_id: agent, note } = step;
   const text = kind === 'turn' ? step.text : note;
   return html`<article class=${`cell ${kind}`} style=${{ gridColumn: place }}>
-    <p class="to"><strong><${Name} text=${agent} /></strong>${kind === 'turn' ? html`<${Audience} heard=${heard} />`
+    <p class="to"><strong><${Name} text=${agent} /></strong>${kind === 'turn' ? html`<${Audience} step=${step} />`
       : html`<span class="quiet"> ${note ? 'notes for itself' : 'took in what it had heard'}</span>`}</p>
     ${text && html`<${LongText} text=${text} piece=${2000} />`}
     <${Sources} step=${step} />
@@ -131,10 +131,8 @@ function Done({ step, place }) {
   </article>`;
 }
 
-/** @param {{heard?: import('./state.js').Heard}} props */
-function Audience({ heard }) {
-  if (!heard) return null;
-  const { listeners, bystanders, channel } = heard;
+/** @param {{step: Step}} props */
+function Audience({ step: { listeners, bystanders, channel } }) {
   return html`<span class="quiet"> → ${listeners.length ? names(listeners) : 'nobody'}</span>
     ${' '}<${Channel} channel=${channel} />${bystanders.length > 0 && html`<span class="quiet"> ${names(bystanders)}
       ${' '}only ${bystanders.length === 1 ? 'learns' : 'learn'} of it</span>`}`;

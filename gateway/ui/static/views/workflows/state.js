@@ -6,11 +6,10 @@
  */
 
 /** @typedef {import('../../gateway.js').Json} Json */
-/** @typedef {{listeners: string[], bystanders: string[], channel: string}} Heard */
 /**
  * What an agent has done, a turn or a listening, and is durable.
  *
- * @typedef {Json & {kind: 'turn' | 'listening', heard?: Heard}} Step
+ * @typedef {Json & {kind: 'turn' | 'listening'}} Step
  */
 /** @typedef {Map<string, Step>} Row what happened beside each other, by agent */
 /**
@@ -19,8 +18,7 @@
  * @typedef {{number: number, began: Json | null, rows: Row[]}} Round
  */
 /** @typedef {{name: string, rounds: Round[], outcome: Json | null}} Phase */
-/** @typedef {{phase: string, round: number, row: number}} Place of a turn */
-/** @typedef {{name: string, tokens: number, turns: number, last: Place | null}} Member */
+/** @typedef {{name: string, tokens: number, turns: number}} Member */
 /** @typedef {{text: string, cache: Json | null}} Saying */
 /**
  * @typedef {object} Run
@@ -75,7 +73,6 @@ export function added(run, event) {
   }
   if (event.agent_spoke) return done(next, { kind: 'turn', ...event.agent_spoke });
   if (event.agent_listened) return done(next, { kind: 'listening', ...event.agent_listened });
-  if (event.agents_heard) return heard(next, event.agents_heard);
   if (event.phase_outcome) {
     const outcome = event.phase_outcome;
     return withPhase(next, outcome.phase, (phase) => ({ ...phase, outcome }));
@@ -128,7 +125,7 @@ function begun(run, workflow) {
 
 /** @param {string} name @returns {Member} */
 function newMember(name) {
-  return { name, tokens: 0, turns: 0, last: null };
+  return { name, tokens: 0, turns: 0 };
 }
 
 /**
@@ -192,58 +189,25 @@ function withRound(run, name, number, change) {
 }
 
 /**
- * Each turn begins a row, unless all of its round speak at once. A listening happens meanwhile, and stands beside it.
+ * What has the same step stands beside each other, but for what an agent did twice in it.
  *
  * @param {Run} run
  * @param {Json} told
  */
 function done(run, told) {
   const agent = told.agent_id;
-  const known = knowing(run, [agent]);
+  const known = knowing(run, [agent, ...told.listeners ?? [], ...told.bystanders ?? []]);
   const member = /** @type {Member} */ (known.members.get(agent));
   const step = /** @type {Step} */ (told);
   const next = withRound(known, told.phase, told.round, (round) => {
-    const rows = [...round.rows];
-    const last = rows[rows.length - 1];
-    const beside = step.kind === 'listening' || round.began?.topology === 'all_at_once';
-    if (last && beside && !last.has(agent)) rows[rows.length - 1] = new Map(last).set(agent, step);
-    else rows.push(new Map([[agent, step]]));
-    return { ...round, rows };
+    const at = round.rows.findIndex((row) => [...row.values()][0].step === step.step && !row.has(agent));
+    if (at < 0) return { ...round, rows: [...round.rows, new Map([[agent, step]])] };
+    return { ...round, rows: round.rows.with(at, new Map(round.rows[at]).set(agent, step)) };
   });
   const speaking = new Map(next.speaking);
   speaking.delete(agent);
   const tokens = told.usage.prompt_tokens + told.usage.completion_tokens;
-  const turn = step.kind === 'turn';
-  const members = new Map(next.members).set(agent, {
-    ...member, tokens, turns: member.turns + (turn ? 1 : 0), last: turn ? placeOf(next, told) : member.last,
-  });
+  const turns = member.turns + (step.kind === 'turn' ? 1 : 0);
+  const members = new Map(next.members).set(agent, { ...member, tokens, turns });
   return { ...next, speaking, members, totals: told.totals };
-}
-
-/**
- * @param {Run} run
- * @param {Json} told
- * @returns {Place} of what was just added
- */
-function placeOf(run, { phase, round }) {
-  const rounds = run.phases.find((each) => each.name === phase)?.rounds;
-  const rows = /** @type {Row[]} */ (rounds?.find((each) => each.number === round)?.rows);
-  return { phase, round, row: rows.length - 1 };
-}
-
-/**
- * @param {Run} run
- * @param {Json} told
- */
-function heard(run, told) {
-  const { speaker, listeners, bystanders, channel } = told;
-  const known = knowing(run, [...listeners, ...bystanders]);
-  const last = known.members.get(speaker)?.last;
-  if (!last) return known;
-  return withRound(known, last.phase, last.round, (round) => {
-    const rows = [...round.rows];
-    const step = /** @type {Step} */ (rows[last.row].get(speaker));
-    rows[last.row] = new Map(rows[last.row]).set(speaker, { ...step, heard: { listeners, bystanders, channel } });
-    return { ...round, rows };
-  });
 }

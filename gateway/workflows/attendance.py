@@ -1,0 +1,93 @@
+"""Runs attended through the store, which hears once a second that this gateway is there.
+
+A run is taken over by compare-and-set: the first gateway to write itself into the record has the run; the other's next
+write is refused, and it stops.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from agentmem import errors
+from agentmem.process.logs import event
+from gateway.extension import Extension
+from gateway.workflows.records import Records, RunKey
+from gateway.workflows.runs import Runs
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS: Final = 1.0
+SURE_SECONDS: Final = 2.0
+"""How long nobody must have attended to a run: after a failover of the database all are gone for a moment."""
+SPREAD_SECONDS: Final = 3.0
+"""Gateways wait up to this much longer, so that runs spread."""
+AGAIN_SECONDS: Final = 15.0
+_AT_ONCE: Final = 4
+
+
+class Attendance(Extension):
+    """The runs that go on here, from the gateway's start to its end. `may_not` returns why no other should."""
+
+    def __init__(self, runs: Runs, records: Records, may_not: Callable[[], str]) -> None:
+        self.runs = runs
+        self._records = records
+        self._may_not = may_not
+        self._due: dict[RunKey, float] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def start(self) -> Mapping[str, str]:
+        due: asyncio.Queue[RunKey] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._watch(due))]
+        self._tasks += [asyncio.create_task(self._take_over_each(due)) for _ in range(_AT_ONCE)]
+        return {}
+
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        return {*self._tasks}
+
+    async def stop(self, grace: float) -> None:
+        """Leave the runs to other gateways, or until they are asked for."""
+        await self.runs.live.stop(grace)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=1)  # a takeover may wait for the store
+        with suppress(errors.AgentmemError):  # a silent gateway is gone soon, too
+            await self._records.attend(leaving=True)
+
+    async def look(self) -> list[RunKey]:
+        """Stop the runs that others have by now; return those that are to be taken over."""
+        before = list(self.runs.live.by_key.values())
+        try:
+            held, unattended = await self._records.attend()
+        except errors.AgentmemError as error:
+            log.debug("the store did not say which runs nobody attends to: %s", error)
+            return []
+        for run in before:
+            if run.stored.key not in held:
+                run.lose()
+        now = time.monotonic()
+        lost = [key for key in (*unattended, *held) if key not in self.runs.live.by_key]
+        self._due = {key: self._due.get(key, now + SURE_SECONDS + random.uniform(0, SPREAD_SECONDS)) for key in lost}
+        due = [] if self._may_not() else [key for key in lost if self._due[key] <= now]
+        self._due |= dict.fromkeys(due, now + AGAIN_SECONDS)
+        return due
+
+    async def _watch(self, due: asyncio.Queue[RunKey]) -> None:
+        while True:
+            for key in await self.look():
+                due.put_nowait(key)
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def _take_over_each(self, due: asyncio.Queue[RunKey]) -> None:
+        """This may wait for the store, and `_watch` must not."""
+        while True:
+            await self.take_over(await due.get())
+
+    async def take_over(self, key: RunKey) -> None:
+        try:
+            await self.runs.take_over(*key)
+        except errors.AgentmemError as error:
+            event(log, "workflow not taken over", logging.WARNING, workflow_id=key[1], reason=error.message)

@@ -1,0 +1,382 @@
+"""Gateways that share a store: who is asked for another's run follows its record, and a run without gateway is taken
+over. Records are a dictionary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+
+import grpc
+import pytest
+
+from agentmem.channels import connect
+from agentmem.errors import Aborted, AgentmemError, FailedPrecondition, NotFound, Unavailable
+from agentmem.v1 import inference_pb2, workflow_pb2
+from gateway.edge.callers import Caller
+from gateway.upstream import ChannelWorker
+from gateway.workflows import attendance
+from gateway.workflows.attendance import Attendance
+from gateway.workflows.event_log import Event
+from gateway.workflows.live import WorkflowMetrics
+from gateway.workflows.records import State
+from gateway.workflows.runs import Runs
+from tests.gateway.running import eventually
+from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.workflows.test_runs import Kept, RecordsIn, all_of
+
+FILE = """
+workflow: talk
+agents: {ada: {system: You are ada.}, bob: {}}
+phases: [{name: only, agents: [ada, bob], rounds: 2, prompts: speak}]
+"""
+TURNS = 4
+WHO = Caller("n", "k1")
+
+
+class SharedTurns:
+    """Turns that are committed to one ledger, each once, by the names of their requests.
+
+    A turn waits at `gate` before it commits; who finds it committed replays it, and who commits too late is refused.
+    """
+
+    def __init__(self) -> None:
+        self.committed: list[str] = []
+        self.begun: list[str] = []
+        self.gate = asyncio.Event()
+
+    async def __call__(self, request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        yield started()
+        if request.request_id not in self.committed:
+            self.begun.append(request.request_id)
+            yield delta("hel")
+            await self.gate.wait()
+            if request.request_id in self.committed:
+                raise Aborted("another writer committed this request_id meanwhile")
+            self.committed.append(request.request_id)
+        yield delta("lo")
+        yield finished()
+
+
+class Keys:
+    def __init__(self, *known: str) -> None:
+        self.known = set(known)
+
+    def authenticate(self, credential: str | None) -> Caller:
+        raise NotImplementedError
+
+    def stands(self, who: Caller) -> bool:
+        return who.key_id in self.known
+
+
+class Gateway:
+    def __init__(self, kept: Kept, channel: grpc.aio.Channel, most: int = 4) -> None:
+        self.kept, self.keys, self.unready = kept, Keys("k1"), ""
+        self.records, self.metrics = RecordsIn(kept), WorkflowMetrics(None)
+        self.runs = Runs(self.records, ChannelWorker(channel), self.keys, self.metrics, most)
+        self.attendance = Attendance(self.runs, self.records, lambda: self.unready)
+
+    @property
+    def going_on(self) -> list[str]:
+        return [workflow_id for _, workflow_id in self.runs.live.by_key]
+
+    async def begin(self, name: str = "r") -> str:
+        before = set(self.going_on)
+        await self.runs.begin(WHO, name, FILE, {}, 0)
+        [workflow_id] = set(self.going_on) - before
+        return workflow_id
+
+    async def vanish(self) -> None:
+        """It is killed: its records stay as they are, and the store hears no more of it."""
+        for run in self.runs.live.by_key.values():
+            run.task.cancel()
+        await eventually(lambda: not self.going_on)
+        self.kept.there.discard(self.records.holder)
+
+    async def look(self) -> None:
+        for key in await self.attendance.look():
+            await self.attendance.take_over(key)
+
+    async def follow(self, workflow_id: str) -> list[Event]:
+        return await all_of(await self.runs.resume(WHO, workflow_id, 0))
+
+    async def state(self, workflow_id: str) -> int:
+        got, (listed, _) = await self.runs.get("n", workflow_id), await self.runs.page("n", 10, "")
+        assert {run.state for run in listed} == {got.state}
+        return got.state
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(attendance, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+@pytest.fixture
+def turns(worker: ScriptedWorker) -> SharedTurns:
+    worker.script = shared = SharedTurns()
+    return shared
+
+
+@pytest.fixture
+async def three(worker: ScriptedWorker, turns: SharedTurns) -> AsyncIterator[tuple[Gateway, Gateway, Gateway]]:
+    kept = Kept()
+    async with AsyncExitStack() as stack:
+        channel = await stack.enter_async_context(connect(worker.target))
+        made = Gateway(kept, channel), Gateway(kept, channel), Gateway(kept, channel, most=2)
+        for one in made:
+            stack.push_async_callback(one.runs.live.stop, 5)
+        yield made
+
+
+def end(events: list[Event]) -> workflow_pb2.Workflow:
+    return events[-1].finished.workflow
+
+
+def once(turns: SharedTurns) -> bool:
+    return len(turns.committed) == len(set(turns.committed)) == TURNS
+
+
+async def test_who_asks_another_gateway_follows_the_run(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
+) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    first = asyncio.create_task(a.follow(workflow_id))
+    follower = asyncio.create_task(b.follow(workflow_id))
+    watcher = asyncio.create_task(all_of(await b.runs.watch(WHO, workflow_id, 1)))
+    for one in (a, b):
+        assert await one.state(workflow_id) == State.WORKFLOW_STATE_RUNNING
+    turns.gate.set()
+    logged = [event for event in await first if event.WhichOneof("event") not in ("agent_delta", "agent_speaking")]
+    assert await follower == logged
+    assert await watcher == logged[1:]
+    assert (end(logged).state, end(logged).turns) == (State.WORKFLOW_STATE_SUCCEEDED, TURNS)
+    assert b.going_on == [] and once(turns)
+
+
+async def test_a_run_that_fails_ends_the_streams_of_who_follows_it(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
+) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    follower = asyncio.create_task(b.follow(workflow_id))
+    a.keys.known.clear()
+    turns.gate.set()
+    assert end(await follower).state == State.WORKFLOW_STATE_FAILED
+
+
+async def test_a_run_is_cancelled_and_deleted_through_another_gateway(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
+) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    first = asyncio.create_task(a.follow(workflow_id))
+    await eventually(lambda: bool(turns.begun))
+    with pytest.raises(FailedPrecondition):
+        await b.runs.delete("n", workflow_id)
+    for _ in range(2):
+        assert (await b.runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
+    await a.look()
+    with pytest.raises(Unavailable, match="send the request again"):
+        await first
+    assert end(await a.follow(workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
+    assert a.going_on == [] and turns.committed == []
+    await b.runs.delete("n", workflow_id)
+    assert a.kept.records == {}
+
+
+async def test_a_gateway_that_is_gone_leaves_its_runs_to_another(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns, clock: list[float]
+) -> None:
+    """A moment later; and who is heard of again, as all are after a failover of the database, is waited for again."""
+    a, b, _ = three
+    workflow_id = await a.begin()
+    await a.vanish()
+    assert await b.state(workflow_id) == State.WORKFLOW_STATE_INTERRUPTED
+    longest = attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
+    await b.look()
+    clock[0] += attendance.SURE_SECONDS - 0.1
+    await b.look()
+    a.kept.there.add(a.records.holder)
+    clock[0] += longest
+    await b.look()
+    a.kept.there.remove(a.records.holder)
+    await b.look()
+    assert b.going_on == []
+    clock[0] += longest
+    b.unready = "its worker is away"
+    await b.look()
+    assert b.going_on == []
+    b.unready = ""
+    await b.look()
+    assert b.going_on == [workflow_id]
+    turns.gate.set()
+    assert end(await b.follow(workflow_id)).turns == TURNS
+    assert once(turns)
+    assert b.metrics.taken_over._value.get() == 1  # type: ignore[attr-defined]
+
+
+async def test_a_gateway_that_was_only_cut_off_stops(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
+) -> None:
+    """By its next write, or by what the store says: each turn is there once."""
+    a, b, _ = three
+    workflow_id = await a.begin()
+    first = asyncio.create_task(a.follow(workflow_id))
+    await eventually(lambda: len(turns.begun) == 1)
+    a.kept.there.remove(a.records.holder)
+    assert await b.runs.take_over("n", workflow_id)
+    await eventually(lambda: turns.begun[1:] == turns.begun[:1])
+    turns.gate.set()
+    with pytest.raises(Unavailable, match="send the request again"):
+        await first
+    assert end(await b.follow(workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
+    assert a.going_on == [] and once(turns)
+
+
+async def test_a_follower_of_a_gateway_that_vanishes_comes_again_and_takes_the_run_over(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
+) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    follower = asyncio.create_task(b.follow(workflow_id))
+    await a.vanish()
+    with pytest.raises(Unavailable, match="send the request again"):
+        await follower
+    turns.gate.set()
+    assert end(await b.follow(workflow_id)).turns == TURNS
+    assert once(turns)
+
+
+@pytest.mark.parametrize("compares", [True, False])
+async def test_of_two_that_take_a_run_over_at_once_one_does(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns, *, compares: bool
+) -> None:
+    """A store that does not compare versions would let both."""
+    a, b, c = three
+    workflow_id = await a.begin()
+    await a.vanish()
+    a.kept.compares = compares
+    took = await asyncio.gather(*(one.runs.take_over("n", workflow_id) for one in (b, c)))
+    assert took.count(True) == (1 if compares else 2)
+    a.kept.compares = True
+    turns.gate.set()
+    if compares:
+        loser = (b, c)[took.index(False)]
+        assert end(await loser.follow(workflow_id)).turns == TURNS
+        assert loser.going_on == [] and once(turns)
+
+
+@pytest.mark.parametrize("what", ["a key that is not known", "it has failed", "its gateway is there"])
+async def test_a_run_that_is_not_taken_over(three: tuple[Gateway, Gateway, Gateway], what: str) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    if what != "its gateway is there":
+        await a.vanish()
+    if what == "a key that is not known":
+        b.keys.known.clear()
+    elif what == "it has failed":
+        a.kept.records["n", workflow_id].workflow.state = State.WORKFLOW_STATE_FAILED
+    assert not await b.runs.take_over("n", workflow_id)
+    assert b.going_on == []
+
+
+async def test_no_more_at_once_than_a_namespace_may_have(
+    three: tuple[Gateway, Gateway, Gateway], clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are tried later; so is all where the store does not answer."""
+    a, _, c = three
+    named = [await a.begin(f"r{number}") for number in range(3)]
+    await a.vanish()
+    await c.look()
+    clock[0] += attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
+    a.kept.refuses = Unavailable("the store is away")
+    await c.look()
+    assert c.going_on == []
+    a.kept.refuses = None
+    for _ in range(2):
+        await c.look()
+        assert len(c.going_on) == 2
+        assert sum(each.message == "workflow not taken over" for each in caplog.records) == 1
+    await c.runs.cancel("n", c.going_on[0])
+    clock[0] += attendance.AGAIN_SECONDS + 1
+    await c.look()
+    assert len(c.going_on) == 2 and set(c.going_on) < set(named)
+
+
+async def test_a_takeover_that_waits_for_the_store_does_not_make_its_gateway_silent(
+    three: tuple[Gateway, Gateway, Gateway], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    await a.vanish()
+    monkeypatch.setattr(attendance, "PERIOD_SECONDS", 0.01)
+    before = a.kept.writers
+    a.kept.gate.clear()
+    await b.attendance.start()
+    await eventually(lambda: bool(b.attendance._due))
+    clock[0] += attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
+    await eventually(lambda: a.kept.writers > before)
+    b.kept.there.discard(b.records.holder)
+    await eventually(lambda: b.records.holder in b.kept.there)
+    a.kept.gate.set()
+    await eventually(lambda: b.going_on == [workflow_id])
+    await b.attendance.stop(5)
+
+
+async def test_a_gateway_that_ends_leaves_its_runs_at_once(
+    three: tuple[Gateway, Gateway, Gateway], turns: SharedTurns
+) -> None:
+    a, b, _ = three
+    await a.attendance.start()
+    workflow_id = await a.begin()
+    await a.attendance.stop(5)
+    assert await b.attendance._records.attend() == (set(), [("n", workflow_id)])
+    assert await b.state(workflow_id) == State.WORKFLOW_STATE_INTERRUPTED
+
+
+@pytest.mark.parametrize("at", ["its reading", "its writing"])
+async def test_a_gateway_that_ends_in_a_takeover_leaves_the_run_to_others(
+    three: tuple[Gateway, Gateway, Gateway], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at SIGTERM: what is being written is written, and nobody has the run."""
+    a, b, _ = three
+    workflow_id = await a.begin()
+    await a.vanish()
+    await b.attendance.start()
+    reading, read = asyncio.Event(), asyncio.Event()
+    if at == "its reading":
+
+        async def slow(*_: object) -> object:
+            reading.set()
+            await read.wait()
+            return await RecordsIn.get(b.records, "n", workflow_id)
+
+        monkeypatch.setattr(b.records, "get", slow)
+    else:
+        a.kept.gate.clear()
+    before, taking = a.kept.writers, asyncio.create_task(b.runs.take_over("n", workflow_id))
+    await (reading.wait() if at == "its reading" else eventually(lambda: a.kept.writers == before + 1))
+    stopping = asyncio.create_task(b.attendance.stop(5))
+    await asyncio.sleep(0)
+    read.set()
+    a.kept.gate.set()
+    await stopping
+    with pytest.raises(AgentmemError):
+        await taking
+    assert b.going_on == []
+    assert ("n", workflow_id) in (await a.attendance._records.attend(leaving=True))[1]
+
+
+async def test_what_is_deleted_ends_its_followers_streams(three: tuple[Gateway, Gateway, Gateway]) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    follower = asyncio.create_task(b.follow(workflow_id))
+    await a.runs.cancel("n", workflow_id)
+    await a.runs.delete("n", workflow_id)
+    with pytest.raises(NotFound):
+        await follower
