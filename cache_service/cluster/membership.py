@@ -19,7 +19,6 @@ from agentmem.v1 import cluster_pb2 as pb
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
 from cache_service.cluster.clock import SharedClock
-from cache_service.cluster.keys import NO_KEYS, Keys
 from cache_service.cluster.nodes import Beat, NameTaken, Node, Said
 from cache_service.ledger.clock import BOOT_CLOCK
 from cache_service.ledger.ledgers import Ledgers
@@ -79,7 +78,8 @@ class Membership:
         self._report = Report()
         self._view: tuple[Node, ...] = ()
         self._beaten = -_LEASE_SECONDS
-        self._keys = NO_KEYS
+        self.keys_version = ""
+        """As of the last heartbeat: read after a call of `nodes` it is not older than the lease there."""
         self._epoch = 0
         self._reconciled = False
         self._rejoins = 0
@@ -146,10 +146,6 @@ class Membership:
             raise Unavailable(f"this node is not a member of its cluster now: {problem}")
         aged = int(self.silent_seconds * 10**9)
         return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
-
-    def keys(self) -> Keys:
-        """As of the last heartbeat: after a call of `nodes` not older than its lease."""
-        return self._keys
 
     def attending(self) -> list[tuple[str, int]]:
         """Return name and epoch of nodes whose gateways are not silent. Raises Unavailable as `nodes`."""
@@ -257,11 +253,11 @@ class Membership:
         who = self.identity
         followed = self._followed() if self._reconciled else 0
         said = Said(who.name, who.directory, who.address, followed, self._encoded(now))
-        beat = self._database.write_blocking(nodes.beat, said, self._epoch, self._keys.version)
+        beat = self._database.write_blocking(nodes.beat, said, self._epoch)
         if beat.rejoined and self._epoch:
             self._reconciled, self._rejoins = False, self._rejoins + 1
         with self._lock:
-            self._keys = beat.keys or self._keys  # before the lease is a new one
+            self.keys_version = beat.keys_version  # before the lease is a new one
             self._view, self._epoch, self._beaten = tuple(beat.nodes), beat.epoch, began
         self._clock.set(beat.time, beat.wall)
         self.beats += 1

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey
 from cache_service.cluster import keys
-from cache_service.cluster.keys import Keys
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes
 from cache_service.ledger.workflow_records import Owner
@@ -55,7 +54,7 @@ class NameTaken(Exception):
 
 
 class Beat(NamedTuple):
-    """What a node learns of a heartbeat. `rejoined`: it was not there before, so others did not wait for it."""
+    """The answer to a heartbeat. `rejoined`: the node was not there before, so others did not wait for it."""
 
     epoch: int
     rejoined: bool
@@ -66,16 +65,12 @@ class Beat(NamedTuple):
     """The server's clock."""
     newest: int
     """The last change of KV that is not forgotten."""
-    keys: Keys | None
-    """The keys of callers, if they are others than those that it knows."""
+    keys_version: str
+    """The version of the callers' keys, which was read after the lease began."""
 
 
-def beat(connection: Connection, said: Said, epoch: int, keys_version: str = "") -> Beat:
-    """Say that a node is there. `epoch` is that of its last beat, 0 before the first; `keys_version` is of the keys
-    that it knows. Raises NameTaken.
-
-    Keys are read after the lease was begun: whoever has a lease has keys that are no older.
-    """
+def beat(connection: Connection, said: Said, epoch: int) -> Beat:
+    """Say that a node is there. `epoch` is that of its last beat, 0 before the first. Raises NameTaken."""
     _hurry(connection)
     (now,) = connection.execute(_NOW).fetchone()
     epoch, rejoined = _joined(connection, said, epoch, now)
@@ -91,8 +86,8 @@ def beat(connection: Connection, said: Said, epoch: int, keys_version: str = "")
     by_all = min(node.followed for node in nodes if node.expires > -_UNSURE)
     if kv_changes.any_up_to(connection, by_all):
         kv_changes.forget(connection, by_all)
-    new_keys = keys.changed(connection, keys_version)
-    return Beat(epoch, rejoined, nodes, _time(connection, now), now, kv_changes.newest(connection), new_keys)
+    newest, keys_version = kv_changes.newest(connection), keys.version(connection)
+    return Beat(epoch, rejoined, nodes, _time(connection, now), now, newest, keys_version)
 
 
 def leave(connection: Connection, name: str, epoch: int) -> None:

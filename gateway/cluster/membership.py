@@ -233,8 +233,8 @@ class Membership:
 
     async def _read_keys(self, keys: ClusterKeys, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
         """Read the keys if they have changed, and let them be valid until the answer's lease ends."""
-        if keys.version != answer.keys_version or not keys.version:
-            keys.take(await self._cluster.ListKeys(cluster_pb2.ListKeysRequest(), timeout=SYNC_SECONDS))
+        if keys.version != answer.keys_version:
+            keys.take(await self._cluster.GetKeys(cluster_pb2.GetKeysRequest(), timeout=SYNC_SECONDS))
         lease = next((node.expires_in for node in answer.nodes if node.name == answer.name), None)
         if lease is not None:
             keys.confirm(asked + lease.ToTimedelta().total_seconds())

@@ -49,10 +49,8 @@ class ClusterServiceStub:
     An empty value only asks. Workers use it to share measurements that KV depends on and that each would take slightly
     differently.
     """
-    ListKeys: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]
-    """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
-    whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-    """
+    GetKeys: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.GetKeysRequest, _cluster_pb2.GetKeysResponse]
+    """GetKeys reads the callers' keys, to be asked for when SyncNodeResponse has another `keys_version`."""
     ListUnattendedRuns: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListUnattendedRunsRequest, _cluster_pb2.ListUnattendedRunsResponse]
     """ListUnattendedRuns returns workflow runs whose owner has expired by the database's clock or whose gateway is
     silent, and runs of this node, which its gateway may have lost. At most 1000, other nodes' runs first.
@@ -77,10 +75,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     An empty value only asks. Workers use it to share measurements that KV depends on and that each would take slightly
     differently.
     """
-    ListKeys: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]  # type: ignore[assignment]
-    """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
-    whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-    """
+    GetKeys: _aio.UnaryUnaryMultiCallable[_cluster_pb2.GetKeysRequest, _cluster_pb2.GetKeysResponse]  # type: ignore[assignment]
+    """GetKeys reads the callers' keys, to be asked for when SyncNodeResponse has another `keys_version`."""
     ListUnattendedRuns: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListUnattendedRunsRequest, _cluster_pb2.ListUnattendedRunsResponse]  # type: ignore[assignment]
     """ListUnattendedRuns returns workflow runs whose owner has expired by the database's clock or whose gateway is
     silent, and runs of this node, which its gateway may have lost. At most 1000, other nodes' runs first.
@@ -118,14 +114,12 @@ class ClusterServiceServicer:
         differently.
         """
 
-    def ListKeys(
+    def GetKeys(
         self,
-        request: _cluster_pb2.ListKeysRequest,
+        request: _cluster_pb2.GetKeysRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_cluster_pb2.ListKeysResponse, _abc.Awaitable[_cluster_pb2.ListKeysResponse]]:
-        """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
-        whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-        """
+    ) -> _typing.Union[_cluster_pb2.GetKeysResponse, _abc.Awaitable[_cluster_pb2.GetKeysResponse]]:
+        """GetKeys reads the callers' keys, to be asked for when SyncNodeResponse has another `keys_version`."""
 
     def ListUnattendedRuns(
         self,

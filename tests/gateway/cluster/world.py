@@ -26,6 +26,7 @@ from agentmem.v1 import (
 )
 from gateway.app import Gateway
 from gateway.cluster.cli.certificates import authority, issue
+from gateway.edge.key_file import render
 from gateway.edge.keys import ApiKey
 from tests import scratch
 from tests.gateway.cluster.run_records import RunRecords
@@ -46,7 +47,7 @@ class SharedLedger:
         self.at: dict[str, cluster_pb2.LocateAgentResponse] = {}
         """By agent_id."""
         self.located: list[str] = []
-        self.keys = cluster_pb2.ListKeysResponse(version="none")
+        self.keys = cluster_pb2.GetKeysResponse(version="none")
         """Callers', as all stores have them."""
         self.epochs: dict[str, int] = {}
         """Of nodes that were started again; 1 of others."""
@@ -56,14 +57,7 @@ class SharedLedger:
 
     def has_keys(self, *keys: ApiKey) -> None:
         """From now on these are the keys."""
-        listed = []
-        for key in keys:
-            message = cluster_pb2.Key(id=key.id, namespace=key.namespace, sha256=key.sha256, admin=key.admin)
-            message.created.FromDatetime(key.created)
-            if key.expires is not None:
-                message.expires.FromDatetime(key.expires)
-            listed.append(message)
-        self.keys = cluster_pb2.ListKeysResponse(version=f"of {[key.id for key in keys]}", keys=listed)
+        self.keys = cluster_pb2.GetKeysResponse(version=f"of {[key.id for key in keys]}", keys=render(keys).encode())
 
     def there(self) -> set[tuple[str, int]]:
         """Name and epoch of the nodes that are there."""
@@ -78,7 +72,7 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
         self.away = False
         self.looked_for_runs = 0
         """How often it was asked for runs that nobody attends to."""
-        self.listed_keys = 0
+        self.read_keys = 0
         """How often it was asked for keys."""
         self.says_ready = False
         """As others still see a node that has just become unready."""
@@ -113,8 +107,8 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
             name=self.name, cluster_id="c1", nodes=nodes, keys_version=self.ledger.keys.version
         )
 
-    async def ListKeys(self, request: Any, context: Any) -> cluster_pb2.ListKeysResponse:
-        self.listed_keys += 1
+    async def GetKeys(self, request: Any, context: Any) -> cluster_pb2.GetKeysResponse:
+        self.read_keys += 1
         return self.ledger.keys
 
     async def LocateAgent(self, request: Any, context: Any) -> cluster_pb2.LocateAgentResponse:
