@@ -42,6 +42,7 @@ from cache_service.ledger.ledgers import Failure
 from cache_service.ledger.schema import ForeignDatabase
 from cache_service.ledger_home import LedgerHome
 from cache_service.offline.database import IMPORTING
+from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.replication import Alone, Nodes
@@ -106,6 +107,7 @@ class SharedLedger(LedgerHome):
             self.membership.join()
         except nodes.NameTaken as error:
             raise DirectoryUnusable(str(error)) from error
+        self.database.write_blocking(objects.end_all_uploads, identity.name)  # whether or not it still has --remote
         event(log, "joined the cluster", cluster_id=cluster_id, node=identity.name)
 
     @property
