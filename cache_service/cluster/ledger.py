@@ -5,9 +5,10 @@ The data directory has files of KV and their rows in warm.db; all of it may be l
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -32,9 +33,8 @@ from cache_service.cluster.peers import PeerBlocks
 from cache_service.cluster.postgres import schema
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.listening import Listener
-from cache_service.cluster.postgres.settings import Settings, Survives, UnsafeServer
+from cache_service.cluster.postgres.settings import Settings, UnsafeServer
 from cache_service.cluster.servicer import ClusterServicer
-from cache_service.cluster.settings import ClusterSettings
 from cache_service.files import holding
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.ledger.database import Database
@@ -42,6 +42,7 @@ from cache_service.ledger.ledgers import Failure
 from cache_service.ledger.schema import ForeignDatabase
 from cache_service.ledger_home import LedgerHome
 from cache_service.offline.database import IMPORTING
+from cache_service.settings import Survives
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
@@ -52,6 +53,20 @@ from cache_service.tiers.warm_rows import WarmRows
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class ClusterSettings:
+    """`url` is libpq's, of the ledger's database; `advertise` the HOST:PORT where other nodes reach this one's gateway;
+    `tls` the directory of the cluster's certificates; `schema` PostgreSQL's.
+    """
+
+    url: str = field(repr=False)
+    node: str
+    advertise: str
+    survives: Survives = "server"
+    tls: Path | None = None
+    schema: str = "agentmem"
+
+
 class SharedLedger(LedgerHome):
     is_own = False
     database: Postgres
@@ -60,7 +75,7 @@ class SharedLedger(LedgerHome):
     def __init__(self, directory: DataDirectory, settings: ClusterSettings) -> None:
         self._directory = directory
         self._settings = settings
-        self._postgres = Settings(settings.url, settings.schema, settings.node, Survives(settings.survives))
+        self._postgres = Settings(settings.url, settings.schema, settings.node, settings.survives)
         self.database = Postgres(self._postgres, schema.STEPS)
         self._hurried = replace(self._postgres, writers=1, readers=1, silent_seconds=2.0, connect_seconds=2.0)
         """A server that answers nothing is left well within a lease."""

@@ -65,8 +65,9 @@ class Membership:
     """With connections of its own: turns must not keep a heartbeat waiting."""
     _clock: SharedClock
     _wait: Callable[[float], None]
-    """Waits so many seconds, or until other nodes, or `_wake`, have something for this one."""
-    _wake: Callable[[], None]
+    """Waits so many seconds, or until other nodes, or `wake`, have something for this one."""
+    wake: Callable[[], None]
+    """Sends a heartbeat now, with how far this node has followed."""
     _followed: Callable[[], int] = lambda: 0
     _follow: "Callable[[], Future[None]]" = Future
     """Have files follow the ledger, on their own thread; `_reconcile`: all of it again."""
@@ -89,7 +90,8 @@ class Membership:
         self._objects = False
         self._stopping = threading.Event()
         self._after_beat: list[Callable[[], None]] = []
-        self._lost: Exception | None = None
+        self.lost: Exception | None = None
+        """Why this process must end: another one is this node."""
         self.beats = 0
 
     def join(self) -> None:
@@ -111,7 +113,7 @@ class Membership:
     def leave(self) -> None:
         """End, and delete this node's row."""
         self._stopping.set()
-        self._wake()
+        self.wake()
         if hasattr(self, "_thread"):
             self._thread.join()
         try:
@@ -125,16 +127,12 @@ class Membership:
             before, self._report = self._report, new
         was_silent = new.at - before.at > SILENT_SECONDS
         if was_silent or (before.ready, before.draining) != (new.ready, new.draining):
-            self._wake()
-
-    def wake(self) -> None:
-        """Send a heartbeat now, with how far this node has followed."""
-        self._wake()
+            self.wake()
 
     def problem(self) -> str:
         """Return why this node is not a member of the cluster now; empty if it is."""
-        if self._lost is not None:
-            return str(self._lost)
+        if self.lost is not None:
+            return str(self.lost)
         silent = self.silent_seconds
         if silent >= _LEASE_SECONDS - _SOONER:
             return f"the ledger's database has not answered for {silent:.0f} s"
@@ -144,20 +142,17 @@ class Membership:
         """As of the last heartbeat. Raises Unavailable where this node is not a member."""
         if problem := self.problem():
             raise Unavailable(f"this node is not a member of its cluster now: {problem}")
-        aged = int(self.silent_seconds * 10**9)
-        return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
+        return self._seen()
 
     def attending(self) -> list[tuple[str, int]]:
         """Return name and epoch of nodes whose gateways are not silent. Raises Unavailable as `nodes`."""
-        return [(each.name, each.epoch) for each in self.nodes() if _attends(each)]
+        return [(each.name, each.epoch) for each in self.nodes() if _is_there(each) and not each.silent]
 
     def counts(self) -> Counter[str]:
         """Count nodes that are ready, draining, neither ("other"), or gone."""
-        aged = int(self.silent_seconds * 10**9)
         counted: Counter[str] = Counter()
-        for each in self._view:
-            said = pb.Node.FromString(each.report)
-            states = ((each.expires <= aged, "gone"), (said.draining, "draining"), (said.ready, "ready"))
+        for each in self._seen():
+            states = ((not _is_there(each), "gone"), (each.draining, "draining"), (each.ready, "ready"))
             counted[next((name for holds, name in states if holds), "other")] += 1
         return counted
 
@@ -166,18 +161,16 @@ class Membership:
         """Since the last answered heartbeat, with what the machine slept."""
         return time.clock_gettime(BOOT_CLOCK) - self._beaten
 
-    def live(self, name: str) -> Node | None:
+    def live(self, name: str) -> pb.Node | None:
         """Return a node of this name that is there, as far as is known."""
-        aged = int(self.silent_seconds * 10**9)
-        return next((each for each in self._view if each.name == name and each.expires > aged), None)
+        return next((each for each in self._there() if each.name == name), None)
 
     @property
     def name(self) -> str:
         return self.identity.name
 
     def others(self) -> Set[str]:
-        aged = int(self.silent_seconds * 10**9)
-        return {each.name for each in self._view if each.expires > aged} - {self.name}
+        return {each.name for each in self._there()} - {self.name}
 
     def after_beat(self, call: Callable[[], None]) -> None:
         """Call it, on this thread, after each heartbeat."""
@@ -186,28 +179,29 @@ class Membership:
     @property
     def sweeps(self) -> bool:
         """Return whether this node deletes objects for all: the first that says that it can."""
-        aged = int(self.silent_seconds * 10**9)
-        there = [each for each in self._view if each.expires > aged]
-        able = [each.name for each in there if pb.Node.FromString(each.report).objects]
+        able = [each.name for each in self._there() if each.objects]
         return not able or self.name == min(able)
 
     def reach_objects(self, reached: bool) -> None:
         """Take whether this node's store can delete objects; the next heartbeat tells it."""
         if self._objects is not reached:
             self._objects = reached
-            self._wake()
+            self.wake()
 
-    @property
-    def lost(self) -> Exception | None:
-        """Return why this process must end: another one is this node."""
-        return self._lost
+    def _seen(self) -> list[pb.Node]:
+        """Return the nodes of the last heartbeat, with the present rest of their leases."""
+        aged = int(self.silent_seconds * 10**9)
+        return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
+
+    def _there(self) -> list[pb.Node]:
+        return [each for each in self._seen() if _is_there(each)]
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._round()
             except NameTaken as error:
-                self._lost = error
+                self.lost = error
                 event(log, "another process is this node", logging.ERROR, error=str(error))
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the next heartbeat tries again
@@ -236,7 +230,7 @@ class Membership:
 
     def _begin(self, work: "Future[None]", rejoins: int | None) -> None:
         self._following = work, rejoins
-        work.add_done_callback(lambda _: self._wake())
+        work.add_done_callback(lambda _: self.wake())
 
     def _have_followed(self) -> bool:
         """Return whether files have done what they were asked for. Raises what they raised; then it is begun again."""
@@ -290,8 +284,8 @@ class Membership:
         return said.SerializeToString()
 
 
-def _attends(node: pb.Node) -> bool:
-    return node.expires_in.ToNanoseconds() > 0 and not node.silent
+def _is_there(node: pb.Node) -> bool:
+    return node.expires_in.ToNanoseconds() > 0
 
 
 def _message(node: Node) -> pb.Node:

@@ -21,7 +21,7 @@ class Place(Protocol):
     def read(self) -> Keys:
         """Return the keys by id."""
 
-    def change(self, edit: Callable[[Keys], None]) -> None:
+    def change(self, edit: Callable[[Keys], object]) -> None:
         """Write the keys that `edit` makes of the present ones. It may be called several times."""
 
     @property
@@ -56,7 +56,7 @@ class InFile:
     def read(self) -> Keys:
         return key_file.read(self.path)[0]
 
-    def change(self, edit: Callable[[Keys], None]) -> None:
+    def change(self, edit: Callable[[Keys], object]) -> None:
         with key_file.changing(self.path) as known:
             edit(known)
 
@@ -81,7 +81,7 @@ class InCluster:
     def read(self) -> Keys:
         return self._get()[1]
 
-    def change(self, edit: Callable[[Keys], None]) -> None:
+    def change(self, edit: Callable[[Keys], object]) -> None:
         while True:
             version, known = self._get()
             edit(known)

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from gateway.cluster.router import Reason
+
 
 class ClusterMetrics:
     """Nodes, and where turns went."""
@@ -34,10 +36,10 @@ class ClusterMetrics:
         )
         for state in ("known", "ready"):
             self._nodes.labels(state)
-        for reason in ("claim", "last", "rendezvous", "load", "local"):
+        for reason in Reason:
             self.routed.labels(reason)
-        for reason in ("unreachable", "aborted"):
-            self.rerouted.labels(reason)
+        for why in ("unreachable", "aborted"):
+            self.rerouted.labels(why)
 
     def nodes(self, known: int, ready: int) -> None:
         """Set how many nodes there are."""

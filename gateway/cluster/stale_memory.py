@@ -6,12 +6,15 @@ turns ran here: where another node has committed since, or the agent is gone, it
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from agentmem import errors
 from agentmem.process.logs import event
+from agentmem.retries import Failure, retry
 from agentmem.v1 import agent_pb2, cluster_pb2, types_pb2
 from agentmem.validation import AgentKey
 from gateway.worker import Worker
@@ -56,15 +59,8 @@ class StaleMemory:
     async def _drop(self, keys: list[AgentKey]) -> None:
         dropped = 0
         for key in keys:
-            while True:
-                try:
-                    dropped += await self._drop_one(key)
-                    break
-                except (errors.Unavailable, errors.DeadlineExceeded) as error:
-                    log.debug("stale KV is still in memory: %s", error.message)
-                    await asyncio.sleep(_PAUSE)
-                except errors.AgentmemError:
-                    break
+            with suppress(errors.AgentmemError):
+                dropped += await retry(partial(self._drop_one, key), _pause, math.inf)
         if dropped:
             event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
 
@@ -78,3 +74,7 @@ class StaleMemory:
         with suppress(errors.NotFound):  # then the worker has dropped it
             await self._worker.call(request, _SECONDS)
         return True
+
+
+def _pause(failure: Failure) -> float | None:
+    return _PAUSE if isinstance(failure, errors.Unavailable | errors.DeadlineExceeded) else None

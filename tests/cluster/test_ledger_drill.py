@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.cluster.history import Append, Operation, Outcome, violations
 from benchmarks.proxy import Proxy
-from cache_service.cluster.postgres.settings import Settings, Survives
+from cache_service.cluster.postgres.settings import Settings
 from tests import postgres
 from tests.cluster.ledger_nodes import Client, LedgerNode, final
 from tests.full_matrix import FULL
@@ -40,7 +40,7 @@ class Network:
         self.settings = Settings(
             conninfo,
             node=f"n{number}",
-            survives=Survives.CRASH,
+            survives="crash",
             statement_seconds=5,
             idle_seconds=1,  # as long as an agent is held by a node that is not heard of
             known_seconds=15 * number,  # the first one learns at once that an outcome is unknown

@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from benchmarks.cluster.history import Append, Kind, Outcome, violations
-from cache_service.cluster.postgres.settings import Settings, Survives
+from cache_service.cluster.postgres.settings import Settings
 from tests import postgres
 from tests.cluster.ledger_nodes import ByNumber, Deaf, Lease, Leased, LedgerNode, final
 from tests.postgres import Server
@@ -32,9 +32,7 @@ def pair() -> Iterator[Pair]:
 @pytest.fixture
 def settings(pair: Pair) -> Settings:
     """Of whichever of the two can be written."""
-    return Settings(
-        f"host={pair.primary.root},{pair.standby.root} user=agentmem dbname=postgres", survives=Survives.CRASH
-    )
+    return Settings(f"host={pair.primary.root},{pair.standby.root} user=agentmem dbname=postgres", survives="crash")
 
 
 def cancelled_commits(pair: Pair, number: int) -> None:
@@ -111,7 +109,7 @@ class Stopped:
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_lease_that_is_trusted_is_found(postgres_server: Server, trusted: bool) -> None:
     """Whose process was stopped while its lease ended writes over what another one has appended since."""
-    settings = Settings(postgres_server.conninfo, f"lease {trusted}", survives=Survives.NOTHING)
+    settings = Settings(postgres_server.conninfo, f"lease {trusted}", survives="nothing")
     agent, stopped, lease = WRONG if trusted else RIGHT, Stopped(), Lease(seconds=0.05, trusted=trusted)
     with (
         closing(Leased(settings, lease, stopped.pause)) as first,

@@ -1,6 +1,6 @@
-"""The commands: `agentmem cluster import`, `export`, `check` and `forget`, and what `agentmem keys` has done here.
+"""`agentmem cluster import`, `export`, `check` and `forget`, and the database's part of `agentmem keys`.
 
-Exit status: 0, all is well; 1, `check` has findings that were not mended; 2, it could not be done.
+Exit status: 0, all is well; 1, findings are left; 2, it could not be done.
 """
 
 import importlib.util
@@ -20,21 +20,19 @@ from cache_service.offline.commands import OfflineGroup, finding_dict, write_fin
 from cache_service.offline.findings import CannotCheck
 
 _SECONDS = 600.0
-"""How long one statement, and the work between two, may take: there are more rows than a node reads at once."""
+"""For a statement, and the work between two: there are more rows than a node reads at once."""
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
 
 def _server(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a cluster's PostgreSQL; the command gets `server`."""
-
     @wraps(command)
-    def with_server(*, cluster: str, survives: str, schema: str, **given: Any) -> None:
+    def with_server(*, cluster: str, survives: Any, schema: str, **given: Any) -> None:
         if importlib.util.find_spec("psycopg") is None:
             raise CannotCheck("PostgreSQL's client is not there: pip install 'agentmem[cluster]'")
-        from cache_service.cluster.postgres.settings import Settings, Survives
+        from cache_service.cluster.postgres.settings import Settings
 
         times = {"statement_seconds": _SECONDS, "idle_seconds": _SECONDS}
-        server = Settings(cluster, schema, "", Survives(survives), writers=1, readers=1, **times)
+        server = Settings(cluster, schema, "", survives, writers=1, readers=1, **times)
         command(server=server, **given)
 
     return cluster_options(with_server, "The cluster's PostgreSQL", required=True)
@@ -125,22 +123,17 @@ def forget_command(name: str, server: Any) -> None:
 
     A node that is there is not forgotten. One that was, and comes back, joins as a new one.
     """
-    forget(server, name)
-    click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")
-
-
-def forget(settings: Any, name: str) -> None:
-    """Forget a node; `settings` are the server's. Raises CannotCheck where the node is there, or is not known."""
     from cache_service.cluster import nodes
     from cache_service.cluster.offline.server import opened
 
-    with opened(settings) as postgres:
+    with opened(server) as postgres:
         try:
             known = postgres.write_blocking(nodes.forget, name)
         except nodes.StillThere as error:
             raise CannotCheck(str(error)) from error
     if not known:
         raise CannotCheck(f"the cluster knows no node {name}; `agentmem cluster status` lists them")
+    click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")
 
 
 @main.group("keys", hidden=True)
@@ -151,7 +144,7 @@ def keys_group() -> None:
 @keys_group.command("get")
 @_server
 def get_keys_command(server: Any) -> None:
-    """Write their version in a line of its own, then what a file of keys would have."""
+    """Write their version in a line of its own, then their text."""
     from cache_service.cluster import keys
     from cache_service.cluster.offline.server import opened
 
@@ -165,7 +158,7 @@ def get_keys_command(server: Any) -> None:
 @click.argument("version")
 @_server
 def put_keys_command(version: str, server: Any) -> None:
-    """Replace them by standard input; writes 1, or 0 where they have another version."""
+    """Replace them by standard input; writes 1, or 0 if they have another version."""
     from cache_service.cluster import keys
     from cache_service.cluster.offline.server import opened
 

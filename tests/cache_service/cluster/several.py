@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentmem.channels import connect
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.store import NO_REMOTE_TIER
 from cache_service.tiers.remote.contract import RemoteSettings
 from tests.cache_service import kv

@@ -10,15 +10,15 @@ import pytest
 
 from agentmem.v1 import cluster_pb2 as pb
 from cache_service.cluster import keys, membership
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
-from cache_service.cluster.postgres.settings import Settings, Survives
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.postgres.settings import Settings
 from tests.cache_service.cluster.several import Node, node
 
 
 def put(cluster: ClusterSettings, text: bytes, if_version: str | None = None) -> bool:
     """As a command does."""
-    postgres = Postgres(Settings(cluster.url, cluster.schema, survives=Survives.NOTHING))
+    postgres = Postgres(Settings(cluster.url, cluster.schema, survives="nothing"))
     try:
         present = postgres.read_blocking(keys.get).version
         return postgres.write_blocking(keys.put, text, present if if_version is None else if_version)

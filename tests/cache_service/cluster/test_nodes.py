@@ -17,7 +17,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import kv_changes
 from cache_service.ledger.clock import BOOT_CLOCK

@@ -14,7 +14,7 @@ import pytest
 from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.metrics import Operation
 from cache_service.tiers import objects, replication
 from cache_service.tiers.remote.contract import ObjectName, RemoteRefused

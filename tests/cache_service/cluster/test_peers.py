@@ -18,8 +18,7 @@ from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from benchmarks.proxy import Proxy
 from cache_service.cluster import peers
-from cache_service.cluster.ledger import SharedLedger
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings, SharedLedger
 from cache_service.tiers.streams import BlockStreams
 from tests import s3
 from tests.cache_service import kv

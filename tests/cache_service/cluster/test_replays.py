@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
 from cache_service.cluster.postgres.settings import Settings
-from cache_service.cluster.settings import ClusterSettings
 from cache_service.ledger import turns
 from cache_service.rpc import conversions
 from tests import postgres

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres import schema
-from cache_service.cluster.settings import ClusterSettings
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node
 

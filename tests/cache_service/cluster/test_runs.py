@@ -12,7 +12,7 @@ import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cluster_pb2
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
 from tests.cache_service.cluster.several import Node, node
 from tests.cache_service.conftest import code
 

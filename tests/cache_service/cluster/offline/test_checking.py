@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.offline import exporting, importing
 from cache_service.cluster.offline.checking import check
 from cache_service.cluster.postgres.settings import Settings
-from cache_service.cluster.settings import ClusterSettings
 from cache_service.offline.findings import CannotCheck
 from tests.postgres import Server
 

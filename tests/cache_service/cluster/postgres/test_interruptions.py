@@ -14,7 +14,7 @@ import pytest
 from agentmem.errors import Aborted, Unavailable
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
-from cache_service.cluster.postgres.settings import Settings, Survives
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from cache_service.ledger import agents, turns
 from cache_service.ledger.turns import Commit
@@ -124,7 +124,7 @@ def test_what_was_committed_when_its_session_ended_is_not_done_again() -> None:
     """Else a run's record is ABORTED by itself. It is in doubt: that it was done is not said to the end."""
     try:
         with servers.serving(servers.DURABLE) as server, server.connect() as other, ThreadPoolExecutor(1) as pool:
-            database = Postgres(Settings(f"{server.conninfo} {_SLOW_SYNC}", survives=Survives.NOTHING, writers=1))
+            database = Postgres(Settings(f"{server.conninfo} {_SLOW_SYNC}", survives="nothing", writers=1))
             database.open()
             call = pool.submit(database.write_blocking, put, Put("n", "w", 0, b"", b"p", []))
             while (session := other.execute(_COMMITTING).fetchone()) is None and not call.done():

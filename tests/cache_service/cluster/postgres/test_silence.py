@@ -16,11 +16,11 @@ import psycopg
 import pytest
 
 from agentmem.errors import Unavailable
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
 from cache_service.cluster.postgres.listening import Listener
-from cache_service.cluster.postgres.settings import Settings, Survives
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from cache_service.ledger import agents, turns
 from cache_service.ledger.turns import Commit
@@ -45,9 +45,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def settings(server: Server) -> Iterator[Settings]:
-    yield Settings(
-        server.conninfo, survives=Survives.NOTHING, writers=2, readers=1, silent_seconds=0.5, connect_seconds=2
-    )
+    yield Settings(server.conninfo, survives="nothing", writers=2, readers=1, silent_seconds=0.5, connect_seconds=2)
     with server.connect() as connection:
         connection.execute("DROP SCHEMA IF EXISTS agentmem CASCADE")
 
@@ -218,7 +216,7 @@ def test_who_has_many_files_open_waits_as_well(settings: Settings) -> None:
 @pytest.mark.slow
 def test_a_server_without_room_for_a_question_is_not_silent() -> None:
     with postgres.serving({**postgres.DURABLE, "max_connections": "8"}) as server, ExitStack() as held:
-        database = Postgres(Settings(server.conninfo, survives=Survives.NOTHING, silent_seconds=0.3))
+        database = Postgres(Settings(server.conninfo, survives="nothing", silent_seconds=0.3))
         database.open()
         with suppress(psycopg.OperationalError):
             while True:

@@ -15,7 +15,7 @@ import pytest
 from agentmem.kv.ledger import Version
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
-from cache_service.cluster.postgres.settings import Settings, Survives, UnsafeServer
+from cache_service.cluster.postgres.settings import Settings, UnsafeServer
 from cache_service.connection import Connection
 from cache_service.ledger import agents, turns
 from cache_service.ledger.turns import Commit, Turn
@@ -175,10 +175,10 @@ def test_the_time_of_a_statement_ends_no_commit(pair: Pair) -> None:
 @pytest.mark.parametrize("value", ["off", "local"])
 def test_a_session_that_does_not_wait_is_refused_unless_the_operator_takes_it_on(pair: Pair, value: str) -> None:
     settings = Settings(f"{pair.primary.conninfo} options='-c synchronous_commit={value}'")
-    for survives in (Survives.SERVER, Survives.CRASH):
+    for survives in ("server", "crash"):
         with pytest.raises(UnsafeServer, match=f"synchronous_commit is {value}"):
             Postgres(replace(settings, survives=survives)).open()
-    with opened(replace(settings, survives=Survives.NOTHING)) as ledger:
+    with opened(replace(settings, survives="nothing")) as ledger:
         ledger.write_blocking(turns.commit, NEW, NOW)
 
 
@@ -215,7 +215,7 @@ def test_a_server_that_is_killed_before_a_commit_gets_the_turn_once(lost_pair: P
 def test_the_standby_takes_over(lost_pair: Pair) -> None:
     """A commit that the standby does not have is lost with the primary, was never acknowledged, and is made there."""
     both = f"host={lost_pair.primary.root},{lost_pair.standby.root} user=agentmem dbname=postgres"
-    with opened(replace(Settings(both), survives=Survives.CRASH)) as ledger:
+    with opened(replace(Settings(both), survives="crash")) as ledger:
         first = ledger.write_blocking(turns.commit, turn(1), NOW).version
         new = replace(NEW, base=first, keep_tokens=1)
         with stuck(lost_pair, ledger, committed(new)) as commit:
