@@ -7,7 +7,6 @@ from cache_service.settings import StoreSettings
 
 
 def attach(settings: StoreSettings, directory: DataDirectory) -> LedgerHome:
-    """Return the cluster's ledgers. Raises SettingsError."""
     url, tls = settings.cluster.get_secret_value(), settings.cluster_tls
     where = tls.expanduser().absolute() if tls else None
     return SharedLedger(

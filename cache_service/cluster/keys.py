@@ -1,4 +1,4 @@
-"""The callers' keys of a cluster, one opaque text. Functions of a connection, in one transaction."""
+"""The callers' keys of a cluster, one opaque text. Functions of a connection."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from cache_service.connection import Connection
 
 
 class Keys(NamedTuple):
-    """A text and its version, which is the SHA-256 of it in hexadecimal."""
+    """The version is the text's SHA-256 in hexadecimal."""
 
     version: str
     text: bytes
@@ -17,11 +17,10 @@ def version(connection: Connection) -> str:
 
 
 def get(connection: Connection) -> Keys:
-    """Return the keys; the first ones are empty."""
     version, text = connection.execute("SELECT version, value FROM keys").fetchone()
     return Keys(str(version), bytes(text))
 
 
 def put(connection: Connection, text: bytes, if_version: str) -> bool:
-    """Replace the keys, and return True, unless they have another version by now."""
+    """Replace the keys; return False if they have another version by now."""
     return connection.execute("UPDATE keys SET value = ? WHERE version = ?", (text, if_version)).rowcount > 0

@@ -1,6 +1,6 @@
 """The ledgers of several machines: PostgreSQL, in the place of store.db, and this node among those that share it.
 
-The data directory has files of KV and their rows in warm.db; all of it may be lost.
+Its data directory has files of KV and warm.db, and may be lost.
 """
 
 import logging
@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """`url` is libpq's, of the ledger's database; `advertise` the HOST:PORT where other nodes reach this one's gateway;
-    `tls` the directory of the cluster's certificates; `schema` PostgreSQL's.
+    """`url` is libpq's; `advertise` the HOST:PORT of this node's gateway for others; `tls` a directory of certificates;
+    `schema` PostgreSQL's.
     """
 
     url: str = field(repr=False)
@@ -83,13 +83,13 @@ class SharedLedger(LedgerHome):
         self.clock = SharedClock()
         self.membership: Membership | None = None
         self.connect: Callable[[str], grpc.aio.Channel] | None = None
-        """Makes the channel to the door of another node's gateway."""
+        """Opens a channel to another node's door."""
         if settings.tls is not None:
             tls = read_cluster_tls(settings.tls, parse_address(settings.advertise).host).client()
             self.connect = partial(connect, tls=tls, options=NODE_OPTIONS)
 
     def refuse(self) -> None:
-        """Raise DirectoryUnusable for the directory of a single machine, also one whose import is not over."""
+        """Raise DirectoryUnusable for a single machine's directory, also where its import is not over."""
         if self._directory.database.exists() or (self._directory.root / IMPORTING).exists():
             raise DirectoryUnusable(
                 f"{self._directory.root} has ledgers of its own; bring them into the cluster (agentmem cluster import),"
@@ -97,20 +97,18 @@ class SharedLedger(LedgerHome):
             )
 
     def open(self, _: LastUse) -> None:
-        """Reach the server, and bring its tables to this version. Raises DirectoryUnusable, Unavailable,
-        schema.SchemaTooNew.
-        """
+        """Bring the tables to this version. Raises DirectoryUnusable, Unavailable, schema.SchemaTooNew."""
         try:
             self.database.open()
         except (UnsafeServer, ForeignDatabase) as error:
             raise DirectoryUnusable(f"--cluster: {error}") from error
 
     def adopt(self, _: Database) -> None:
-        """Files that have lost their rows are deleted: reading all ledgers for them would take longer."""
+        """Delete files without rows: reading all ledgers for them would take longer."""
         event(log, "warm.db was lost; the files of KV beside it are deleted", logging.WARNING)
 
     def join(self, rows: Database) -> None:
-        """Be a node of the cluster, not ready yet. Raises DirectoryUnusable where another one is it."""
+        """Join the cluster, not ready yet. Raises DirectoryUnusable where another node has this name."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
         name = rows.write_blocking(holding.belong, cluster_id)
         identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
@@ -143,7 +141,7 @@ class SharedLedger(LedgerHome):
         return None if reach is None else PeerBlocks(self._holder, reach, streams, registry)
 
     async def _holder(self, key: AgentKey) -> tuple[str, Version]:
-        """Return the address of the node that made an agent's present state, "" where that is this one or gone, and its
+        """Return the address of the node that made an agent's present state, "" for this one, and the state's
         version.
         """
         assert self.membership is not None, "join has not been called"
@@ -175,7 +173,7 @@ class SharedLedger(LedgerHome):
             raise DirectoryUnusable(str(self.membership.lost))
 
     async def upkeep(self, last_use: LastUse) -> None:
-        """Write down who was used: with every commit it would lock rows of other agents."""
+        """Write times of use: with every commit it would lock rows of other agents."""
         if last_use.any_agents():
             try:
                 await self.database.write(last_use.flush_agents)
@@ -183,14 +181,13 @@ class SharedLedger(LedgerHome):
                 event(log, "times of use are written later", logging.WARNING, error=error.message)
 
     def leave(self) -> None:
-        """Be no node any more. Call it while files can still follow."""
         if self.membership is not None:
             self.membership.leave()
             self._listener.close()
             self.membership = None
 
     def close(self) -> None:
-        """Close the connections; leave the cluster, where a start that failed has joined it."""
+        """Also leave the cluster, where a start has failed."""
         self.leave()
         self._beats.close()
         self.database.close()
@@ -198,8 +195,6 @@ class SharedLedger(LedgerHome):
 
 @dataclass(eq=False)
 class ClusterCollector(Collector):
-    """This node's view of the cluster, as of its last heartbeat."""
-
     _membership: Membership
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
 """This node's membership: a thread that sends a heartbeat every two seconds and reads the other nodes.
 
-Other nodes wait for a node until its lease is over by the server's clock. It stops serving a little earlier by its own
-clock. Where it finds its row expired or deleted, its files follow the ledger again before it is ready.
+Others wait for a node until its lease ends by the server's clock; it stops serving a little earlier by its own. After
+an expired lease its files follow the ledger again before it is ready.
 """
 
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 5.0
-"""After which a gateway that sends nothing counts as silent."""
+"""Then a gateway counts as silent."""
 _LEASE_SECONDS: Final = nodes.LEASE / 10**9
 _SOONER: Final = 1.0
 """Seconds before the end of its lease at which a node stops serving: clocks run at different speeds."""
@@ -35,7 +35,7 @@ _SOONER: Final = 1.0
 
 @dataclass(frozen=True)
 class Identity:
-    """`directory` is the data directory's name, `address` where other nodes reach this one."""
+    """`directory` is the data directory's name, `address` this node's for others."""
 
     name: str
     directory: str
@@ -45,7 +45,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Report:
-    """The last report of this node's gateway, and when it came (monotonic seconds)."""
+    """The gateway's last report; it came `at` monotonic seconds."""
 
     ready: bool = False
     draining: bool = False
@@ -57,17 +57,17 @@ class Report:
 
 @dataclass(eq=False)
 class Membership:
-    """`join` once, before anything is served; then `start`, and `leave` at the end. Other methods on any thread."""
+    """`join` once, then `start`, and `leave` at the end. Other methods on any thread."""
 
     identity: Identity
     cluster_id: str
     _database: Ledgers
-    """With connections of its own: turns must not keep a heartbeat waiting."""
+    """Has connections of its own: turns must not keep a heartbeat waiting."""
     _clock: SharedClock
     _wait: Callable[[float], None]
-    """Waits so many seconds, or until other nodes, or `wake`, have something for this one."""
+    """Waits so many seconds, or until `wake` or other nodes end it."""
     wake: Callable[[], None]
-    """Sends a heartbeat now, with how far this node has followed."""
+    """Sends a heartbeat now."""
     _followed: Callable[[], int] = lambda: 0
     _follow: "Callable[[], Future[None]]" = Future
     """Have files follow the ledger, on their own thread; `_reconcile`: all of it again."""
@@ -80,22 +80,22 @@ class Membership:
         self._view: tuple[Node, ...] = ()
         self._beaten = -_LEASE_SECONDS
         self.keys_version = ""
-        """As of the last heartbeat: read after a call of `nodes` it is not older than the lease there."""
+        """As of the last heartbeat; after a call of `nodes` no older than its lease."""
         self._epoch = 0
         self._reconciled = False
         self._rejoins = 0
         self._following: tuple[Future[None], int | None] | None = None
-        """The files' present work: reconciling for so many rejoins, or (None) following."""
+        """Present work of the files: reconciling for so many rejoins, or (None) following."""
         self._claimed: frozenset[AgentKey] | None = None
         self._objects = False
         self._stopping = threading.Event()
         self._after_beat: list[Callable[[], None]] = []
         self.lost: Exception | None = None
-        """Why this process must end: another one is this node."""
+        """Another process is this node, so this one must end."""
         self.beats = 0
 
     def join(self) -> None:
-        """Send the first heartbeat; the node is not ready yet. Blocks. Raises NameTaken, and what a write raises."""
+        """Send the first heartbeat. Blocks. Raises NameTaken, and as a write."""
         self._beat()
         self._reconciled = True
 
@@ -105,13 +105,12 @@ class Membership:
         follow: "Callable[[], Future[None]]",
         reconcile: "Callable[[], Future[None]]",
     ) -> None:
-        """Begin to send heartbeats. `followed` returns up to which change files have followed the ledger."""
+        """Begin to send heartbeats. `followed` returns the change up to which files have followed the ledger."""
         self._followed, self._follow, self._reconcile = followed, follow, reconcile
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
-        """End, and delete this node's row."""
         self._stopping.set()
         self.wake()
         if hasattr(self, "_thread"):
@@ -122,7 +121,6 @@ class Membership:
             event(log, "the cluster was left without a word", logging.WARNING, error=str(error))
 
     def report(self, new: Report) -> None:
-        """Take a report of what this node serves and runs, from its gateway."""
         with self._lock:
             before, self._report = self._report, new
         was_silent = new.at - before.at > SILENT_SECONDS
@@ -130,7 +128,7 @@ class Membership:
             self.wake()
 
     def problem(self) -> str:
-        """Return why this node is not a member of the cluster now; empty if it is."""
+        """Return why this node is not a member now; empty if it is."""
         if self.lost is not None:
             return str(self.lost)
         silent = self.silent_seconds
@@ -158,11 +156,10 @@ class Membership:
 
     @property
     def silent_seconds(self) -> float:
-        """Since the last answered heartbeat, with what the machine slept."""
+        """Since the last answered heartbeat, with the machine's sleep."""
         return time.clock_gettime(BOOT_CLOCK) - self._beaten
 
     def live(self, name: str) -> pb.Node | None:
-        """Return a node of this name that is there, as far as is known."""
         return next((each for each in self._there() if each.name == name), None)
 
     @property
@@ -173,17 +170,15 @@ class Membership:
         return {each.name for each in self._there()} - {self.name}
 
     def after_beat(self, call: Callable[[], None]) -> None:
-        """Call it, on this thread, after each heartbeat."""
         self._after_beat.append(call)
 
     @property
     def sweeps(self) -> bool:
-        """Return whether this node deletes objects for all: the first that says that it can."""
+        """Return whether this node deletes objects for all: it is the first that can."""
         able = [each.name for each in self._there() if each.objects]
         return not able or self.name == min(able)
 
     def reach_objects(self, reached: bool) -> None:
-        """Take whether this node's store can delete objects; the next heartbeat tells it."""
         if self._objects is not reached:
             self._objects = reached
             self.wake()
@@ -233,7 +228,7 @@ class Membership:
         work.add_done_callback(lambda _: self.wake())
 
     def _have_followed(self) -> bool:
-        """Return whether files have done what they were asked for. Raises what they raised; then it is begun again."""
+        """Return whether files have done their work. Raises as that."""
         if self._following is None or not self._following[0].done():
             return False
         (work, rejoins), self._following = self._following, None

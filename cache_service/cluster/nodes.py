@@ -1,4 +1,4 @@
-"""Rows of nodes, and of the agents whose turns they run, on PostgreSQL. Functions of a connection, in one transaction.
+"""Rows of nodes and claims on PostgreSQL. Functions of a connection, in one transaction.
 
 Times are nanoseconds of the server's clock. The rows save work and waiting; no commit depends on them.
 """
@@ -14,20 +14,20 @@ from cache_service.ledger import kv_changes
 from cache_service.ledger.workflow_records import Owner
 
 LEASE: Final = 10 * 10**9
-"""How long a node counts as there after it has said so."""
+"""From a heartbeat to the end of the node's lease."""
 _UNSURE: Final = 60 * 10**9
-"""A node that has said nothing for this long after its lease: what it has not followed may go."""
+"""From there until the node's changes of KV may be forgotten."""
 _LATE: Final = 2 * 10**9
-"""The same for who waits for an answer: a heartbeat that is under way takes less."""
+"""The same for callers that wait: a heartbeat under way takes less."""
 _REMEMBERED: Final = 3600 * 10**9
-"""How long a node that is gone is still listed."""
+"""From there until the node is no longer listed."""
 _COUNTED: Final = 60 * 10**9
-"""Most that passes between two readings of the server's clock: more is a step of that clock, or nobody was there."""
+"""Most between two readings of the server's clock; more is a step of it, or nobody was there."""
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
 
 class Node(NamedTuple):
-    """`expires` is how many nanoseconds the node still counts as there, at most 0 if it does not."""
+    """`expires` is the rest of its lease, at most 0 when it is over."""
 
     name: str
     epoch: int
@@ -38,9 +38,7 @@ class Node(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A node's own words: `directory` is its data directory's name, `followed` how far its files have followed the
-    ledger, `report` the rest, encoded.
-    """
+    """`directory` is the data directory's name, `followed` the last change of KV that files have followed."""
 
     name: str
     directory: str
@@ -50,27 +48,27 @@ class Said(NamedTuple):
 
 
 class NameTaken(Exception):
-    """Another node has this name, and is there; the message says what to do."""
+    """The message says what to do."""
 
 
 class Beat(NamedTuple):
-    """The answer to a heartbeat. `rejoined`: the node was not there before, so others did not wait for it."""
+    """`rejoined`: the node was not there before, so others did not wait for it."""
 
     epoch: int
     rejoined: bool
     nodes: list[Node]
     time: int
-    """The ledger's time, by which agents are idle."""
+    """The ledger's, by which agents are idle."""
     wall: int
     """The server's clock."""
     newest: int
     """The last change of KV that is not forgotten."""
     keys_version: str
-    """The version of the callers' keys, which was read after the lease began."""
+    """Read after the lease began."""
 
 
 def beat(connection: Connection, said: Said, epoch: int) -> Beat:
-    """Say that a node is there. `epoch` is that of its last beat, 0 before the first. Raises NameTaken."""
+    """Begin a new lease. `epoch` is that of the last beat, 0 before the first. Raises NameTaken."""
     _hurry(connection)
     (now,) = connection.execute(_NOW).fetchone()
     epoch, rejoined = _joined(connection, said, epoch, now)
@@ -98,14 +96,11 @@ def leave(connection: Connection, name: str, epoch: int) -> None:
 
 
 class StillThere(Exception):
-    """A node is not gone; the message says what to do."""
+    """The message says what to do."""
 
 
 def forget(connection: Connection, name: str) -> bool:
-    """Forget a node that is gone, at once instead of in an hour; return whether there was one. Raises StillThere.
-
-    If it comes back it reconciles, as after any absence.
-    """
+    """Forget a node that is gone, at once; return whether there was one. Raises StillThere."""
     (now,) = connection.execute(_NOW).fetchone()
     row = connection.execute("SELECT expires - ? FROM nodes WHERE node = ? FOR UPDATE", (now - _LATE, name)).fetchone()
     if row is None:
@@ -121,7 +116,7 @@ def forget(connection: Connection, name: str) -> bool:
 
 
 def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: Iterable[AgentKey] | None) -> None:
-    """Note that turns of these agents run on a node; those of others have ended (None: of all others)."""
+    """Note turns that run on a node, and those that have ended there (None: all others)."""
     _hurry(connection)
     if ended is None:
         connection.execute("DELETE FROM claims WHERE node = ?", (name,))
@@ -136,7 +131,7 @@ def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: I
 
 
 def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
-    """Return on which node a turn of an agent runs, and which one made its present state; "" where there is none."""
+    """Return which node runs a turn of an agent, and which one made its present state; "" for none."""
     (now,) = connection.execute(_NOW).fetchone()
     claimed = connection.execute(
         "SELECT node FROM claims JOIN nodes USING (node) WHERE namespace = ? AND agent_id = ? AND model_id = ?"
@@ -150,7 +145,7 @@ def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
 
 
 def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
-    """Return the node that made an agent's present state, "" where none has, and its version."""
+    """Return the node that made an agent's present state, "" for none, and its version."""
     row = connection.execute(
         "SELECT node, uid, version, revision FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
     ).fetchone()
@@ -169,7 +164,7 @@ def unfollowed(connection: Connection, key: AgentKey) -> int:
 
 
 def share(connection: Connection, name: str, value: bytes) -> bytes:
-    """Keep the first value of a name; return the one that is kept, b"" for none. An empty one is not kept."""
+    """Keep the first value of a name, unless it is empty; return the one that is kept, b"" for none."""
     if value:
         connection.execute("INSERT INTO setups (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
     row = connection.execute("SELECT value FROM setups WHERE name = ?", (name,)).fetchone()
@@ -190,9 +185,7 @@ def unattended(connection: Connection, there: Sequence[Owner], own: str, limit: 
 
 
 def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
-    """Return the nodes that are there and have not followed changes of KV that are older than `age` nanoseconds, and
-    how many.
-    """
+    """Return how many changes of KV, older than `age` nanoseconds, live nodes have not followed."""
     (now,) = connection.execute(_NOW).fetchone()
     rows = connection.execute(
         "SELECT node, count(*) FROM nodes JOIN kv_changes ON followed < xid WHERE expires > ? AND made < ?"
@@ -210,12 +203,11 @@ def time(connection: Connection) -> int:
 
 
 def cluster_id(connection: Connection) -> str:
-    """For good."""
     return str(connection.execute("SELECT ledger_id FROM ledger WHERE id = 1").fetchone()[0])
 
 
 def _hurry(connection: Connection) -> None:
-    """Wait for no standby, and not long for others: a node that hangs with a lock would take all along."""
+    """Wait for no standby, and not long for locks: a node that hangs would take all along."""
     connection.execute("SET LOCAL synchronous_commit = off")
     connection.execute("SET LOCAL lock_timeout = '1s'")
     connection.execute("SET LOCAL idle_in_transaction_session_timeout = '2s'")
@@ -254,6 +246,6 @@ def _time(connection: Connection, now: int) -> int:
         return max(now, int(used))
     time, read = row
     passed = min(max(now - read, 0), _COUNTED)
-    if passed >= 10**9 or now < read:  # the others have said it a moment ago
+    if passed >= 10**9 or now < read:  # another node has moved it
         connection.execute("UPDATE clock SET time = ?, read = ? WHERE id = 1 AND read = ?", (time + passed, now, read))
     return int(time + passed)

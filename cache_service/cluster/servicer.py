@@ -35,7 +35,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             name=self._membership.identity.name,
             cluster_id=self._membership.cluster_id,
             nodes=self._membership.nodes(),
-            keys_version=self._membership.keys_version,  # after the nodes, whose leases it must not be older than
+            keys_version=self._membership.keys_version,  # no older than leases of the nodes
         )
 
     async def GetKeys(self, request: pb.GetKeysRequest, context: Context) -> pb.GetKeysResponse:

@@ -30,7 +30,7 @@ def attach(parts: Parts) -> None:
 
 @dataclass(frozen=True)
 class ClusterEndpoint:
-    """The list of nodes, for admins, as an ASGI application. Without a `node` the gateway is of no cluster."""
+    """The list of nodes, for admins. Without a `node` the gateway is of no cluster."""
 
     node: Node | None
 

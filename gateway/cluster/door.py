@@ -1,8 +1,7 @@
-"""The door of a node: the gRPC server on which other nodes of the cluster, known by their certificates, make calls.
+"""The door of a node: its gRPC server for other nodes, known by their certificates.
 
-The gateway that a caller connected to has authenticated the caller and set the namespace. Calls are forwarded to this
-node's worker or store, or served by this process. RPCs that the contract's options give no
-place in the cluster raise UNIMPLEMENTED.
+The caller's gateway has authenticated the caller and set the namespace. Calls are forwarded to this node's worker or
+store, or served here. RPCs without a place in the cluster raise UNIMPLEMENTED.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -33,7 +32,7 @@ _STORES: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"
 
 
 def serves(rpc: Rpc) -> bool:
-    """Return whether nodes may call an RPC. None of the store's commits: a worker commits at its own store."""
+    """Return whether nodes may call an RPC. A worker commits at its own store only."""
     return bool(rpc.options.place or rpc.options.nodes)
 
 
@@ -46,9 +45,8 @@ def node_door(
     unready: Callable[[], str],
     others: Iterable[tuple[ServiceDescriptor, Any]],
 ) -> GrpcServer:
-    """Return the server. While `unready` returns a reason, it refuses calls about agents, and callers try another node.
-
-    `others` are services of this process, with their servicers.
+    """While `unready` returns a reason, calls about agents are refused, and callers try another node. `others` are
+    services of this process.
     """
 
     @asynccontextmanager
@@ -60,7 +58,7 @@ def node_door(
         try:
             with membership.turn(key_of(request.key)) if options.turn else nullcontext():
                 yield
-        except Unreachable:  # without details, so that the caller sees that this node's worker was not reached
+        except Unreachable:  # without details: this node's worker was not reached
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node's worker cannot be reached")
 
     forward = Forwarder(ChannelWorker(worker, parsed=False), admitted).service
@@ -70,7 +68,7 @@ def node_door(
 
 
 def _own_service(descriptor: ServiceDescriptor, servicer: Any) -> tuple[str, Register, Any]:
-    """Return what nodes may call of a service that this process serves itself, as GrpcServer takes it."""
+    """Return the RPCs of a service of this process that nodes may call."""
     served = {
         rpc.method.name: maker(arity(rpc.method.client_streaming, rpc.method.server_streaming))(
             getattr(servicer, rpc.method.name), rpc.request.FromString, rpc.response.SerializeToString

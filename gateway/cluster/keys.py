@@ -1,4 +1,4 @@
-"""The keys of callers that all nodes of a cluster share."""
+"""The callers' keys of a cluster."""
 
 import logging
 import time
@@ -19,15 +19,15 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' 
 
 
 def now() -> float:
-    """Return the seconds of a clock that goes on while the machine sleeps."""
+    """Return seconds of a clock that goes on while the machine sleeps."""
     return time.clock_gettime(_CLOCK)
 
 
 class ClusterKeys:
-    """A source of keys, filled by the node's membership. Event loop only.
+    """A KeySource, filled by the node's membership. Event loop only.
 
-    They are current until the lease ends during which they were read: a node that is cut off from the database does not
-    hear of revoked keys. Keys that cannot be read are never current.
+    Keys are current until the lease ends during which they were read: a node that is cut off does not hear of revoked
+    keys. Keys that cannot be read are never current.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Renews this node's lease in the cluster and reads the list of nodes: once a second, through this node's store."""
+"""Renews this node's lease and reads the list of nodes, once a second, through this node's store."""
 
 import asyncio
 import logging
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 1.0
 SYNC_SECONDS: Final = 3.0
-"""What a sync may take; the lease is several times as long."""
+"""Limit of a sync; the lease is several times as long."""
 LOCATE_SECONDS: Final = 1.0
-"""What it may take to find out where an agent is; after that its turn is routed without knowing that."""
+"""Then a turn is routed without knowing where its agent is."""
 
 _ALMOST_SECONDS: Final = 2.0
-"""How long before the end of a lease, as it is known here, others may regard it as ended."""
+"""Before the end of a lease as it is known here, when others may regard it as ended."""
 
 VERSION: Final = version("agentmem")
 
@@ -41,8 +41,7 @@ VERSION: Final = version("agentmem")
 class Membership:
     """Event loop only: `sync` once, then `watch`, and `leave` before this gateway drains.
 
-    `unready` returns why this node could not run a turn, "" if it could. `keys` are kept up to date, where callers send
-    keys of the cluster.
+    `unready` returns why this node could not run a turn, "" if it could. `keys` are kept up to date.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Membership:
 
     @property
     def problem(self) -> str:
-        """Why this node is not a member of the cluster now; empty if it is."""
+        """Why this node is not a member of the cluster; empty if it is."""
         if self.alive(self.own):
             return ""
         return f"this node is not among the cluster's: {self._failure or 'its lease has ended'}"
@@ -103,7 +102,7 @@ class Membership:
         return list((await self._cluster.ListUnattendedRuns(request, timeout=SYNC_SECONDS)).runs)
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes as of the last sync. Turns that were sent to them from here are already in their load."""
+        """Return all nodes; turns that were sent to them from here are in their load."""
         return [
             NodeView(
                 node.name,
@@ -116,7 +115,7 @@ class Membership:
         ]
 
     def report(self) -> list[cluster_pb2.Node]:
-        """Return all nodes as of the last sync, with the present rest of their leases and age of their heartbeats."""
+        """Return all nodes, with the present rest of their leases and age of their heartbeats."""
         now, told = time.monotonic(), []
         for known in self._known:
             node = cluster_pb2.Node()
@@ -143,7 +142,7 @@ class Membership:
 
     @contextmanager
     def sent(self, node: str) -> Iterator[None]:
-        """Count a turn on another node during the block, until that node's own count has it."""
+        """Count a turn on another node, until that node's own count has it."""
         turn = object()
         self._sent[turn] = node, time.monotonic()
         try:
@@ -153,7 +152,6 @@ class Membership:
 
     @contextmanager
     def turn(self, key: AgentKey) -> Iterator[None]:
-        """Count a turn as running on this node during the block."""
         self._here += 1
         if key.agent_id:
             self._running[key] += 1
@@ -168,7 +166,7 @@ class Membership:
                 self._memory.note(key)
 
     async def sync(self) -> None:
-        """Report this node's state and read the list of nodes. Where the store does not answer, the list gets older."""
+        """Report this node's state and read the list of nodes, which gets older where the store does not answer."""
         await self._look_at_models()
         request = cluster_pb2.SyncNodeRequest(
             ready=not (self._unready() or self.draining),
@@ -189,7 +187,7 @@ class Membership:
         self._metrics.nodes(len(self._known), sum(node.ready for node in self.nodes()))
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Sync once a second, and at once after `wake`; end after `stop`. `changed` is awaited after each sync."""
+        """Sync once a second, and after `wake`, until `stop`. `changed` is awaited after each sync."""
         while not self._stopping:
             try:
                 async with asyncio.timeout(PERIOD_SECONDS):
@@ -202,7 +200,6 @@ class Membership:
                 await changed()
 
     def wake(self) -> None:
-        """Sync at once, because this node has become ready or is no longer."""
         self._wake.set()
 
     async def leave(self) -> None:
@@ -211,7 +208,6 @@ class Membership:
         await self.sync()
 
     def stop(self) -> None:
-        """Sync no more."""
         self._stopping = True
         self._wake.set()
 
@@ -226,13 +222,13 @@ class Membership:
             event(log, "this node is among the cluster's", node=answer.name, nodes=len(answer.nodes))
         if self._failure or now > self._ends.get(self.own, now) - _ALMOST_SECONDS:  # nobody may have waited for it
             self._memory.drop()
-        self._counted = self._synced  # what was sent since the sync before may not be counted yet
+        self._counted = self._synced  # later turns may not be counted yet
         self._failure, self._synced, self.cluster_id = "", now, answer.cluster_id
         self._known = list(answer.nodes)
         self._ends = {node.name: now + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
 
     async def _read_keys(self, keys: ClusterKeys, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
-        """Read the keys if they have changed, and let them be valid until the answer's lease ends."""
+        """Read changed keys, and let them be current until the answer's lease ends."""
         if keys.version != answer.keys_version:
             keys.take(await self._cluster.GetKeys(cluster_pb2.GetKeysRequest(), timeout=SYNC_SECONDS))
         lease = next((node.expires_in for node in answer.nodes if node.name == answer.name), None)
@@ -245,7 +241,7 @@ class Membership:
         self._failure = message
 
     async def _look_at_models(self) -> None:
-        """Ask the worker which models it serves; where it does not answer, keep the last answer."""
+        """Ask the worker for its models; without an answer keep the last one."""
         found: list[model_pb2.Model] = []
         request = model_pb2.ListModelsRequest(page_size=1000)
         try:
@@ -275,5 +271,4 @@ def _is_valid(key: AgentKey) -> bool:
 
 
 def key_of(key: types_pb2.AgentKey) -> AgentKey:
-    """Return a key message as an AgentKey."""
     return AgentKey(key.namespace, key.agent_id, key.model_id)

@@ -6,8 +6,6 @@ from gateway.cluster.router import Reason
 
 
 class ClusterMetrics:
-    """Nodes, and where turns went."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._nodes = Gauge(
             "agentmem_gateway_cluster_nodes",
@@ -42,6 +40,5 @@ class ClusterMetrics:
             self.rerouted.labels(why)
 
     def nodes(self, known: int, ready: int) -> None:
-        """Set how many nodes there are."""
         self._nodes.labels("known").set(known)
         self._nodes.labels("ready").set(ready)

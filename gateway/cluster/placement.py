@@ -1,4 +1,4 @@
-"""Where calls go: the candidates for an agent now, and the worker of each."""
+"""Candidates for a call, and the worker of each."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from gateway.upstream import ChannelWorker
 from gateway.worker import Worker
 
 MOST_NODES: Final = 3
-"""How many nodes one call is tried on."""
+"""Nodes that a call is tried on."""
 
 _CONNECT_SECONDS: Final = 2.0
-"""What a connection may take before the next node is tried."""
+"""Then the next node is tried."""
 
 
 class Placement:
@@ -39,11 +39,10 @@ class Placement:
 
     @property
     def own(self) -> str:
-        """This node's name."""
         return self._membership.own
 
     async def route(self, key: AgentKey) -> Route:
-        """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES, the best first."""
+        """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES."""
         nodes = self._nodes()
         if not key.agent_id:
             route = for_anyone(key.model_id, nodes, self.own, self._random)
@@ -53,16 +52,16 @@ class Placement:
         return Route(route.nodes[:MOST_NODES], route.reason)
 
     def live(self) -> list[str]:
-        """Return this node and all others whose lease has not ended, also those that leave or are not ready."""
+        """Return this node and all others whose lease has not ended, also unready ones."""
         names = [node.name for node in self._nodes() if self._membership.alive(node.name)]
         return [self.own, *(name for name in names if name != self.own)]
 
     def others(self) -> list[str]:
-        """Return the nodes besides this one that are ready."""
+        """Return the ready nodes besides this one."""
         return [node.name for node in self._nodes() if node.ready and node.name != self.own]
 
     async def reach(self, name: str) -> Worker | None:
-        """Return a node's worker, None where there is no connection to the node; this node's own is not checked."""
+        """Return a node's worker, None without a connection; this node's own is not checked."""
         if name == self.own:
             return self.local
         channel = await self._connected(name)
@@ -74,7 +73,7 @@ class Placement:
         return await self._connected(name)
 
     def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
-        """Count a turn as running on a node during the block."""
+        """Count a turn on a node during the block."""
         if name == self.own:
             return self._membership.turn(key)
         return self._elsewhere(name, key)

@@ -1,7 +1,7 @@
 """Drops KV from the worker's memory of agents that other nodes changed or erased while this node was cut off.
 
-A deletion does not wait for a node whose lease is over. When that node is back, its gateway checks the agents whose
-turns ran here: where another node has committed since, or the agent is gone, it drops the KV.
+Deletions do not wait for a node whose lease is over. When it is back, its gateway checks the agents whose turns ran
+here.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from gateway.worker import Worker
 log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 10_000
-"""Agents that are remembered, the last ones with a turn."""
+"""Agents with the last turns."""
 _SECONDS: Final = 10.0
-"""Limit for one call, which may wait for a turn of the agent."""
+"""For a call, which may wait for a turn of the agent."""
 _PAUSE: Final = 2.0
-"""Before an unanswered call is made again."""
+"""Before an unanswered call is repeated."""
 
 
 class StaleMemory:
@@ -46,7 +46,6 @@ class StaleMemory:
             self._spoke.popitem(last=False)
 
     def drop(self) -> None:
-        """Begin to drop stale KV: this node was cut off, and is back."""
         if self._dropping is not None:
             self._dropping.cancel()
         self._dropping = asyncio.create_task(self._drop(list(self._spoke)))
@@ -65,7 +64,7 @@ class StaleMemory:
             event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
 
     async def _drop_one(self, key: AgentKey) -> bool:
-        """Drop an agent's KV, unless this node made its present state; return whether it was dropped."""
+        """Drop an agent's KV, and return True, unless this node made its present state."""
         agent = key.to_proto()
         found = await self._store.call(cluster_pb2.LocateAgentRequest(key=agent), _SECONDS)
         if found.last_on == self._own:

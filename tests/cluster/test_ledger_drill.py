@@ -15,10 +15,9 @@ import pytest
 from benchmarks.cluster.history import Append, Operation, Outcome, violations
 from benchmarks.proxy import Proxy
 from cache_service.cluster.postgres.settings import Settings
-from tests import postgres
 from tests.cluster.ledger_nodes import Client, LedgerNode, final
 from tests.full_matrix import FULL
-from tests.postgres_pair import Pair, paired, until
+from tests.postgres_pair import Pair, until
 
 NODES, CLIENTS = 3, 2
 """Of each node."""
@@ -132,15 +131,6 @@ def fail_over(drill: Drill) -> None:
 
 
 FAULTS = (break_connections, lose_answers, hold_packets, stop_standby, stop_primary, restart_primary, fail_over)
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    try:
-        with paired() as pair:
-            yield pair
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -12,21 +11,11 @@ import pytest
 
 from benchmarks.cluster.history import Append, Kind, Outcome, violations
 from cache_service.cluster.postgres.settings import Settings
-from tests import postgres
 from tests.cluster.ledger_nodes import ByNumber, Deaf, Lease, Leased, LedgerNode, final
 from tests.postgres import Server
-from tests.postgres_pair import WAITING, Pair, paired, until
+from tests.postgres_pair import WAITING, Pair, until
 
 WRONG, RIGHT = "wrong", "right"
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    try:
-        with paired() as pair:
-            yield pair
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
 
 
 @pytest.fixture

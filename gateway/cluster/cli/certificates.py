@@ -15,16 +15,14 @@ from agentmem.console import Mistake
 from agentmem.process.cluster_tls import CA, CERT, KEY
 
 CA_KEY: Final = "ca-key.pem"
-"""The authority's private key. Nodes need it never: it stays where certificates are made."""
+"""Nodes never need it: it stays where certificates are made."""
 
 _CA_DAYS: Final = 3650
 _SKEW: Final = timedelta(hours=1)
-"""How far the clocks of nodes may be behind this machine's."""
+"""Most by which clocks of nodes lag."""
 
 
 class Authority(NamedTuple):
-    """The cluster's certificate authority."""
-
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
@@ -52,7 +50,7 @@ def authority(directory: Path) -> Authority:
 
 
 def issue(by: Authority, directory: Path, host: str, days: int) -> Path:
-    """Write what the node at `host` needs as --cluster-tls into a directory of its name, which is returned.
+    """Write the --cluster-tls of the node at `host` into a directory of its name, which is returned.
 
     Raises Mistake where the node has a certificate, and OSError.
     """
@@ -77,7 +75,7 @@ def issue(by: Authority, directory: Path, host: str, days: int) -> Path:
 
 
 def check_host(host: str) -> str:
-    """Return the name of a host, or its IP address, as others will connect to it. Raises Mistake."""
+    """Return a host's name or IP address. Raises Mistake."""
     try:
         ip_address(host)
     except ValueError:
