@@ -31,14 +31,11 @@ ATTEMPTS: Final = 4
 
 
 class Memory(NamedTuple):
-    """What a node takes an agent to be."""
-
     version: Version = NO_VERSION
     elements: tuple[str, ...] = ()
 
 
 def key(agent: str) -> AgentKey:
-    """The agent's key."""
     return AgentKey("n", agent, "m")
 
 
@@ -59,7 +56,6 @@ class LedgerNode:
         return ledger
 
     def close(self) -> None:
-        """End its connections."""
         self._ledger.close()
 
     def read(self, agent: str) -> Read:
@@ -180,7 +176,6 @@ class Lease:
     until: float = 0.0
 
     def is_over(self) -> bool:
-        """Whether another one may take it."""
         return time.monotonic() >= self.until
 
 
@@ -218,7 +213,6 @@ class Client:
     done: int = 0
 
     def run(self) -> list[Operation]:
-        """What it saw."""
         chance, seen, number = random.Random(self.seed), list[Operation](), 0
         while not self.ended.is_set():
             self.done = len(seen)

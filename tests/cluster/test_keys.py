@@ -49,7 +49,6 @@ class Two:
         return CliRunner().invoke(main, ["keys", *arguments], env=environment)
 
     def create(self, *more: str) -> Shown:
-        """A key of the namespace team."""
         made = self.keys("create", "--namespace", "team", *more)
         assert made.exit_code == 0, made.output
         assert "the cluster's database" in made.stderr
@@ -58,7 +57,6 @@ class Two:
         return shown
 
     async def until(self, key: Shown, said: grpc.StatusCode) -> None:
-        """Wait until both nodes say that to who shows a key."""
         async with asyncio.timeout(30):
             for node in (self.a, self.b):
                 while await asked(node, key) is not said:

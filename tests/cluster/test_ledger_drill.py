@@ -29,8 +29,6 @@ PAUSE = 0.3
 
 
 class Network:
-    """A node's way to the servers."""
-
     def __init__(self, pair: Pair, number: int, stack: ExitStack) -> None:
         sockets = [server.root / ".s.PGSQL.5432" for server in pair]
         self.proxies = [stack.enter_context(closing(Proxy(path))) for path in sockets]
@@ -71,7 +69,6 @@ class Drill:
         self.running: list[Future[list[Operation]]] = [pool.submit(client.run) for client in self.clients]
 
     def wait(self, operations: int = BETWEEN) -> None:
-        """Until so many more have been done."""
         wanted = self._done() + operations
         until(lambda: self._done() >= wanted or any(each.done() for each in self.running))
 
@@ -79,7 +76,6 @@ class Drill:
         return sum(client.done for client in self.clients)
 
     def history(self) -> list[Operation]:
-        """All that was seen, once the clients have ended."""
         self.ended.set()
         return [operation for each in self.running for operation in each.result(120)]
 
@@ -114,7 +110,6 @@ def stop_standby(drill: Drill) -> None:
 
 
 def stop_primary(drill: Drill) -> None:
-    """Who connects meanwhile is not answered."""
     drill.pair.primary.signal(signal.SIGSTOP)
     with drill.networks[2].without(Proxy.cut):
         time.sleep(PAUSE)

@@ -33,7 +33,6 @@ def cancelled_commits(pair: Pair, number: int) -> None:
 
 
 def found(history: list[Append], settings: Settings) -> dict[str, set[Kind]]:
-    """What is wrong, by agent."""
     wrong: dict[str, set[Kind]] = {}
     for violation in violations(history, final(settings, [WRONG, RIGHT])):
         wrong.setdefault(violation.agent, set()).add(violation.kind)
@@ -84,13 +83,10 @@ def test_commits_that_were_cancelled_and_are_counted_are_found(pair: Pair, setti
 
 
 class Stopped:
-    """A process that is stopped once, at one point, until it is continued."""
-
     def __init__(self) -> None:
         self.reached, self.continued = Event(), Event()
 
     def pause(self) -> None:
-        """The point."""
         self.reached.set()
         self.continued.wait(60)
 

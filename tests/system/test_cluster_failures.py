@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,28 +12,14 @@ import pytest
 
 from agentmem import errors
 from agentmem.v1 import types_pb2
-from tests import postgres
 from tests.system.stack import Client, Stack, chat
-from tests.system.test_cluster import Cluster, cluster
-from tests.tiny_models import write_llama
+from tests.system.test_cluster import Cluster
 
 SHORT: dict[str, Any] = {"max_tokens": 2}
 LONG: dict[str, Any] = {"max_tokens": 400, "sampling": types_pb2.Sampling(ignore_eos=True), "request_id": "r1"}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture
-async def two(tmp_path: Path, model: Path, postgres_server: postgres.Server) -> AsyncIterator[Cluster]:
-    async with cluster(tmp_path, model, postgres_server, "a", "b") as made:
-        yield made
-
-
 async def begun(two: Cluster) -> tuple[Stack, str, Stack, Client]:
-    """An agent's node with its name, another node, and a client of that one; the agent has had a turn."""
     await (await two.machines["a"].gateway()).say("ada", "The colour of the boat is green.", **SHORT)
     home = await two.holder("ada")
     other = two.other(home)
@@ -56,7 +40,6 @@ async def states(stack: Stack) -> dict[str, str]:
 
 
 async def until(stack: Stack, name: str, state: str) -> None:
-    """Wait until a gateway says this of a node."""
     async with asyncio.timeout(60):
         while (await states(stack)).get(name) != state:
             await asyncio.sleep(0.1)

@@ -21,8 +21,6 @@ MODEL = cluster_pb2.NodeModel(model_id="m", fingerprint="f", loaded=True)
 
 @dataclass(frozen=True)
 class Node:
-    """A store of a cluster, and the stub by which its gateway speaks."""
-
     store: Running
     cluster: cluster_pb2_grpc.ClusterServiceAsyncStub
 
@@ -50,7 +48,6 @@ class Node:
 
 
 def lost() -> object:
-    """A heartbeat that does not arrive."""
     raise ConnectionError("cut off")
 
 
@@ -70,7 +67,6 @@ async def node(
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
     async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.02)

@@ -18,13 +18,11 @@ from tests.cache_service.cluster.several import Node, node, until
 
 
 def rows(on: Node, table: str, of: str) -> int:
-    """How many rows of a table are a node's."""
     statement = f"SELECT count(*) FROM {table} WHERE node = ?"
     return int(on.store.store._database.read_blocking(lambda c: c.execute(statement, (of,)).fetchone())[0])
 
 
 def expire(connection: Connection, name: str) -> None:
-    """The lease of a node is over for long enough."""
     connection.execute("UPDATE nodes SET expires = expires - ? WHERE node = ?", (2 * nodes.LEASE, name))
 
 
@@ -36,7 +34,6 @@ def stranger(connection: Connection) -> None:
 
 
 def forgotten(cluster: ClusterSettings, name: str) -> str:
-    """What the command says."""
     settings = {"AGENTMEM_UP_CLUSTER": cluster.url, "AGENTMEM_UP_CLUSTER_SURVIVES": "nothing"}
     return CliRunner().invoke(main, ["forget", name, f"--schema={cluster.schema}"], env=settings).output
 

@@ -86,7 +86,6 @@ async def test_where_an_agent_is(two: tuple[Node, Node]) -> None:
 
 
 async def until_located(asked: Node, where: tuple[str, str]) -> None:
-    """Wait until a node's store says so: claims travel with heartbeats."""
     async with asyncio.timeout(30):
         while await asked.locate() != where:
             await asyncio.sleep(0.05)
@@ -164,7 +163,6 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
 
 
 def a_sees_none(a: Node) -> bool:
-    """Whether a node counts the other one as gone."""
     membership = a.store.store._ledger.membership
     assert membership is not None
     membership.wake()
@@ -224,7 +222,6 @@ async def test_upkeep_goes_on_whatever_the_server_says(
 
 
 def rename(store: Store, table: str, name: str) -> None:
-    """Give a table of the shared ledger another name."""
     store._database.write_blocking(lambda c: c.execute(f"ALTER TABLE {table} RENAME TO {name}") and None)
 
 
@@ -243,7 +240,6 @@ async def test_hours_without_the_database_are_no_idle_time(
 
 
 async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: ClusterSettings) -> None:
-    """While that is there."""
     a, _ = two
     with pytest.raises(DirectoryUnusable, match="another node is there as 'a'"):
         async with running(data.with_name("c"), cluster=replace(cluster, node="a")):

@@ -60,7 +60,6 @@ async def test_a_file_of_two_is_uploaded_once(two: tuple[Node, Node], bucket: s3
 
 @pytest.mark.parametrize("by", [0, 1])
 async def test_a_deletion_takes_the_objects_along(two: tuple[Node, Node], bucket: s3.Bucket, by: int) -> None:
-    """Whichever node is asked: one of them deletes, and the answer waits for it."""
     version = (await two[0].store.cache.CommitTurn(kv.turn([1]))).version
     await add(two[0].store, [1, 0], version)
     await settled(two[0].store)

@@ -50,7 +50,6 @@ async def two(data: Path, cluster: ClusterSettings, by_sockets: None) -> AsyncIt
 
 
 async def spoken(on: Node) -> types_pb2.AgentVersion:
-    """An agent whose turn ran on this node, and whose block 1 is there."""
     version = (await on.store.cache.CommitTurn(kv.turn([1]))).version
     await add(on.store, [1, 0], version)
     return version
@@ -63,7 +62,6 @@ async def opened(on: Node, *, peek: bool = False) -> list[pb.StoredFile]:
 
 
 async def seen(by: Node, other: str) -> None:
-    """Wait until a node knows of another one."""
     membership = by.store.store._ledger.membership
     assert membership is not None
     await until(lambda: membership.live(other))
@@ -204,6 +202,5 @@ async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
 
 
 async def evicted(on: Node) -> None:
-    """The block is not on this node's disk any more."""
     request = agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM)
     await on.store.agents.EvictAgent(request)

@@ -42,7 +42,6 @@ async def world() -> AsyncIterator[World]:
 
 
 def client(world: World) -> ClientTls:
-    """What another node shows."""
     return read_cluster_tls(world.certificates, HOST).client()
 
 
@@ -72,7 +71,6 @@ async def test_only_what_nodes_ask_of_each_other_is_served(world: World) -> None
 
 
 def strangers(world: World, directory: Path) -> dict[str, ClientTls | None]:
-    """Who is not of the cluster."""
     ours = client(world)
     other = authority(directory / "other")
     theirs = read_cluster_tls(issue(other, directory / "other", HOST, 30), HOST)

@@ -39,7 +39,6 @@ async def status(world: World, name: str, key: Shown | str) -> int:
 
 
 async def until_all_say(world: World, key: Shown, said: int) -> None:
-    """Wait until both nodes say that to who shows a key."""
     async with asyncio.timeout(20):
         for name in "ab":
             while await status(world, name, key) != said:

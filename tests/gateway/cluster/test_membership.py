@@ -22,7 +22,6 @@ async def world() -> AsyncIterator[World]:
 
 
 async def ready(world: World, name: str) -> tuple[int, str]:
-    """The status of a node's /readyz, and what it says."""
     async with httpx.AsyncClient(base_url=world[name].http, timeout=30) as http:
         answer = await http.get("/readyz")
     return answer.status_code, answer.text

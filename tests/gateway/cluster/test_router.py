@@ -23,7 +23,6 @@ LOCATED = st.builds(Located, st.one_of(st.just(""), NAMES), st.one_of(st.just(""
 
 
 def node(name: str, load: int = 0, print_: str = "f1", *, ready: bool = True) -> NodeView:
-    """A node that serves the model "demo"."""
     return NodeView(name, f"{name}:1", ready, load, {"demo": print_})
 
 

@@ -47,7 +47,6 @@ POINTS = {
 
 
 def kill(branched: Path, cluster: ClusterSettings, point: str) -> None:
-    """Import in a process that is killed there."""
     command = [sys.executable, "-c", _CHILD, str(branched), cluster.url, cluster.schema, *map(str, POINTS[point])]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 

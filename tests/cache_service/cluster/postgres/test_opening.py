@@ -116,7 +116,6 @@ _FAILS = schema.Step("SELECT nothing")
 
 
 def column(connection: Connection, statement: str, value: str) -> set[str]:
-    """What a statement finds."""
     return {found for (found,) in connection.execute(statement, (value,))}
 
 

@@ -56,7 +56,6 @@ def ledger(settings: Settings) -> Iterator[Postgres]:
 
 @contextmanager
 def frozen(server: Server) -> Iterator[None]:
-    """The server does nothing for a while."""
     server.signal(signal.SIGSTOP)
     try:
         yield
@@ -105,7 +104,6 @@ def test_a_server_that_stops_in_a_transaction(server: Server, ledger: Postgres) 
 
 @contextmanager
 def stuck(pair: Pair, ledger: Postgres) -> Iterator[Future[Commit]]:
-    """A commit that waits for the standby."""
     with ThreadPoolExecutor(1) as pool, pair.cut_off():
         call = pool.submit(ledger.commit_blocking, add)
         pair.waiting()
@@ -114,7 +112,6 @@ def stuck(pair: Pair, ledger: Postgres) -> Iterator[Future[Commit]]:
 
 @pytest.mark.slow
 def test_a_server_that_stops_in_a_commit(pair: Pair) -> None:
-    """The commit is made there, once, and its repetition says so."""
     settings = Settings(pair.primary.conninfo, silent_seconds=0.5, connect_seconds=2)
     ledger = Postgres(replace(settings, writers=1, readers=1, known_seconds=60))
     ledger.open()

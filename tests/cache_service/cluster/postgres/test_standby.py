@@ -30,7 +30,6 @@ def kept_pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def pair(kept_pair: Pair) -> Pair:
-    """A pair without a ledger."""
     with kept_pair.primary.connect() as connection:
         connection.execute("DROP SCHEMA IF EXISTS agentmem CASCADE")
     return kept_pair
@@ -38,7 +37,6 @@ def pair(kept_pair: Pair) -> Pair:
 
 @pytest.fixture
 def lost_pair() -> Iterator[Pair]:
-    """A pair of which a test may kill one."""
     with paired() as pair:
         yield pair
 
@@ -79,7 +77,6 @@ def stuck(pair: Pair, database: Postgres, work: Callable[[Connection], Commit]) 
 
 
 def committed(new: Turn) -> Callable[[Connection], Commit]:
-    """The work that commits a turn."""
     return lambda connection: turns.commit(connection, new, NOW)
 
 
@@ -146,7 +143,6 @@ def test_the_time_of_a_statement_ends_no_commit(pair: Pair) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_in_a_commit_keeps_the_turn_once(lost_pair: Pair) -> None:
-    """It was on the disk already; the commit is repeated until the server is there again."""
     with opened(Settings(lost_pair.primary.conninfo)) as ledger:
         with stuck(lost_pair, ledger, committed(NEW)) as commit:
             lost_pair.primary.kill()
