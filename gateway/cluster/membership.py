@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NamedTuple
 
 import grpc
 
@@ -36,6 +36,14 @@ _ALMOST_SECONDS: Final = 2.0
 """Before the end of a lease as it is known here, when others may regard it as ended."""
 
 VERSION: Final = version("agentmem")
+
+
+class _Sent(NamedTuple):
+    """A turn that runs on another node."""
+
+    node: str
+    key: AgentKey
+    began: float
 
 
 class Membership:
@@ -72,7 +80,7 @@ class Membership:
         self._failure = "the cache store was not asked yet"
         self._running: Counter[AgentKey] = Counter()
         self._here = 0
-        self._sent: dict[object, tuple[str, float]] = {}
+        self._sent: dict[object, _Sent] = {}
         self._counted = 0.0
 
     @property
@@ -131,7 +139,12 @@ class Membership:
         return time.monotonic() - self._synced if self._synced else 0.0
 
     async def locate(self, key: AgentKey) -> Located:
-        """Return where an agent is; empty where the store does not answer."""
+        """Return where an agent is; empty where the store does not answer.
+
+        The last node that this one has sent a turn to may not have told the ledger yet.
+        """
+        if node := next((sent.node for sent in reversed(self._sent.values()) if sent.key == key), ""):
+            return Located(node)
         asked = cluster_pb2.LocateAgentRequest(key=key.to_proto())
         try:
             found = await self._cluster.LocateAgent(asked, timeout=LOCATE_SECONDS)
@@ -141,10 +154,10 @@ class Membership:
         return Located(found.running_on, found.last_on)
 
     @contextmanager
-    def sent(self, node: str) -> Iterator[None]:
+    def sent(self, node: str, key: AgentKey) -> Iterator[None]:
         """Count a turn on another node, until that node's own count has it."""
         turn = object()
-        self._sent[turn] = node, time.monotonic()
+        self._sent[turn] = _Sent(node, key, time.monotonic())
         try:
             yield
         finally:
@@ -214,7 +227,7 @@ class Membership:
     def _load(self, node: cluster_pb2.Node) -> int:
         if node.name == self.own:
             return self._here
-        return node.load + sum(to == node.name and began > self._counted for to, began in self._sent.values())
+        return node.load + sum(sent.node == node.name and sent.began > self._counted for sent in self._sent.values())
 
     def _read(self, answer: cluster_pb2.SyncNodeResponse) -> None:
         now = time.monotonic()

@@ -1,8 +1,7 @@
 """Candidates for a call, and the worker of each."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
 
@@ -12,7 +11,7 @@ from agentmem.channels import ChannelsByAddress
 from agentmem.validation import AgentKey
 from gateway.cluster.membership import Membership
 from gateway.cluster.metrics import ClusterMetrics
-from gateway.cluster.router import Located, NodeView, Route, candidates, for_anyone
+from gateway.cluster.router import Located, Route, candidates, for_anyone
 from gateway.upstream import ChannelWorker
 from gateway.worker import Worker
 
@@ -34,8 +33,6 @@ class Placement:
         self._membership = membership
         self._others = others
         self._random = Random()
-        self._addresses: dict[str, str] = {}
-        self._going: dict[AgentKey, list[str]] = {}
 
     @property
     def own(self) -> str:
@@ -43,70 +40,39 @@ class Placement:
 
     async def route(self, key: AgentKey) -> Route:
         """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES."""
-        nodes = self._nodes()
+        nodes = self._membership.nodes()
         if not key.agent_id:
             route = for_anyone(key.model_id, nodes, self.own, self._random)
         else:
             alone = sum(node.ready for node in nodes) < 2
-            route = candidates(key, nodes, Located() if alone else await self._located(key), self.own)
+            route = candidates(key, nodes, Located() if alone else await self._membership.locate(key), self.own)
         return Route(route.nodes[:MOST_NODES], route.reason)
 
     def live(self) -> list[str]:
         """Return this node and all others whose lease has not ended, also unready ones."""
-        names = [node.name for node in self._nodes() if self._membership.alive(node.name)]
+        names = [node.name for node in self._membership.nodes() if self._membership.alive(node.name)]
         return [self.own, *(name for name in names if name != self.own)]
 
     def others(self) -> list[str]:
         """Return the ready nodes besides this one."""
-        return [node.name for node in self._nodes() if node.ready and node.name != self.own]
+        return [node.name for node in self._membership.nodes() if node.ready and node.name != self.own]
 
     async def reach(self, name: str) -> Worker | None:
         """Return a node's worker, None without a connection; this node's own is not checked."""
         if name == self.own:
             return self.local
-        channel = await self._connected(name)
+        channel = await self.find(name)
         return None if channel is None else ChannelWorker(channel)
 
     async def find(self, name: str) -> grpc.aio.Channel | None:
         """Return the channel to another node, None where there is no connection, by the present list of nodes."""
-        self._nodes()
-        return await self._connected(name)
+        address = next((node.address for node in self._membership.nodes() if node.name == name), "")
+        channel = self._others.to(address) if address else None
+        return channel if channel is not None and await _connects(channel) else None
 
     def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
         """Count a turn on a node during the block."""
-        if name == self.own:
-            return self._membership.turn(key)
-        return self._elsewhere(name, key)
-
-    @contextmanager
-    def _elsewhere(self, name: str, key: AgentKey) -> Iterator[None]:
-        """Count a turn on another node, and remember where it runs, before its claim is known."""
-        going = self._going.setdefault(key, [])
-        going.append(name)
-        try:
-            with self._membership.sent(name):
-                yield
-        finally:
-            going.remove(name)
-            if not going and self._going.get(key) is going:
-                del self._going[key]
-
-    async def _connected(self, name: str) -> grpc.aio.Channel | None:
-        address = self._addresses.get(name)
-        if not address:
-            return None
-        channel = self._others.to(address)
-        return channel if await _connects(channel) else None
-
-    async def _located(self, key: AgentKey) -> Located:
-        if here := self._going.get(key):
-            return Located(here[-1])
-        return await self._membership.locate(key)
-
-    def _nodes(self) -> list[NodeView]:
-        nodes = self._membership.nodes()
-        self._addresses = {node.name: node.address for node in nodes}
-        return nodes
+        return self._membership.turn(key) if name == self.own else self._membership.sent(name, key)
 
 
 async def _connects(channel: grpc.aio.Channel) -> bool:
