@@ -77,8 +77,7 @@ def beat(connection: Connection, said: Said, epoch: int) -> Beat:
         "UPDATE nodes SET epoch = ?, directory = ?, address = ?, expires = ?, followed = ?, report = ? WHERE node = ?",
         (epoch, said.directory, said.address, now + LEASE, followed, said.report, said.name),
     )
-    forgotten = connection.execute("DELETE FROM nodes WHERE expires < ? RETURNING node", (now - _REMEMBERED,))
-    connection.executemany("DELETE FROM claims WHERE node = ?", forgotten.fetchall())
+    connection.execute("DELETE FROM nodes WHERE expires < ?", (now - _REMEMBERED,))
     rows = connection.execute("SELECT node, epoch, address, expires - ?, followed, report FROM nodes", (now,))
     nodes = sorted(Node(*row) for row in rows)
     by_all = min(node.followed for node in nodes if node.expires > -_UNSURE)
@@ -90,9 +89,7 @@ def beat(connection: Connection, said: Said, epoch: int) -> Beat:
 
 def leave(connection: Connection, name: str, epoch: int) -> None:
     _hurry(connection)
-    gone = connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ? RETURNING node", (name, epoch))
-    if gone.fetchone() is not None:
-        connection.execute("DELETE FROM claims WHERE node = ?", (name,))
+    connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ?", (name, epoch))
 
 
 class StillThere(Exception):
@@ -111,7 +108,6 @@ def forget(connection: Connection, name: str) -> bool:
             " its end"
         )
     connection.execute("DELETE FROM nodes WHERE node = ?", (name,))
-    connection.execute("DELETE FROM claims WHERE node = ?", (name,))
     return True
 
 

@@ -104,7 +104,7 @@ def test_commits_of_compose_wait_for_the_standby() -> None:
     with postgres.serving(postgres.DURABLE) as primary:
         settings = PostgresSettings(primary.conninfo)
         with pytest.raises(UnsafeServer, match="no synchronous standby is named"):
-            connect(settings, lambda _: None)
+            connect(settings)
         variables = {"POSTGRES_USER": "agentmem", "POSTGRES_DB": "postgres", "POSTGRES_PASSWORD": "it's secret"}
         assert bash(scripts["replication"], primary, {**variables, "PGHOST": str(primary.root)}).wait(60) == 0
         primary.stop()
@@ -116,7 +116,7 @@ def test_commits_of_compose_wait_for_the_standby() -> None:
         standby.process = bash(text.replace("exec postgres", begun), standby, {})
         try:
             standby.answers()
-            with connect(settings, lambda _: None) as ledger:
+            with connect(settings) as ledger:
                 ledger.execute("CREATE SCHEMA waits")
                 (state,) = ledger.execute("SELECT sync_state FROM pg_stat_replication").fetchone() or ("none",)
             assert state == "quorum"

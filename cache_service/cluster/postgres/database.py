@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -41,7 +41,9 @@ _WRITE_TO_LOG: Final = "SELECT pg_logical_emit_message(true, 'agentmem', '')"
 class _Session:
     def __init__(self, settings: Settings) -> None:
         self.warnings: list[str] = []
-        self.connection = connect(settings, self._prepare)
+        self.connection = connect(settings)
+        adapter.register(self.connection.adapters)
+        self.connection.add_notice_handler(self._hear)
         self._pipelines = ExitStack()
         self._pipelined: adapter.Session | None = None
 
@@ -49,10 +51,6 @@ class _Session:
         self.connection.close()
         with suppress(psycopg.Error):
             self._pipelines.close()
-
-    def _prepare(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
-        adapter.register(connection.adapters)
-        connection.add_notice_handler(self._hear)
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":

@@ -63,7 +63,7 @@ class Listener:
     def _connected(self) -> None:
         if self._connection is None:
             try:
-                self._connection = connect(self._settings, lambda _: None)
+                self._connection = connect(self._settings)
                 self._connection.execute(f"LISTEN {_CHANNEL}")
                 self._heard = time.monotonic()
             except (psycopg.Error, UnsafeServer):

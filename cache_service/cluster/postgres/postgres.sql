@@ -133,7 +133,7 @@ CREATE UNLOGGED TABLE claims (
     namespace TEXT COLLATE "C" NOT NULL,
     agent_id TEXT COLLATE "C" NOT NULL,
     model_id TEXT COLLATE "C" NOT NULL,
-    node TEXT COLLATE "C" NOT NULL,
+    node TEXT COLLATE "C" NOT NULL REFERENCES nodes ON DELETE CASCADE,
     PRIMARY KEY (namespace, agent_id, model_id, node)
 );
 

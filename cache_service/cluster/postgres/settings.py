@@ -1,6 +1,5 @@
 """Settings of a server, and the refusal of one that could lose acknowledged commits."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -64,16 +63,13 @@ _AT_WORK: Final = (
 )
 
 
-def connect(
-    settings: Settings, prepare: Callable[["psycopg.Connection[tuple[Any, ...]]"], None]
-) -> "psycopg.Connection[tuple[Any, ...]]":
+def connect(settings: Settings) -> "psycopg.Connection[tuple[Any, ...]]":
     """Connect to the server that can be written, and check its settings: they change with a failover.
 
     Raises psycopg.OperationalError and UnsafeServer.
     """
     connection = _connected(settings)
     try:
-        prepare(connection)
         times = {
             "statement": f"{round(settings.statement_seconds * 1000)}ms",
             "idle": f"{round(settings.idle_seconds * 1000)}ms",

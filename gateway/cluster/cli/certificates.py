@@ -60,11 +60,13 @@ def issue(by: Authority, directory: Path, host: str, days: int) -> Path:
     now, key = datetime.now(UTC), ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     made = (
-        _builder(host, by.certificate.subject, key, now, min(now + timedelta(days=days), _end(by)))
+        _builder(
+            host, by.certificate.subject, key, now, min(now + timedelta(days=days), by.certificate.not_valid_after_utc)
+        )
         .add_extension(x509.SubjectAlternativeName([_name(host)]), critical=False)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_issuer(by), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key()), critical=False)
         .sign(by.key, hashes.SHA256())
     )
     place.mkdir(mode=0o700, exist_ok=True)
@@ -109,14 +111,6 @@ def _builder(
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])])
     made = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
     return made.serial_number(x509.random_serial_number()).not_valid_before(begins - _SKEW).not_valid_after(ends)
-
-
-def _end(by: Authority) -> datetime:
-    return by.certificate.not_valid_after_utc
-
-
-def _issuer(by: Authority) -> x509.AuthorityKeyIdentifier:
-    return x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
 
 
 def _name(host: str) -> x509.GeneralName:
