@@ -1,4 +1,4 @@
-"""Makes a store a node of a cluster, where its settings name one."""
+"""A node of a cluster, where settings name one."""
 
 from cache_service.cluster.ledger import ClusterSettings, SharedLedger
 from cache_service.files.directory import DataDirectory

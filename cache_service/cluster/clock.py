@@ -14,8 +14,7 @@ _MOST: Final = 10 * 10**9
 class SharedClock:
     """`set` on one thread, all else on any.
 
-    This time passes while any node runs, whatever a machine's clock does, but between two heartbeats only for seconds:
-    an outage of the database makes no agent idle.
+    Between two heartbeats this time passes for seconds only: an outage of the database makes no agent idle.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The callers' keys of a cluster, one opaque text. Functions of a connection."""
+"""Callers' keys of a cluster, one opaque text."""
 
 from typing import NamedTuple
 
@@ -22,5 +22,5 @@ def get(connection: Connection) -> Keys:
 
 
 def put(connection: Connection, text: bytes, if_version: str) -> bool:
-    """Replace the keys; return False if they have another version by now."""
+    """Replace the keys, unless they have another version by now."""
     return connection.execute("UPDATE keys SET value = ? WHERE version = ?", (text, if_version)).rowcount > 0

@@ -1,7 +1,4 @@
-"""The ledgers of several machines: PostgreSQL, in the place of store.db, and this node among those that share it.
-
-Its data directory has files of KV and warm.db, and may be lost.
-"""
+"""The ledgers of several machines on PostgreSQL, in the place of store.db. The data directory may be lost."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -78,7 +75,6 @@ class SharedLedger(LedgerHome):
         self._postgres = Settings(settings.url, settings.schema, settings.node, settings.survives)
         self.database = Postgres(self._postgres, schema.STEPS)
         self._hurried = replace(self._postgres, writers=1, readers=1, silent_seconds=2.0, connect_seconds=2.0)
-        """A server that answers nothing is left well within a lease."""
         self._beats = Postgres(self._hurried)
         self.clock = SharedClock()
         self.membership: Membership | None = None
@@ -97,14 +93,14 @@ class SharedLedger(LedgerHome):
             )
 
     def open(self, _: LastUse) -> None:
-        """Bring the tables to this version. Raises DirectoryUnusable, Unavailable, schema.SchemaTooNew."""
+        """Raises DirectoryUnusable, Unavailable, SchemaTooNew."""
         try:
             self.database.open()
         except (UnsafeServer, ForeignDatabase) as error:
             raise DirectoryUnusable(f"--cluster: {error}") from error
 
     def adopt(self, _: Database) -> None:
-        """Delete files without rows: reading all ledgers for them would take longer."""
+        """Delete files without rows: to find their agents would take longer."""
         event(log, "warm.db was lost; the files of KV beside it are deleted", logging.WARNING)
 
     def join(self, rows: Database) -> None:
@@ -141,9 +137,7 @@ class SharedLedger(LedgerHome):
         return None if reach is None else PeerBlocks(self._holder, reach, streams, registry)
 
     async def _holder(self, key: AgentKey) -> tuple[str, Version]:
-        """Return the address of the node that made an agent's present state, "" for this one, and the state's
-        version.
-        """
+        """Return the node that made an agent's present state, "" for this one, and that state's version."""
         assert self.membership is not None, "join has not been called"
         made, version = await self.database.read(nodes.maker, key)
         node = None if made == self.membership.name else self.membership.live(made)
@@ -168,7 +162,6 @@ class SharedLedger(LedgerHome):
         return "" if self.membership is None else self.membership.problem()
 
     async def stay_whole(self) -> None:
-        """Raise DirectoryUnusable where another process has become this node."""
         if self.membership is not None and self.membership.lost is not None:
             raise DirectoryUnusable(str(self.membership.lost))
 
@@ -187,7 +180,6 @@ class SharedLedger(LedgerHome):
             self.membership = None
 
     def close(self) -> None:
-        """Also leave the cluster, where a start has failed."""
         self.leave()
         self._beats.close()
         self.database.close()

@@ -1,4 +1,4 @@
-"""This node's membership: a thread that sends a heartbeat every two seconds and reads the other nodes.
+"""A thread that sends a heartbeat every two seconds and reads the other nodes.
 
 Others wait for a node until its lease ends by the server's clock; it stops serving a little earlier by its own. After
 an expired lease its files follow the ledger again before it is ready.
@@ -30,7 +30,7 @@ SILENT_SECONDS: Final = 5.0
 """Then a gateway counts as silent."""
 _LEASE_SECONDS: Final = nodes.LEASE / 10**9
 _SOONER: Final = 1.0
-"""Seconds before the end of its lease at which a node stops serving: clocks run at different speeds."""
+"""Seconds by which a node stops serving before its lease ends."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,6 @@ class Identity:
 
 @dataclass(frozen=True)
 class Report:
-    """The gateway's last report; it came `at` monotonic seconds."""
-
     ready: bool = False
     draining: bool = False
     load: int = 0
@@ -62,7 +60,7 @@ class Membership:
     identity: Identity
     cluster_id: str
     _database: Ledgers
-    """Has connections of its own: turns must not keep a heartbeat waiting."""
+    """Its own: turns must not keep a heartbeat waiting."""
     _clock: SharedClock
     _wait: Callable[[float], None]
     """Waits so many seconds, or until `wake` or other nodes end it."""
@@ -80,22 +78,22 @@ class Membership:
         self._view: tuple[Node, ...] = ()
         self._beaten = -_LEASE_SECONDS
         self.keys_version = ""
-        """As of the last heartbeat; after a call of `nodes` no older than its lease."""
+        """As old as `nodes` at most."""
         self._epoch = 0
         self._reconciled = False
         self._rejoins = 0
         self._following: tuple[Future[None], int | None] | None = None
-        """Present work of the files: reconciling for so many rejoins, or (None) following."""
+        """Reconciling for so many rejoins, or (None) following."""
         self._claimed: frozenset[AgentKey] | None = None
         self._objects = False
         self._stopping = threading.Event()
         self._after_beat: list[Callable[[], None]] = []
         self.lost: Exception | None = None
-        """Another process is this node, so this one must end."""
+        """Another process is this node."""
         self.beats = 0
 
     def join(self) -> None:
-        """Send the first heartbeat. Blocks. Raises NameTaken, and as a write."""
+        """Blocks. Raises NameTaken, and as a write."""
         self._beat()
         self._reconciled = True
 
@@ -105,7 +103,7 @@ class Membership:
         follow: "Callable[[], Future[None]]",
         reconcile: "Callable[[], Future[None]]",
     ) -> None:
-        """Begin to send heartbeats. `followed` returns the change up to which files have followed the ledger."""
+        """Begin to send heartbeats. `followed` returns the last change of KV that files have followed."""
         self._followed, self._follow, self._reconcile = followed, follow, reconcile
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._thread.start()
@@ -128,7 +126,7 @@ class Membership:
             self.wake()
 
     def problem(self) -> str:
-        """Return why this node is not a member now; empty if it is."""
+        """Return why this node is not a member; empty if it is."""
         if self.lost is not None:
             return str(self.lost)
         silent = self.silent_seconds
@@ -137,7 +135,7 @@ class Membership:
         return "" if self._reconciled else "files follow the ledger, of which this node was cut off"
 
     def nodes(self) -> list[pb.Node]:
-        """As of the last heartbeat. Raises Unavailable where this node is not a member."""
+        """Raises Unavailable where this node is not a member."""
         if problem := self.problem():
             raise Unavailable(f"this node is not a member of its cluster now: {problem}")
         return self._seen()
@@ -156,7 +154,7 @@ class Membership:
 
     @property
     def silent_seconds(self) -> float:
-        """Since the last answered heartbeat, with the machine's sleep."""
+        """With the machine's sleep."""
         return time.clock_gettime(BOOT_CLOCK) - self._beaten
 
     def live(self, name: str) -> pb.Node | None:
@@ -174,7 +172,7 @@ class Membership:
 
     @property
     def sweeps(self) -> bool:
-        """Return whether this node deletes objects for all: it is the first that can."""
+        """This node deletes objects for all: it is the first that can."""
         able = [each.name for each in self._there() if each.objects]
         return not able or self.name == min(able)
 
@@ -228,7 +226,7 @@ class Membership:
         work.add_done_callback(lambda _: self.wake())
 
     def _have_followed(self) -> bool:
-        """Return whether files have done their work. Raises as that."""
+        """Raises as the files' work."""
         if self._following is None or not self._following[0].done():
             return False
         (work, rejoins), self._following = self._following, None

@@ -1,6 +1,6 @@
-"""Rows of nodes and claims on PostgreSQL. Functions of a connection, in one transaction.
+"""Rows of nodes and claims. Functions of a connection, in one transaction.
 
-Times are nanoseconds of the server's clock. The rows save work and waiting; no commit depends on them.
+Times are nanoseconds of the server's clock. No commit depends on these rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,15 +14,14 @@ from cache_service.ledger import kv_changes
 from cache_service.ledger.workflow_records import Owner
 
 LEASE: Final = 10 * 10**9
-"""From a heartbeat to the end of the node's lease."""
 _UNSURE: Final = 60 * 10**9
-"""From there until the node's changes of KV may be forgotten."""
+"""After a lease, until the node's changes of KV may be forgotten."""
 _LATE: Final = 2 * 10**9
-"""The same for callers that wait: a heartbeat under way takes less."""
+"""The same for callers that wait."""
 _REMEMBERED: Final = 3600 * 10**9
-"""From there until the node is no longer listed."""
+"""After a lease, until the node is no longer listed."""
 _COUNTED: Final = 60 * 10**9
-"""Most between two readings of the server's clock; more is a step of it, or nobody was there."""
+"""Most between two readings of the server's clock: more is a step of it."""
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
 
@@ -38,7 +37,7 @@ class Node(NamedTuple):
 
 
 class Said(NamedTuple):
-    """`directory` is the data directory's name, `followed` the last change of KV that files have followed."""
+    """`followed` is the last change of KV that files have followed."""
 
     name: str
     directory: str
@@ -52,7 +51,7 @@ class NameTaken(Exception):
 
 
 class Beat(NamedTuple):
-    """`rejoined`: the node was not there before, so others did not wait for it."""
+    """`rejoined`: others did not wait for the node."""
 
     epoch: int
     rejoined: bool
@@ -62,13 +61,12 @@ class Beat(NamedTuple):
     wall: int
     """The server's clock."""
     newest: int
-    """The last change of KV that is not forgotten."""
     keys_version: str
     """Read after the lease began."""
 
 
 def beat(connection: Connection, said: Said, epoch: int) -> Beat:
-    """Begin a new lease. `epoch` is that of the last beat, 0 before the first. Raises NameTaken."""
+    """Begin a lease. `epoch` is that of the last beat, 0 before the first. Raises NameTaken."""
     _hurry(connection)
     (now,) = connection.execute(_NOW).fetchone()
     epoch, rejoined = _joined(connection, said, epoch, now)
@@ -97,7 +95,7 @@ class StillThere(Exception):
 
 
 def forget(connection: Connection, name: str) -> bool:
-    """Forget a node that is gone, at once; return whether there was one. Raises StillThere."""
+    """Forget a node that is gone; return whether there was one. Raises StillThere."""
     (now,) = connection.execute(_NOW).fetchone()
     row = connection.execute("SELECT expires - ? FROM nodes WHERE node = ? FOR UPDATE", (now - _LATE, name)).fetchone()
     if row is None:
@@ -112,7 +110,7 @@ def forget(connection: Connection, name: str) -> bool:
 
 
 def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: Iterable[AgentKey] | None) -> None:
-    """Note turns that run on a node, and those that have ended there (None: all others)."""
+    """Note turns that run, and those that have ended (None: all others)."""
     _hurry(connection)
     if ended is None:
         connection.execute("DELETE FROM claims WHERE node = ?", (name,))
@@ -127,7 +125,7 @@ def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: I
 
 
 def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
-    """Return which node runs a turn of an agent, and which one made its present state; "" for none."""
+    """Return the nodes that run a turn of an agent, and made its present state."""
     (now,) = connection.execute(_NOW).fetchone()
     claimed = connection.execute(
         "SELECT node FROM claims JOIN nodes USING (node) WHERE namespace = ? AND agent_id = ? AND model_id = ?"
@@ -141,7 +139,7 @@ def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
 
 
 def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
-    """Return the node that made an agent's present state, "" for none, and its version."""
+    """Return the node that made an agent's present state, and its version."""
     row = connection.execute(
         "SELECT node, uid, version, revision FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
     ).fetchone()
@@ -149,7 +147,7 @@ def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
 
 
 def unfollowed(connection: Connection, key: AgentKey) -> int:
-    """Return how many erasures of an agent (on all models if model_id is empty) not all nodes have followed."""
+    """Return how many erasures of an agent (model_id may be empty) not all nodes have followed."""
     (now,) = connection.execute(_NOW).fetchone()
     (count,) = connection.execute(
         "SELECT count(*) FROM kv_changes WHERE namespace = ? AND agent_id = ?"
@@ -160,7 +158,7 @@ def unfollowed(connection: Connection, key: AgentKey) -> int:
 
 
 def share(connection: Connection, name: str, value: bytes) -> bytes:
-    """Keep the first value of a name, unless it is empty; return the one that is kept, b"" for none."""
+    """Keep the first value of a name, unless it is empty; return the one that is kept."""
     if value:
         connection.execute("INSERT INTO setups (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
     row = connection.execute("SELECT value FROM setups WHERE name = ?", (name,)).fetchone()
@@ -181,7 +179,7 @@ def unattended(connection: Connection, there: Sequence[Owner], own: str, limit: 
 
 
 def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
-    """Return how many changes of KV, older than `age` nanoseconds, live nodes have not followed."""
+    """Return how many older changes of KV live nodes have not followed."""
     (now,) = connection.execute(_NOW).fetchone()
     rows = connection.execute(
         "SELECT node, count(*) FROM nodes JOIN kv_changes ON followed < xid WHERE expires > ? AND made < ?"
@@ -192,7 +190,6 @@ def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
 
 
 def time(connection: Connection) -> int:
-    """Return the ledger's time; before the first node, the server's clock."""
     (now,) = connection.execute(_NOW).fetchone()
     row = connection.execute("SELECT time, read FROM clock WHERE id = 1").fetchone()
     return int(now if row is None else row[0] + min(max(now - row[1], 0), _COUNTED))
@@ -203,14 +200,14 @@ def cluster_id(connection: Connection) -> str:
 
 
 def _hurry(connection: Connection) -> None:
-    """Wait for no standby, and not long for locks: a node that hangs would take all along."""
+    """Wait for no standby, and not long for locks."""
     connection.execute("SET LOCAL synchronous_commit = off")
     connection.execute("SET LOCAL lock_timeout = '1s'")
     connection.execute("SET LOCAL idle_in_transaction_session_timeout = '2s'")
 
 
 def _joined(connection: Connection, said: Said, epoch: int, now: int) -> tuple[int, bool]:
-    """Return the epoch to go on in, and whether the node was not there."""
+    """Return the epoch to go on in, and whether the node was away."""
     row = connection.execute(
         "SELECT epoch, directory, expires > ? FROM nodes WHERE node = ? FOR UPDATE", (now, said.name)
     ).fetchone()

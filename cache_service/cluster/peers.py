@@ -1,7 +1,6 @@
-"""Files of KV on other nodes' disks: looked for where an agent's last turn ran, and read there.
+"""Files of KV on other nodes' disks: looked for where an agent's last turn ran, and checked before they are published.
 
-Each is checked before it is published here. Where a node does not answer, or has evicted a file, it comes from the
-object store, or is computed.
+Where a node does not answer, or has evicted a file, it comes from the object store, or is computed.
 """
 
 import asyncio
@@ -30,19 +29,18 @@ from cache_service.tiers.streams import BlockStreams
 log = logging.getLogger(__name__)
 
 Holder = Callable[[AgentKey], Awaitable[tuple[str, Version]]]
-"""Returns the address of the node with an agent's KV, "" for this one or none, and the version of that KV."""
+"""Returns the address of the node with an agent's KV, "" for none, and that KV's version."""
 Connect = Callable[[str], grpc.aio.Channel]
 
 _LOOK_SECONDS: Final = 1.0
 """A turn waits for it."""
 _FIRST_SECONDS: Final = 5.0
-"""Until a file's first bytes. A node that hangs later is found by its pings (`channels.NODE_OPTIONS`)."""
+"""Until a file's first bytes. Later pings find that a node hangs."""
 _READ_SECONDS: Final = 30.0
 _REST_SECONDS: Final = 10.0
-"""A node that did not answer is left alone for as long as its lease."""
+"""A node that did not answer is left alone."""
 _AT_ONCE: Final = 4
 _MOST: Final = 10_000
-"""Files that are remembered from `look` to `fetch`."""
 
 
 class _Found(NamedTuple):
@@ -161,7 +159,6 @@ class PeerBlocks:
         return time.monotonic() < self._resting.get(address, 0.0)
 
     def _failed(self, address: str, error: Exception) -> None:
-        """Leave a node alone that does not answer at all."""
         if isinstance(error, _SilentNode) or (isinstance(error, grpc.aio.AioRpcError) and is_silence(error)):
             self._resting[address] = time.monotonic() + _REST_SECONDS
 

@@ -1,4 +1,4 @@
-"""Makes a gateway a node of a cluster, where its settings name one, and answers GET /v1/cluster."""
+"""A node of a cluster, where settings name one, and GET /v1/cluster."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from gateway.extension import Parts
 
 
 def attach(parts: Parts) -> None:
-    """Replace the worker by that of all nodes, and the keys by the cluster's. Raises SettingsError."""
+    """Raises SettingsError."""
     settings, metrics = parts.settings, ClusterMetrics(parts.metrics.registry)
     keys = ClusterKeys() if settings.cluster_keys else None
     node = None
@@ -30,7 +30,7 @@ def attach(parts: Parts) -> None:
 
 @dataclass(frozen=True)
 class ClusterEndpoint:
-    """The list of nodes, for admins. Without a `node` the gateway is of no cluster."""
+    """Without a `node` the gateway is of no cluster."""
 
     node: Node | None
 

@@ -1,7 +1,7 @@
-"""The door of a node: its gRPC server for other nodes, known by their certificates.
+"""The gRPC server of a node for other nodes, known by their certificates.
 
-The caller's gateway has authenticated the caller and set the namespace. Calls are forwarded to this node's worker or
-store, or served here. RPCs without a place in the cluster raise UNIMPLEMENTED.
+The caller's gateway has authenticated the caller and set the namespace. RPCs without a place in the cluster raise
+UNIMPLEMENTED.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -32,7 +32,7 @@ _STORES: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"
 
 
 def serves(rpc: Rpc) -> bool:
-    """Return whether nodes may call an RPC. A worker commits at its own store only."""
+    """Return whether nodes may call an RPC."""
     return bool(rpc.options.place or rpc.options.nodes)
 
 
@@ -45,9 +45,7 @@ def node_door(
     unready: Callable[[], str],
     others: Iterable[tuple[ServiceDescriptor, Any]],
 ) -> GrpcServer:
-    """While `unready` returns a reason, calls about agents are refused, and callers try another node. `others` are
-    services of this process.
-    """
+    """While `unready` returns a reason, calls about agents are refused, and callers try another node."""
 
     @asynccontextmanager
     async def admitted(request: Any, context: "_Context") -> AsyncIterator[None]:
@@ -68,7 +66,7 @@ def node_door(
 
 
 def _own_service(descriptor: ServiceDescriptor, servicer: Any) -> tuple[str, Register, Any]:
-    """Return the RPCs of a service of this process that nodes may call."""
+    """Return the RPCs that this process serves itself."""
     served = {
         rpc.method.name: maker(arity(rpc.method.client_streaming, rpc.method.server_streaming))(
             getattr(servicer, rpc.method.name), rpc.request.FromString, rpc.response.SerializeToString

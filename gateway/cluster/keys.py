@@ -19,15 +19,15 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' 
 
 
 def now() -> float:
-    """Return seconds of a clock that goes on while the machine sleeps."""
+    """Return seconds, also those of the machine's sleep."""
     return time.clock_gettime(_CLOCK)
 
 
 class ClusterKeys:
-    """A KeySource, filled by the node's membership. Event loop only.
+    """A KeySource. Event loop only.
 
     Keys are current until the lease ends during which they were read: a node that is cut off does not hear of revoked
-    keys. Keys that cannot be read are never current.
+    keys.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,6 @@ class ClusterKeys:
         return Known(self._keys, is_current=self._until > now() and not self._problem)
 
     def confirm(self, until: float) -> None:
-        """Let the keys be current until `until`, a time of `now`."""
         self._until = until
 
     def take(self, answer: cluster_pb2.GetKeysResponse) -> None:

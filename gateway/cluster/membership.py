@@ -1,4 +1,4 @@
-"""Renews this node's lease and reads the list of nodes, once a second, through this node's store."""
+"""Renews this node's lease and reads the nodes, once a second, through this node's store."""
 
 import asyncio
 import logging
@@ -28,12 +28,11 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 1.0
 SYNC_SECONDS: Final = 3.0
-"""Limit of a sync; the lease is several times as long."""
 LOCATE_SECONDS: Final = 1.0
-"""Then a turn is routed without knowing where its agent is."""
+"""Then a turn is routed without the agent's place."""
 
 _ALMOST_SECONDS: Final = 2.0
-"""Before the end of a lease as it is known here, when others may regard it as ended."""
+"""Before a lease ends, as it is known here."""
 
 VERSION: Final = version("agentmem")
 
@@ -49,7 +48,7 @@ class _Sent(NamedTuple):
 class Membership:
     """Event loop only: `sync` once, then `watch`, and `leave` before this gateway drains.
 
-    `unready` returns why this node could not run a turn, "" if it could. `keys` are kept up to date.
+    `unready` returns why this node could not run a turn, "" if it could.
     """
 
     def __init__(
@@ -85,13 +84,13 @@ class Membership:
 
     @property
     def problem(self) -> str:
-        """Why this node is not a member of the cluster; empty if it is."""
+        """Why this node is not a member; empty if it is."""
         if self.alive(self.own):
             return ""
         return f"this node is not among the cluster's: {self._failure or 'its lease has ended'}"
 
     def alive(self, name: str) -> bool:
-        """Return whether a node's lease has not ended, as far as is known here."""
+        """Return whether a node's lease has not ended."""
         return self._ends.get(name, 0.0) > time.monotonic()
 
     @property
@@ -110,7 +109,7 @@ class Membership:
         return list((await self._cluster.ListUnattendedRuns(request, timeout=SYNC_SECONDS)).runs)
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes; turns that were sent to them from here are in their load."""
+        """Return all nodes, with turns that this one has sent."""
         return [
             NodeView(
                 node.name,
@@ -123,7 +122,7 @@ class Membership:
         ]
 
     def report(self) -> list[cluster_pb2.Node]:
-        """Return all nodes, with the present rest of their leases and age of their heartbeats."""
+        """Return all nodes, with the present rest of their leases."""
         now, told = time.monotonic(), []
         for known in self._known:
             node = cluster_pb2.Node()
@@ -135,14 +134,10 @@ class Membership:
 
     @property
     def age(self) -> float:
-        """Seconds since the list was last read; 0 before."""
         return time.monotonic() - self._synced if self._synced else 0.0
 
     async def locate(self, key: AgentKey) -> Located:
-        """Return where an agent is; empty where the store does not answer.
-
-        The last node that this one has sent a turn to may not have told the ledger yet.
-        """
+        """Return where an agent is: at the last node that this one sent a turn to, else as the store says."""
         if node := next((sent.node for sent in reversed(self._sent.values()) if sent.key == key), ""):
             return Located(node)
         asked = cluster_pb2.LocateAgentRequest(key=key.to_proto())
@@ -155,7 +150,7 @@ class Membership:
 
     @contextmanager
     def sent(self, node: str, key: AgentKey) -> Iterator[None]:
-        """Count a turn on another node, until that node's own count has it."""
+        """Count a turn on another node, until its own count has it."""
         turn = object()
         self._sent[turn] = _Sent(node, key, time.monotonic())
         try:
@@ -179,7 +174,7 @@ class Membership:
                 self._memory.note(key)
 
     async def sync(self) -> None:
-        """Report this node's state and read the list of nodes, which gets older where the store does not answer."""
+        """Report this node's state and read the nodes; the list gets older where the store does not answer."""
         await self._look_at_models()
         request = cluster_pb2.SyncNodeRequest(
             ready=not (self._unready() or self.draining),
@@ -200,7 +195,7 @@ class Membership:
         self._metrics.nodes(len(self._known), sum(node.ready for node in self.nodes()))
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Sync once a second, and after `wake`, until `stop`. `changed` is awaited after each sync."""
+        """Sync once a second, and after `wake`, until `stop`."""
         while not self._stopping:
             try:
                 async with asyncio.timeout(PERIOD_SECONDS):
@@ -216,7 +211,6 @@ class Membership:
         self._wake.set()
 
     async def leave(self) -> None:
-        """Report that this node takes no new turns."""
         self.draining = True
         await self.sync()
 
@@ -241,7 +235,6 @@ class Membership:
         self._ends = {node.name: now + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
 
     async def _read_keys(self, keys: ClusterKeys, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
-        """Read changed keys, and let them be current until the answer's lease ends."""
         if keys.version != answer.keys_version:
             keys.take(await self._cluster.GetKeys(cluster_pb2.GetKeysRequest(), timeout=SYNC_SECONDS))
         lease = next((node.expires_in for node in answer.nodes if node.name == answer.name), None)
@@ -254,7 +247,7 @@ class Membership:
         self._failure = message
 
     async def _look_at_models(self) -> None:
-        """Ask the worker for its models; without an answer keep the last one."""
+        """Ask for models; without an answer keep the last ones."""
         found: list[model_pb2.Model] = []
         request = model_pb2.ListModelsRequest(page_size=1000)
         try:
@@ -275,7 +268,7 @@ def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
 
 
 def _is_valid(key: AgentKey) -> bool:
-    """Return whether the store would accept a key: one that the worker is about to refuse must not fail the sync."""
+    """A key that the worker is about to refuse must not fail the sync."""
     try:
         AgentKey.from_proto(key.to_proto())
     except errors.InvalidArgument:

@@ -1,5 +1,3 @@
-"""Metrics of a gateway in a cluster; on a single machine all are 0."""
-
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from gateway.cluster.router import Reason

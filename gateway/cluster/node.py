@@ -28,7 +28,7 @@ class Node(Extension):
     """Event loop only."""
 
     def __init__(self, parts: Parts, metrics: ClusterMetrics, keys: ClusterKeys | None) -> None:
-        """`keys` are the cluster's, if callers send those. Raises SettingsError."""
+        """Raises SettingsError."""
         settings, worker, store = parts.settings, parts.channel, parts.store
         tls = settings.cluster_certificates()
         self._parts = parts
@@ -38,7 +38,7 @@ class Node(Extension):
         self._others = ChannelsByAddress(partial(connect, tls=tls.client(), options=NODE_OPTIONS))
         self._placement = Placement(self._membership, local, self._others, metrics)
         self.worker = RoutedWorker(self._placement)
-        """The worker of all nodes: HTTP and gRPC use it instead of this node's."""
+        """For HTTP and gRPC, instead of this node's."""
         self._address = settings.node_address
         self._door = partial(
             node_door, self._address, tls.server(), worker, store, self._membership, lambda: self.unready
@@ -53,7 +53,7 @@ class Node(Extension):
 
     @property
     def unready(self) -> str:
-        """Why this node takes no turns; empty if it does."""
+        """Why this node takes no turns."""
         if self._membership.draining:
             return "this node is leaving the cluster"
         return self._own_unready() or self._membership.problem
@@ -114,11 +114,10 @@ class Node(Extension):
         self._membership.wake()
 
     async def leave(self) -> None:
-        """Report that this node leaves; other nodes then send it no new calls."""
         await self._membership.leave()
 
     async def stop(self, grace: float) -> None:
-        """Let calls of other nodes end within `grace`, and report until then."""
+        """Let calls of other nodes end within `grace`."""
         await self.door.stop(grace)
         self._membership.stop()
         await asyncio.wait({self._watching})

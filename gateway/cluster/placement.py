@@ -1,5 +1,3 @@
-"""Candidates for a call, and the worker of each."""
-
 import asyncio
 from contextlib import AbstractContextManager
 from random import Random
@@ -39,7 +37,7 @@ class Placement:
         return self._membership.own
 
     async def route(self, key: AgentKey) -> Route:
-        """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES."""
+        """Return at most MOST_NODES for a call about an agent, or a turn without one."""
         nodes = self._membership.nodes()
         if not key.agent_id:
             route = for_anyone(key.model_id, nodes, self.own, self._random)
@@ -49,7 +47,7 @@ class Placement:
         return Route(route.nodes[:MOST_NODES], route.reason)
 
     def live(self) -> list[str]:
-        """Return this node and all others whose lease has not ended, also unready ones."""
+        """Return this node and all others whose lease has not ended."""
         names = [node.name for node in self._membership.nodes() if self._membership.alive(node.name)]
         return [self.own, *(name for name in names if name != self.own)]
 
@@ -58,7 +56,7 @@ class Placement:
         return [node.name for node in self._membership.nodes() if node.ready and node.name != self.own]
 
     async def reach(self, name: str) -> Worker | None:
-        """Return a node's worker, None without a connection; this node's own is not checked."""
+        """Return a node's worker, None without a connection."""
         if name == self.own:
             return self.local
         channel = await self.find(name)
@@ -71,12 +69,11 @@ class Placement:
         return channel if channel is not None and await _connects(channel) else None
 
     def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
-        """Count a turn on a node during the block."""
         return self._membership.turn(key) if name == self.own else self._membership.sent(name, key)
 
 
 async def _connects(channel: grpc.aio.Channel) -> bool:
-    """Return whether there is a connection, made in time if there was none. Nothing is sent."""
+    """Return whether there is a connection. Nothing is sent."""
     ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):

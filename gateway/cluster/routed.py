@@ -1,8 +1,8 @@
 """The Worker of a node's gateway: calls about an agent go to the agent's node, all others to the node's own worker.
 
 A node that cannot be connected to was sent nothing, so the next one is tried; one that was sent a call may have done
-it, so only repeatable calls go to the next. A turn that raises ABORTED, because another node committed first, is tried
-once more. No stream is repeated after its first message.
+it, so only repeatable calls go to the next. A turn that raises ABORTED is tried once more. No stream is repeated after
+its first message.
 """
 
 import asyncio
@@ -23,14 +23,13 @@ from gateway.upstream import Unreachable
 from gateway.worker import Worker
 
 _TELL_SECONDS: Final = 5.0
-"""For one node, where a call goes to all."""
 
 NOT_BEGUN: Final = "agentmem-not-begun"
-"""Trailing metadata of a node that refuses a call because it is not ready."""
+"""Trailing metadata of a node that is not ready."""
 
 
 class RoutedWorker:
-    """Turns of agents get a request_id: a turn that is sent to two nodes is one turn."""
+    """A turn that is sent to two nodes is one: it gets a request_id."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -63,7 +62,7 @@ class RoutedWorker:
                 return
 
     async def upload(self, rpc: Rpc, requests: AsyncIterator[Any], timeout: float | None = None) -> Any:
-        """Import an agent here: no node has it yet, and its turns follow it."""
+        """Import here: no node has the agent yet."""
         return await self._placement.local.upload(rpc, requests, timeout)
 
     async def _call(self, request: Any, timeout: float | None) -> Any:
@@ -85,8 +84,8 @@ class RoutedWorker:
         return answer
 
     async def _delete(self, request: Any, timeout: float | None) -> Any:
-        """Delete an agent, and have all nodes drop its KV from memory, also where it is gone already, or its deletion
-        is not finished. Stores delete its files.
+        """Delete an agent, and have all nodes drop its KV from memory, even if it is gone, or its deletion is not
+        finished.
         """
         try:
             answer = await self._call(request, timeout)
@@ -102,7 +101,7 @@ class RoutedWorker:
         return answer
 
     async def _forget(self, request: Any) -> list[str]:
-        """Have live nodes drop a deleted agent's KV from memory; return those that did not answer."""
+        """Have live nodes drop an agent's KV; return those that did not answer."""
         if request.key.model_id:
             hot: Any = agent_pb2.EvictAgentRequest(key=request.key, tier=types_pb2.TIER_HOT)
         else:
@@ -116,7 +115,7 @@ class RoutedWorker:
         return nodes, await asyncio.gather(*(self._tell(name, request) for name in nodes))
 
     async def _tell(self, name: str, request: Any) -> Any:
-        """Return a node's answer, or NotFound; None if it does not answer, or refuses."""
+        """Return the answer, or NotFound; None for others."""
         if (worker := await self._placement.reach(name)) is None:
             return None
         try:
@@ -128,9 +127,8 @@ class RoutedWorker:
 
 
 class _Attempts:
-    """Attempts at one call: enter it for the next node's Worker, again after a failure that was passed over.
-
-    With `answered`, once a message of a stream has come, no failure is.
+    """Attempts at one call: enter it for the next node's Worker. No failure is passed over once a stream has
+    `answered`.
     """
 
     def __init__(self, placement: Placement, request: Any, timeout: float | None) -> None:
@@ -169,7 +167,7 @@ class _Attempts:
         raise errors.Unavailable("no node of the cluster that could do this can be reached; try again")
 
     async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> bool:
-        """Return whether to try again. Raise Unavailable where the outcome is unknown."""
+        """Raises Unavailable where the outcome is unknown."""
         self._on.close()
         if not isinstance(error, errors.AgentmemError) or self.answered:
             return False

@@ -1,6 +1,6 @@
-"""Drops KV from the worker's memory of agents that other nodes changed or erased while this node was cut off.
+"""Drops KV of agents that other nodes changed or erased while this node was cut off.
 
-Deletions do not wait for a node whose lease is over. When it is back, its gateway checks the agents whose turns ran
+Deletions do not wait for a node whose lease is over: when it is back, its gateway checks the agents whose turns ran
 here.
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _REMEMBERED: Final = 10_000
 """Agents with the last turns."""
 _SECONDS: Final = 10.0
-"""For a call, which may wait for a turn of the agent."""
+"""A call may wait for a turn of the agent."""
 _PAUSE: Final = 2.0
 """Before an unanswered call is repeated."""
 
@@ -64,7 +64,7 @@ class StaleMemory:
             event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
 
     async def _drop_one(self, key: AgentKey) -> bool:
-        """Drop an agent's KV, and return True, unless this node made its present state."""
+        """Drop an agent's KV, unless this node made its present state."""
         agent = key.to_proto()
         found = await self._store.call(cluster_pb2.LocateAgentRequest(key=agent), _SECONDS)
         if found.last_on == self._own:
