@@ -146,11 +146,6 @@ class _Unheard(list[str]):
 
 
 class _DeafPostgres(Postgres):
-    def open(self) -> None:
-        super().open()
-        for session in self._idle:
-            session.warnings = _Unheard()
-
     def _connected(self) -> Any:
         session = super()._connected()
         session.warnings = _Unheard()

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
@@ -78,8 +78,14 @@ class Result:
 class Connection:
     """A `cache_service.connection.Connection`, until the first failure."""
 
-    def __init__(self, session: "Session", begin: str, differences: Differences) -> None:
-        self._connection, self._pipeline = session
+    def __init__(
+        self,
+        connection: "psycopg.Connection[tuple[Any, ...]]",
+        pipeline: psycopg.Pipeline,
+        begin: str,
+        differences: Differences,
+    ) -> None:
+        self._connection, self._pipeline = connection, pipeline
         self._unsent: list[Callable[[], object]] = []
         self._failed: psycopg.Error | None = None
         self.differences = differences
@@ -114,11 +120,6 @@ class Connection:
         except psycopg.Error as error:
             self._failed = error
             raise
-
-
-class Session(NamedTuple):
-    connection: "psycopg.Connection[tuple[Any, ...]]"
-    pipeline: psycopg.Pipeline
 
 
 _AT_ONCE: Final = 32

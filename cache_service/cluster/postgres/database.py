@@ -39,13 +39,15 @@ _WRITE_TO_LOG: Final = "SELECT pg_logical_emit_message(true, 'agentmem', '')"
 
 
 class _Session:
+    """A connection in pipeline mode, and its warnings."""
+
     def __init__(self, settings: Settings) -> None:
         self.warnings: list[str] = []
         self.connection = connect(settings)
         adapter.register(self.connection.adapters)
         self.connection.add_notice_handler(self._hear)
         self._pipelines = ExitStack()
-        self._pipelined: adapter.Session | None = None
+        self._pipeline = self._pipelines.enter_context(self.connection.pipeline())
 
     def close(self) -> None:
         self.connection.close()
@@ -64,11 +66,8 @@ class _Session:
     @contextmanager
     def transaction(self, begin: str, differences: Differences) -> Iterator[adapter.Connection]:
         """Begin a transaction, which is rolled back unless it was committed."""
-        if self._pipelined is None:
-            pipeline = self._pipelines.enter_context(self.connection.pipeline())
-            self._pipelined = adapter.Session(self.connection, pipeline)
         try:
-            yield adapter.Connection(self._pipelined, begin, differences)
+            yield adapter.Connection(self.connection, self._pipeline, begin, differences)
         except psycopg.Error:
             self.close()  # the server rolls back
             raise
@@ -76,7 +75,7 @@ class _Session:
             if self.status is TransactionStatus.INTRANS:
                 with suppress(psycopg.Error):
                     self.connection.execute("ROLLBACK")
-                    self._pipelined.pipeline.sync()
+                    self._pipeline.sync()
 
     def commit(self, transaction: adapter.Connection) -> None:
         """Raises OutcomeUnknown; psycopg.Error and Internal where it is rolled back."""
@@ -87,8 +86,7 @@ class _Session:
             ended = transaction.execute("COMMIT").ended
         except psycopg.Error as error:
             # A server that ends says so after what it has done.
-            is_over = self.connection.closed or failures.is_end(error)
-            if is_over and not failures.is_before_commit(error):
+            if failures.leaves_doubt(error, closed=self.connection.closed):
                 self.close()
                 raise OutcomeUnknown("the ledger's database was lost during a commit; repeat it") from error
             raise
@@ -115,15 +113,11 @@ class Postgres(Transactions[Connection]):
         Raises UnsafeServer, SchemaTooNew, ForeignDatabase, psycopg.Error, Unavailable.
         """
         try:
-            session = _Session(self._settings)
+            connection = connect(self._settings)
         except psycopg.OperationalError as error:
             raise Unavailable(f"the ledger's database cannot be used ({str(error).strip()})") from error
-        try:
-            schema.migrate(session.connection, self._settings.schema, self._steps)
-        except BaseException:
-            session.close()
-            raise
-        self._idle.append(session)
+        with connection:
+            schema.migrate(connection, self._settings.schema, self._steps)
 
     def open_existing(self) -> bool:
         """Return whether there is a ledger; make and migrate none. Raises as `open`."""

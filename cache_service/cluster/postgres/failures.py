@@ -26,13 +26,9 @@ def is_conflict(error: psycopg.Error) -> bool:
     return error.sqlstate in _CONFLICTS
 
 
-def is_end(error: psycopg.Error) -> bool:
-    return error.sqlstate in _ENDED
-
-
-def is_before_commit(error: psycopg.Error) -> bool:
-    """Return whether the session was ended for idleness, before a COMMIT."""
-    return error.sqlstate == "25P03"
+def leaves_doubt(error: psycopg.Error, *, closed: bool) -> bool:
+    """Return whether a COMMIT that failed may have been made: the session ended, and not for idleness before it."""
+    return (closed or error.sqlstate in _ENDED) and error.sqlstate != "25P03"
 
 
 def is_lost(error: psycopg.Error) -> bool:
