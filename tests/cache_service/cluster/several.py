@@ -11,6 +11,7 @@ from pathlib import Path
 from agentmem.channels import connect
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
 from cache_service.cluster.ledger import ClusterSettings
+from cache_service.cluster.membership import Membership
 from cache_service.store import NO_REMOTE_TIER
 from cache_service.tiers.remote.contract import RemoteSettings
 from tests.cache_service import kv
@@ -34,10 +35,15 @@ class Node:
         found = await self.cluster.LocateAgent(cluster_pb2.LocateAgentRequest(key=kv.key(agent)))
         return found.running_on, found.last_on
 
-    def cut_off(self) -> Callable[[], None]:
-        """Let no heartbeat reach the ledger, until the function that this returns is called."""
+    @property
+    def membership(self) -> Membership:
         membership = self.store.store._ledger.membership
         assert membership is not None
+        return membership
+
+    def cut_off(self) -> Callable[[], None]:
+        """Let no heartbeat reach the ledger, until the function that this returns is called."""
+        membership = self.membership
         beat, membership._beat = membership._beat, lost  # type: ignore[method-assign]
 
         def again() -> None:

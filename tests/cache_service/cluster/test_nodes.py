@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +25,6 @@ from tests.cache_service.cluster.several import MODEL, Node, node, until
 from tests.cache_service.conftest import code, running
 from tests.cache_service.ledger.test_branches import fork
 from tests.cache_service.tiers.test_blocks import add, found, on_disk
-
-
-@pytest.fixture
-async def two(data: Path, cluster: ClusterSettings) -> AsyncIterator[tuple[Node, Node]]:
-    async with AsyncExitStack() as stack:
-        yield tuple([await stack.enter_async_context(node(data, cluster, name)) for name in "ab"])  # type: ignore[misc]
 
 
 async def test_nodes_learn_of_each_other(two: tuple[Node, Node]) -> None:
@@ -150,8 +142,7 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
     bad = await add(b.store, [3], None)
     await b.store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
     again = b.cut_off()
-    membership = b.store.store._ledger.membership
-    assert membership is not None
+    membership = b.membership
     await until(lambda: a_sees_none(a))
     await a.store.delete()
     await until(lambda: not a.store.store._database.read_blocking(kv_changes.newest))
@@ -163,18 +154,15 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
 
 
 def a_sees_none(a: Node) -> bool:
-    membership = a.store.store._ledger.membership
-    assert membership is not None
-    membership.wake()
-    return membership.live("b") is None
+    a.membership.wake()
+    return a.membership.live("b") is None
 
 
 async def test_heartbeats_do_not_wait_for_files(two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that follow for longer than the lease cost no lease, and are followed in the end."""
     a, b = two
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
-    membership, gate = b.store.store._ledger.membership, threading.Event()
-    assert membership is not None
+    membership, gate = b.membership, threading.Event()
     version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
     await add(b.store, [1], version)
     b.store.store._blocks._thread.submit(gate.wait, 30)
@@ -191,8 +179,7 @@ async def test_heartbeats_go_on_whatever_a_wait_for_others_raises(
     two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
-    membership = two[0].store.store._ledger.membership
-    assert membership is not None
+    membership = two[0].membership
 
     def broken(_: float) -> None:
         raise ValueError("filedescriptor out of range in select()")

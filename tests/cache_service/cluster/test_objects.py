@@ -259,8 +259,7 @@ async def test_a_put_after_its_nodes_lease_is_over_leaves_nothing(
     await add(b.store, [1, 0], version)
     await until(waits.is_set)
     comes_back = b.cut_off()
-    membership = a.store.store._ledger.membership
-    assert membership is not None
+    membership = a.membership
     await until(lambda: membership.live("b") is None)
     await erased(a)
     assert not bucket.objects()

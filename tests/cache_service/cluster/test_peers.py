@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import grpc
@@ -27,7 +26,7 @@ from tests.cache_service.tiers.remote.tier import fetch, settings, settled
 from tests.cache_service.tiers.test_blocks import add, name
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def by_sockets(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes reach each other's stores by their sockets: who may come in by the door of a node is its gateway's."""
 
@@ -43,12 +42,6 @@ def by_sockets(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedLedger, "__init__", reaching)
 
 
-@pytest.fixture
-async def two(data: Path, cluster: ClusterSettings, by_sockets: None) -> AsyncIterator[tuple[Node, Node]]:
-    async with AsyncExitStack() as stack:
-        yield tuple([await stack.enter_async_context(node(data, cluster, name)) for name in "ab"])  # type: ignore[misc]
-
-
 async def spoken(on: Node) -> types_pb2.AgentVersion:
     version = (await on.store.cache.CommitTurn(kv.turn([1]))).version
     await add(on.store, [1, 0], version)
@@ -62,9 +55,7 @@ async def opened(on: Node, *, peek: bool = False) -> list[pb.StoredFile]:
 
 
 async def seen(by: Node, other: str) -> None:
-    membership = by.store.store._ledger.membership
-    assert membership is not None
-    await until(lambda: membership.live(other))
+    await until(lambda: by.membership.live(other))
 
 
 async def test_a_turn_on_another_node_gets_the_blocks_of_the_one_before(two: tuple[Node, Node]) -> None:
@@ -139,7 +130,7 @@ async def test_a_probe_asks_no_other_node(two: tuple[Node, Node]) -> None:
     assert await opened(b, peek=True) == []
 
 
-async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSettings, by_sockets: None) -> None:
+async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSettings) -> None:
     async with node(data, cluster, "b") as b:
         async with node(data, cluster, "a") as a:
             await seen(b, "a")
@@ -149,7 +140,7 @@ async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSett
 
 
 async def test_what_no_node_gives_comes_from_the_object_store(
-    data: Path, cluster: ClusterSettings, by_sockets: None, bucket: s3.Bucket
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
 ) -> None:
     async with (
         node(data, cluster, "b", settings(bucket)) as b,
@@ -166,7 +157,7 @@ async def test_what_no_node_gives_comes_from_the_object_store(
 
 
 async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
-    data: Path, cluster: ClusterSettings, by_sockets: None, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine takes all that is sent, and nothing comes."""
     monkeypatch.setattr(peers, "_FIRST_SECONDS", 0.5)

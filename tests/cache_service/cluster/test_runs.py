@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import grpc
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cluster_pb2
-from cache_service.cluster.ledger import ClusterSettings
-from tests.cache_service.cluster.several import Node, node
+from tests.cache_service.cluster.several import Node
 from tests.cache_service.conftest import code
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
-
-
-@pytest.fixture
-async def two(data: Path, cluster: ClusterSettings) -> AsyncIterator[tuple[Node, Node]]:
-    async with AsyncExitStack() as stack:
-        yield tuple([await stack.enter_async_context(node(data, cluster, name)) for name in "ab"])  # type: ignore[misc]
 
 
 async def epochs(a: Node, b: Node) -> dict[str, int]:

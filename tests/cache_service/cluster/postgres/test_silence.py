@@ -146,8 +146,7 @@ async def test_a_node_is_none_while_the_server_is_stopped_and_then_one_again(ser
     cluster = ClusterSettings(server.conninfo, "a", "a.local:1", "nothing", schema="frozen")
     async with node(data, cluster, "a") as one:
         await one.sync()
-        membership = one.store.store._ledger.membership
-        assert membership is not None
+        membership = one.membership
         with frozen(server):
             await several.until(lambda: "has not answered" in membership.problem())
         await several.until(lambda: not membership.problem())
