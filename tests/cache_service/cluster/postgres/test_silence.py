@@ -189,6 +189,7 @@ def test_a_server_without_room_for_a_question_is_not_silent() -> None:
     with postgres.serving({**postgres.DURABLE, "max_connections": "8"}) as server, ExitStack() as held:
         database = Postgres(Settings(server.conninfo, survives="nothing", silent_seconds=0.3))
         database.open()
+        assert database.read_blocking(count, "agents") == 0  # over a session that stays
         with suppress(psycopg.OperationalError):
             while True:
                 held.enter_context(server.connect())
