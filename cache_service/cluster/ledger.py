@@ -1,7 +1,7 @@
 """The ledgers of several machines on PostgreSQL, in the place of store.db. The data directory may be lost."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge
 
 from agentmem.channels import NODE_OPTIONS, connect
 from agentmem.errors import Unavailable
@@ -130,7 +127,7 @@ class SharedLedger(LedgerHome):
             blocks.follow,
             blocks.follow_anew,
         )
-        registry.register(ClusterCollector(self.membership))
+        measure(self.membership, registry)
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> PeerBlocks | None:
         reach = self.connect
@@ -185,23 +182,17 @@ class SharedLedger(LedgerHome):
         self.database.close()
 
 
-@dataclass(eq=False)
-class ClusterCollector(Collector):
-    _membership: Membership
-
-    def collect(self) -> Iterator[Metric]:
-        nodes = GaugeMetricFamily(
-            "agentmem_cluster_nodes",
-            "Nodes of the cluster as this one knows them: ready, draining, other (starting, or not serving) or gone"
-            " (not heard of for 10 s).",
-            labels=["state"],
-        )
-        counted = self._membership.counts()
-        for state in ("ready", "draining", "other", "gone"):
-            nodes.add_metric([state], counted[state])
-        yield nodes
-        yield GaugeMetricFamily(
-            "agentmem_cluster_heartbeat_age_seconds",
-            "Seconds since the last heartbeat that the ledger's database has answered.",
-            value=self._membership.silent_seconds,
-        )
+def measure(membership: Membership, registry: CollectorRegistry) -> None:
+    nodes = Gauge(
+        "agentmem_cluster_nodes",
+        "Nodes of the cluster as this one knows them: ready, draining, other (starting, or not serving) or gone"
+        " (not heard of for 10 s).",
+        ["state"],
+        registry=registry,
+    )
+    for state in ("ready", "draining", "other", "gone"):
+        nodes.labels(state).set_function(partial(lambda each: membership.counts()[each], state))
+    age = "Seconds since the last heartbeat that the ledger's database has answered."
+    Gauge("agentmem_cluster_heartbeat_age_seconds", age, registry=registry).set_function(
+        lambda: membership.silent_seconds
+    )
