@@ -121,10 +121,7 @@ class Postgres(Transactions[Connection]):
 
     def open_existing(self) -> bool:
         """Return whether there is a ledger; make and migrate none. Raises as `open`."""
-        if not self.read_blocking(schema.exists):
-            return False
-        self.read_blocking(schema.refuse_newer, self._steps)
-        return True
+        return self.read_blocking(schema.is_there, self._steps)
 
     def close(self) -> None:
         self._reading.shutdown()

@@ -91,13 +91,13 @@ def migrate(connection: "psycopg.Connection[tuple[Any, ...]]", schema: str, step
 _THERE: Final = "SELECT 1 FROM nodes WHERE expires > extract(epoch FROM clock_timestamp()) * 1000000000 LIMIT 1"
 
 
-def exists(connection: Connection) -> bool:
-    return connection.execute("SELECT to_regclass('schema_version')").fetchone()[0] is not None
-
-
-def refuse_newer(connection: Connection, steps: Sequence[Step]) -> None:
+def is_there(connection: Connection, steps: Sequence[Step]) -> bool:
+    """Return whether there are tables of a ledger. Raises SchemaTooNew, ForeignDatabase."""
+    if connection.execute("SELECT to_regclass('schema_version')").fetchone()[0] is None:
+        return False
     found, usable = connection.execute("SELECT version, usable FROM schema_version").fetchone()
     _refuse(found, usable, steps)
+    return True
 
 
 def _refuse(found: int, usable: int, steps: Sequence[Step]) -> None:
