@@ -145,7 +145,7 @@ class Membership:
         return [(each.name, each.epoch) for each in self.nodes() if _is_there(each) and not each.silent]
 
     def counts(self) -> Counter[str]:
-        """Count nodes that are ready, draining, neither ("other"), or gone."""
+        """Count ready, draining, other and gone nodes."""
         counted: Counter[str] = Counter()
         for each in self._seen():
             states = ((not _is_there(each), "gone"), (each.draining, "draining"), (each.ready, "ready"))
@@ -182,7 +182,7 @@ class Membership:
             self.wake()
 
     def _seen(self) -> list[pb.Node]:
-        """Return the nodes of the last heartbeat, with the present rest of their leases."""
+        """Return nodes with the present rest of their leases."""
         aged = int(self.silent_seconds * 10**9)
         return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
 

@@ -139,7 +139,6 @@ def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
 
 
 def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
-    """Return the node that made an agent's present state, and its version."""
     row = connection.execute(
         "SELECT node, uid, version, revision FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
     ).fetchone()
