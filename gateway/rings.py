@@ -10,9 +10,11 @@ RINGS: Final = ("gateway.cluster", "gateway.workflows")
 """In the order in which they are attached: workflows use the cluster's worker."""
 
 
+def is_installed(ring: str) -> bool:
+    spec = find_spec(ring)
+    return spec is not None and spec.origin is not None  # None: what a deleted package has left
+
+
 def of_rings(name: str) -> Iterator[ModuleType]:
     """Import the module `name` of each ring that is installed."""
-    for ring in RINGS:
-        spec = find_spec(ring)
-        if spec is not None and spec.origin is not None:  # not what a deleted package has left
-            yield import_module(f"{ring}.{name}")
+    return (import_module(f"{ring}.{name}") for ring in RINGS if is_installed(ring))

@@ -27,6 +27,7 @@ from tests.full_matrix import FULL
 
 if TYPE_CHECKING:
     from tests.postgres import Server
+    from tests.postgres_pair import Pair
 
 blas.preload()
 
@@ -118,11 +119,17 @@ def postgres_server() -> Iterator[Server]:
     """A PostgreSQL server, one for all tests of a process; it is fast, and would not survive a crash of the machine."""
     from tests import postgres
 
-    try:
-        with postgres.serving() as server:
-            yield server
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
+    with postgres.serving() as server:
+        yield server
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A PostgreSQL server and its synchronous standby, which a test may stop or kill."""
+    from tests.postgres_pair import paired
+
+    with paired() as pair:
+        yield pair
 
 
 @pytest.fixture(scope="module")

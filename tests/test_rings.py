@@ -61,9 +61,14 @@ def python(core: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_a_ring_is_a_package(core: Path) -> None:
-    program = "import gateway.rings; print([*gateway.rings.of_rings('attach')], gateway.__file__)"
+    program = """
+import gateway.rings
+from gateway.http.openapi import document
+print([*gateway.rings.of_rings('attach')], gateway.__file__)
+print([path for path in document()["paths"] if "cluster" in path or "workflow" in path])
+"""
     said, _ = python(core, "-c", program).communicate(timeout=60)
-    assert said == f"[] {core}/gateway/__init__.py\n"
+    assert said == f"[] {core}/gateway/__init__.py\n[]\n"
 
 
 @pytest.mark.slow

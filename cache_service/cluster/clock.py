@@ -8,15 +8,13 @@ from cache_service.ledger.clock import BOOT_CLOCK, Moment
 
 _NEVER: Final = Moment(0, 0)
 _MOST: Final = 10 * 10**9
-"""Nanoseconds that pass from one heartbeat to the next at most."""
+"""Nanoseconds from one heartbeat to the next."""
 
 
 class SharedClock:
     """`set` on one thread, all else on any.
 
-    Agents are idle by a time that all nodes share (`nodes.beat`): it passes while any of them runs, and no step of a
-    machine's clock counts. Between two heartbeats it passes for seconds only, so that an outage of the database makes
-    nobody idle. A slow heartbeat's earlier time stands until it is past.
+    Between two heartbeats this time passes for seconds only: an outage of the database makes no agent idle.
     """
 
     def __init__(self) -> None:
@@ -25,7 +23,7 @@ class SharedClock:
         self._lock = threading.Lock()
 
     def set(self, used: int, wall: int) -> None:
-        """Take the ledger's time, and the server's clock, in nanoseconds, a moment ago."""
+        """Take the ledger's time, and the server's clock, in nanoseconds."""
         self._said = Moment(wall, used), time.clock_gettime_ns(BOOT_CLOCK)
 
     def time(self) -> int:

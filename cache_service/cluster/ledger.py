@@ -1,20 +1,15 @@
-"""The ledgers of several machines: PostgreSQL, in the place of store.db, and this node among those that share it.
-
-The data directory has files of KV and their rows in warm.db; all of it may be lost.
-"""
+"""The ledgers of several machines on PostgreSQL, in the place of store.db. The data directory may be lost."""
 
 import logging
-from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import grpc
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge
 
 from agentmem.channels import NODE_OPTIONS, connect
 from agentmem.errors import Unavailable
@@ -32,9 +27,8 @@ from cache_service.cluster.peers import PeerBlocks
 from cache_service.cluster.postgres import schema
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.listening import Listener
-from cache_service.cluster.postgres.settings import Settings, Survives, UnsafeServer
+from cache_service.cluster.postgres.settings import Settings, UnsafeServer
 from cache_service.cluster.servicer import ClusterServicer
-from cache_service.cluster.settings import ClusterSettings
 from cache_service.files import holding
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.ledger.database import Database
@@ -42,6 +36,8 @@ from cache_service.ledger.ledgers import Failure
 from cache_service.ledger.schema import ForeignDatabase
 from cache_service.ledger_home import LedgerHome
 from cache_service.offline.database import IMPORTING
+from cache_service.settings import Survives
+from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.replication import Alone, Nodes
@@ -49,6 +45,20 @@ from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """`url` is libpq's; `advertise` the HOST:PORT of this node's gateway for others; `tls` a directory of certificates;
+    `schema` PostgreSQL's.
+    """
+
+    url: str = field(repr=False)
+    node: str
+    advertise: str
+    survives: Survives = "server"
+    tls: Path | None = None
+    schema: str = "agentmem"
 
 
 class SharedLedger(LedgerHome):
@@ -59,21 +69,20 @@ class SharedLedger(LedgerHome):
     def __init__(self, directory: DataDirectory, settings: ClusterSettings) -> None:
         self._directory = directory
         self._settings = settings
-        self._postgres = Settings(settings.url, settings.schema, settings.node, Survives(settings.survives))
+        self._postgres = Settings(settings.url, settings.schema, settings.node, settings.survives)
         self.database = Postgres(self._postgres, schema.STEPS)
         self._hurried = replace(self._postgres, writers=1, readers=1, silent_seconds=2.0, connect_seconds=2.0)
-        """A server that answers nothing is left well within a lease."""
         self._beats = Postgres(self._hurried)
         self.clock = SharedClock()
         self.membership: Membership | None = None
         self.connect: Callable[[str], grpc.aio.Channel] | None = None
-        """Makes the channel to the door of another node's gateway."""
+        """Opens a channel to another node's door."""
         if settings.tls is not None:
             tls = read_cluster_tls(settings.tls, parse_address(settings.advertise).host).client()
             self.connect = partial(connect, tls=tls, options=NODE_OPTIONS)
 
     def refuse(self) -> None:
-        """Raise DirectoryUnusable for the directory of a single machine, also one whose import is not over."""
+        """Raise DirectoryUnusable for a single machine's directory, also where its import is not over."""
         if self._directory.database.exists() or (self._directory.root / IMPORTING).exists():
             raise DirectoryUnusable(
                 f"{self._directory.root} has ledgers of its own; bring them into the cluster (agentmem cluster import),"
@@ -81,20 +90,18 @@ class SharedLedger(LedgerHome):
             )
 
     def open(self, _: LastUse) -> None:
-        """Reach the server, and bring its tables to this version. Raises DirectoryUnusable, Unavailable,
-        schema.SchemaTooNew.
-        """
+        """Raises DirectoryUnusable, Unavailable, SchemaTooNew."""
         try:
             self.database.open()
         except (UnsafeServer, ForeignDatabase) as error:
             raise DirectoryUnusable(f"--cluster: {error}") from error
 
     def adopt(self, _: Database) -> None:
-        """Files that have lost their rows are deleted: reading all ledgers for them would take longer."""
+        """Delete files without rows: to find their agents would take longer."""
         event(log, "warm.db was lost; the files of KV beside it are deleted", logging.WARNING)
 
     def join(self, rows: Database) -> None:
-        """Be a node of the cluster, not ready yet. Raises DirectoryUnusable where another one is it."""
+        """Join the cluster, not ready yet. Raises DirectoryUnusable where another node has this name."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
         name = rows.write_blocking(holding.belong, cluster_id)
         identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
@@ -106,6 +113,7 @@ class SharedLedger(LedgerHome):
             self.membership.join()
         except nodes.NameTaken as error:
             raise DirectoryUnusable(str(error)) from error
+        self.database.write_blocking(objects.end_all_uploads, identity.name)  # whether or not it still has --remote
         event(log, "joined the cluster", cluster_id=cluster_id, node=identity.name)
 
     def holders(self) -> Set[str]:
@@ -122,16 +130,14 @@ class SharedLedger(LedgerHome):
             blocks.follow,
             blocks.follow_anew,
         )
-        registry.register(ClusterCollector(self.membership))
+        measure(self.membership, registry)
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> PeerBlocks | None:
         reach = self.connect
         return None if reach is None else PeerBlocks(self._holder, reach, streams, registry)
 
     async def _holder(self, key: AgentKey) -> tuple[str, Version]:
-        """Return the address of the node that made an agent's present state, "" where that is this one or gone, and its
-        version.
-        """
+        """Return the node that made an agent's present state, "" for this one, and that state's version."""
         assert self.membership is not None, "join has not been called"
         made, version = await self.database.read(nodes.maker, key)
         node = None if made == self.membership.name else self.membership.live(made)
@@ -156,12 +162,11 @@ class SharedLedger(LedgerHome):
         return "" if self.membership is None else self.membership.problem()
 
     async def stay_whole(self) -> None:
-        """Raise DirectoryUnusable where another process has become this node."""
         if self.membership is not None and self.membership.lost is not None:
             raise DirectoryUnusable(str(self.membership.lost))
 
     async def upkeep(self, last_use: LastUse) -> None:
-        """Write down who was used: with every commit it would lock rows of other agents."""
+        """Write times of use: with every commit it would lock rows of other agents."""
         if last_use.any_agents():
             try:
                 await self.database.write(last_use.flush_agents)
@@ -169,38 +174,28 @@ class SharedLedger(LedgerHome):
                 event(log, "times of use are written later", logging.WARNING, error=error.message)
 
     def leave(self) -> None:
-        """Be no node any more. Call it while files can still follow."""
         if self.membership is not None:
             self.membership.leave()
             self._listener.close()
             self.membership = None
 
     def close(self) -> None:
-        """Close the connections; leave the cluster, where a start that failed has joined it."""
         self.leave()
         self._beats.close()
         self.database.close()
 
 
-@dataclass(eq=False)
-class ClusterCollector(Collector):
-    """This node's view of the cluster, as of its last heartbeat."""
-
-    _membership: Membership
-
-    def collect(self) -> Iterator[Metric]:
-        nodes = GaugeMetricFamily(
-            "agentmem_cluster_nodes",
-            "Nodes of the cluster as this one knows them: ready, draining, other (starting, or not serving) or gone"
-            " (not heard of for 10 s).",
-            labels=["state"],
-        )
-        counted = self._membership.counts()
-        for state in ("ready", "draining", "other", "gone"):
-            nodes.add_metric([state], counted[state])
-        yield nodes
-        yield GaugeMetricFamily(
-            "agentmem_cluster_heartbeat_age_seconds",
-            "Seconds since the last heartbeat that the ledger's database has answered.",
-            value=self._membership.silent_seconds,
-        )
+def measure(membership: Membership, registry: CollectorRegistry) -> None:
+    nodes = Gauge(
+        "agentmem_cluster_nodes",
+        "Nodes of the cluster as this one knows them: ready, draining, other (starting, or not serving) or gone"
+        " (not heard of for 10 s).",
+        ["state"],
+        registry=registry,
+    )
+    for state in ("ready", "draining", "other", "gone"):
+        nodes.labels(state).set_function(partial(lambda each: membership.counts()[each], state))
+    age = "Seconds since the last heartbeat that the ledger's database has answered."
+    Gauge("agentmem_cluster_heartbeat_age_seconds", age, registry=registry).set_function(
+        lambda: membership.silent_seconds
+    )

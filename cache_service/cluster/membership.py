@@ -1,7 +1,7 @@
-"""This node's membership: a thread that sends a heartbeat every two seconds and reads the other nodes.
+"""A thread that sends a heartbeat every two seconds and reads the other nodes.
 
-Other nodes wait for a node until its lease is over by the server's clock. It stops serving a little earlier by its own
-clock. Where it finds its row expired or deleted, its files follow the ledger again before it is ready.
+Others wait for a node until its lease ends by the server's clock; it stops serving a little earlier by its own. After
+an expired lease its files follow the ledger again before it is ready.
 """
 
 import logging
@@ -19,7 +19,6 @@ from agentmem.v1 import cluster_pb2 as pb
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
 from cache_service.cluster.clock import SharedClock
-from cache_service.cluster.keys import NO_KEYS, Keys
 from cache_service.cluster.nodes import Beat, NameTaken, Node, Said
 from cache_service.ledger.clock import BOOT_CLOCK
 from cache_service.ledger.ledgers import Ledgers
@@ -28,15 +27,15 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 5.0
-"""After which a gateway that sends nothing counts as silent."""
+"""Then a gateway counts as silent."""
 _LEASE_SECONDS: Final = nodes.LEASE / 10**9
 _SOONER: Final = 1.0
-"""Seconds before the end of its lease at which a node stops serving: clocks run at different speeds."""
+"""Seconds by which a node stops serving before its lease ends."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """`directory` is the data directory's name, `address` where other nodes reach this one."""
+    """`directory` is the data directory's name, `address` this node's for others."""
 
     name: str
     directory: str
@@ -46,8 +45,6 @@ class Identity:
 
 @dataclass(frozen=True)
 class Report:
-    """The last report of this node's gateway, and when it came (monotonic seconds)."""
-
     ready: bool = False
     draining: bool = False
     load: int = 0
@@ -58,16 +55,17 @@ class Report:
 
 @dataclass(eq=False)
 class Membership:
-    """`join` once, before anything is served; then `start`, and `leave` at the end. Other methods on any thread."""
+    """`join` once, then `start`, and `leave` at the end. Other methods on any thread."""
 
     identity: Identity
     cluster_id: str
     _database: Ledgers
-    """With connections of its own: turns must not keep a heartbeat waiting."""
+    """Its own: turns must not keep a heartbeat waiting."""
     _clock: SharedClock
     _wait: Callable[[float], None]
-    """Waits so many seconds, or until other nodes, or `_wake`, have something for this one."""
-    _wake: Callable[[], None]
+    """Waits so many seconds, or until `wake` or other nodes end it."""
+    wake: Callable[[], None]
+    """Sends a heartbeat now."""
     _holders: Callable[[], Set[str]] = frozenset
     """Returns this store's gateways that attend to workflow runs."""
     _followed: Callable[[], int] = lambda: 0
@@ -81,21 +79,23 @@ class Membership:
         self._report = Report()
         self._view: tuple[Node, ...] = ()
         self._beaten = -_LEASE_SECONDS
-        self._keys = NO_KEYS
+        self.keys_version = ""
+        """As old as `nodes` at most."""
         self._epoch = 0
         self._reconciled = False
         self._rejoins = 0
         self._following: tuple[Future[None], int | None] | None = None
-        """The files' present work: reconciling for so many rejoins, or (None) following."""
+        """Reconciling for so many rejoins, or (None) following."""
         self._claimed: frozenset[AgentKey] | None = None
         self._objects = False
         self._stopping = threading.Event()
         self._after_beat: list[Callable[[], None]] = []
-        self._lost: Exception | None = None
+        self.lost: Exception | None = None
+        """Another process is this node."""
         self.beats = 0
 
     def join(self) -> None:
-        """Send the first heartbeat; the node is not ready yet. Blocks. Raises NameTaken, and what a write raises."""
+        """Blocks. Raises NameTaken, and as a write."""
         self._beat()
         self._reconciled = True
 
@@ -105,15 +105,14 @@ class Membership:
         follow: "Callable[[], Future[None]]",
         reconcile: "Callable[[], Future[None]]",
     ) -> None:
-        """Begin to send heartbeats. `followed` returns up to which change files have followed the ledger."""
+        """Begin to send heartbeats. `followed` returns the last change of KV that files have followed."""
         self._followed, self._follow, self._reconcile = followed, follow, reconcile
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
-        """End, and delete this node's row."""
         self._stopping.set()
-        self._wake()
+        self.wake()
         if hasattr(self, "_thread"):
             self._thread.join()
         try:
@@ -122,100 +121,85 @@ class Membership:
             event(log, "the cluster was left without a word", logging.WARNING, error=str(error))
 
     def report(self, new: Report) -> None:
-        """Take a report of what this node serves and runs, from its gateway."""
         with self._lock:
             before, self._report = self._report, new
         was_silent = new.at - before.at > SILENT_SECONDS
         if was_silent or (before.ready, before.draining) != (new.ready, new.draining):
-            self._wake()
-
-    def wake(self) -> None:
-        """Send a heartbeat now, with how far this node has followed."""
-        self._wake()
+            self.wake()
 
     def problem(self) -> str:
-        """Return why this node is not a member of the cluster now; empty if it is."""
-        if self._lost is not None:
-            return str(self._lost)
+        """Return why this node is not a member; empty if it is."""
+        if self.lost is not None:
+            return str(self.lost)
         silent = self.silent_seconds
         if silent >= _LEASE_SECONDS - _SOONER:
             return f"the ledger's database has not answered for {silent:.0f} s"
         return "" if self._reconciled else "files follow the ledger, of which this node was cut off"
 
     def nodes(self) -> list[pb.Node]:
-        """As of the last heartbeat. Raises Unavailable where this node is not a member."""
+        """Raises Unavailable where this node is not a member."""
         if problem := self.problem():
             raise Unavailable(f"this node is not a member of its cluster now: {problem}")
-        aged = int(self.silent_seconds * 10**9)
-        return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
-
-    def keys(self) -> Keys:
-        """As of the last heartbeat: after a call of `nodes` not older than its lease."""
-        return self._keys
+        return self._seen()
 
     def holders(self) -> Set[str]:
         """Return the gateways that attend to workflow runs at other nodes, as of the last heartbeat."""
-        aged = int(self.silent_seconds * 10**9)
-        there = (each for each in self._view if each.expires > aged and each.name != self.name)
-        return {holder for each in there for holder in pb.Node.FromString(each.report).holders}
+        others = {each.name for each in self._there()} - {self.name}
+        return {
+            holder for each in self._view if each.name in others for holder in pb.Node.FromString(each.report).holders
+        }
 
     def counts(self) -> Counter[str]:
-        """Count nodes that are ready, draining, neither ("other"), or gone."""
-        aged = int(self.silent_seconds * 10**9)
+        """Count ready, draining, other and gone nodes."""
         counted: Counter[str] = Counter()
-        for each in self._view:
-            said = pb.Node.FromString(each.report)
-            states = ((each.expires <= aged, "gone"), (said.draining, "draining"), (said.ready, "ready"))
+        for each in self._seen():
+            states = ((not _is_there(each), "gone"), (each.draining, "draining"), (each.ready, "ready"))
             counted[next((name for holds, name in states if holds), "other")] += 1
         return counted
 
     @property
     def silent_seconds(self) -> float:
-        """Since the last answered heartbeat, with what the machine slept."""
+        """With the machine's sleep."""
         return time.clock_gettime(BOOT_CLOCK) - self._beaten
 
-    def live(self, name: str) -> Node | None:
-        """Return a node of this name that is there, as far as is known."""
-        aged = int(self.silent_seconds * 10**9)
-        return next((each for each in self._view if each.name == name and each.expires > aged), None)
+    def live(self, name: str) -> pb.Node | None:
+        return next((each for each in self._there() if each.name == name), None)
 
     @property
     def name(self) -> str:
         return self.identity.name
 
     def others(self) -> Set[str]:
-        aged = int(self.silent_seconds * 10**9)
-        return {each.name for each in self._view if each.expires > aged} - {self.name}
+        return {each.name for each in self._there()} - {self.name}
 
     def after_beat(self, call: Callable[[], None]) -> None:
-        """Call it, on this thread, after each heartbeat."""
         self._after_beat.append(call)
 
     @property
     def sweeps(self) -> bool:
-        """Return whether this node deletes objects for all: the first that says that it can."""
-        aged = int(self.silent_seconds * 10**9)
-        there = [each for each in self._view if each.expires > aged]
-        able = [each.name for each in there if pb.Node.FromString(each.report).objects]
+        """This node deletes objects for all: it is the first that can."""
+        able = [each.name for each in self._there() if each.objects]
         return not able or self.name == min(able)
 
     def reach_objects(self, reached: bool) -> None:
-        """Take whether this node's store can delete objects; the next heartbeat tells it."""
         if self._objects is not reached:
             self._objects = reached
-            self._wake()
+            self.wake()
 
-    @property
-    def lost(self) -> Exception | None:
-        """Return why this process must end: another one is this node."""
-        return self._lost
+    def _seen(self) -> list[pb.Node]:
+        """Return nodes with the present rest of their leases."""
+        aged = int(self.silent_seconds * 10**9)
+        return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
+
+    def _there(self) -> list[pb.Node]:
+        return [each for each in self._seen() if _is_there(each)]
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._round()
             except NameTaken as error:
-                self._lost = error
+                self.lost = error
                 event(log, "another process is this node", logging.ERROR, error=str(error))
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the next heartbeat tries again
@@ -244,10 +228,10 @@ class Membership:
 
     def _begin(self, work: "Future[None]", rejoins: int | None) -> None:
         self._following = work, rejoins
-        work.add_done_callback(lambda _: self._wake())
+        work.add_done_callback(lambda _: self.wake())
 
     def _have_followed(self) -> bool:
-        """Return whether files have done what they were asked for. Raises what they raised; then it is begun again."""
+        """Raises as the files' work."""
         if self._following is None or not self._following[0].done():
             return False
         (work, rejoins), self._following = self._following, None
@@ -261,11 +245,11 @@ class Membership:
         who = self.identity
         followed = self._followed() if self._reconciled else 0
         said = Said(who.name, who.directory, who.address, followed, self._encoded(now))
-        beat = self._database.write_blocking(nodes.beat, said, self._epoch, self._keys.version)
+        beat = self._database.write_blocking(nodes.beat, said, self._epoch)
         if beat.rejoined and self._epoch:
             self._reconciled, self._rejoins = False, self._rejoins + 1
         with self._lock:
-            self._keys = beat.keys or self._keys  # before the lease is a new one
+            self.keys_version = beat.keys_version  # before the lease is a new one
             self._view, self._epoch, self._beaten = tuple(beat.nodes), beat.epoch, began
         self._clock.set(beat.time, beat.wall)
         self.beats += 1
@@ -294,6 +278,10 @@ class Membership:
             holders=self._holders(),
         )
         return said.SerializeToString()
+
+
+def _is_there(node: pb.Node) -> bool:
+    return node.expires_in.ToNanoseconds() > 0
 
 
 def _message(node: Node) -> pb.Node:

@@ -1,6 +1,6 @@
-"""Rows of nodes, and of the agents whose turns they run, on PostgreSQL. Functions of a connection, in one transaction.
+"""Rows of nodes and claims. Functions of a connection, in one transaction.
 
-Times are nanoseconds of the server's clock. The rows save work and waiting; no commit depends on them.
+Times are nanoseconds of the server's clock. No commit depends on these rows.
 """
 
 from collections.abc import Iterable
@@ -9,25 +9,23 @@ from typing import Final, NamedTuple
 from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey
 from cache_service.cluster import keys
-from cache_service.cluster.keys import Keys
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes
 
 LEASE: Final = 10 * 10**9
-"""How long a node counts as there after it has said so."""
 _UNSURE: Final = 60 * 10**9
-"""A node that has said nothing for this long after its lease: what it has not followed may go."""
+"""After a lease, until the node's changes of KV may be forgotten."""
 _LATE: Final = 2 * 10**9
-"""The same for who waits for an answer: a heartbeat that is under way takes less."""
+"""The same for callers that wait."""
 _REMEMBERED: Final = 3600 * 10**9
-"""How long a node that is gone is still listed."""
+"""After a lease, until the node is no longer listed."""
 _COUNTED: Final = 60 * 10**9
-"""Most that passes between two readings of the server's clock: more is a step of that clock, or nobody was there."""
+"""Most between two readings of the server's clock: more is a step of it."""
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
 
 class Node(NamedTuple):
-    """`expires` is how many nanoseconds the node still counts as there, at most 0 if it does not."""
+    """`expires` is the rest of its lease, at most 0 when it is over."""
 
     name: str
     epoch: int
@@ -38,9 +36,7 @@ class Node(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A node's own words: `directory` is its data directory's name, `followed` how far its files have followed the
-    ledger, `report` the rest, encoded.
-    """
+    """`followed` is the last change of KV that files have followed."""
 
     name: str
     directory: str
@@ -50,31 +46,26 @@ class Said(NamedTuple):
 
 
 class NameTaken(Exception):
-    """Another node has this name, and is there; the message says what to do."""
+    """The message says what to do."""
 
 
 class Beat(NamedTuple):
-    """What a node learns of a heartbeat. `rejoined`: it was not there before, so others did not wait for it."""
+    """`rejoined`: others did not wait for the node."""
 
     epoch: int
     rejoined: bool
     nodes: list[Node]
     time: int
-    """The ledger's time, by which agents are idle."""
+    """The ledger's, by which agents are idle."""
     wall: int
     """The server's clock."""
     newest: int
-    """The last change of KV that is not forgotten."""
-    keys: Keys | None
-    """The keys of callers, if they are others than those that it knows."""
+    keys_version: str
+    """Read after the lease began."""
 
 
-def beat(connection: Connection, said: Said, epoch: int, keys_version: str = "") -> Beat:
-    """Say that a node is there. `epoch` is that of its last beat, 0 before the first; `keys_version` is of the keys
-    that it knows. Raises NameTaken.
-
-    Keys are read after the lease was begun: whoever has a lease has keys that are no older.
-    """
+def beat(connection: Connection, said: Said, epoch: int) -> Beat:
+    """Begin a lease. `epoch` is that of the last beat, 0 before the first. Raises NameTaken."""
     _hurry(connection)
     (now,) = connection.execute(_NOW).fetchone()
     epoch, rejoined = _joined(connection, said, epoch, now)
@@ -83,33 +74,27 @@ def beat(connection: Connection, said: Said, epoch: int, keys_version: str = "")
         "UPDATE nodes SET epoch = ?, directory = ?, address = ?, expires = ?, followed = ?, report = ? WHERE node = ?",
         (epoch, said.directory, said.address, now + LEASE, followed, said.report, said.name),
     )
-    forgotten = connection.execute("DELETE FROM nodes WHERE expires < ? RETURNING node", (now - _REMEMBERED,))
-    connection.executemany("DELETE FROM claims WHERE node = ?", forgotten.fetchall())
+    connection.execute("DELETE FROM nodes WHERE expires < ?", (now - _REMEMBERED,))
     rows = connection.execute("SELECT node, epoch, address, expires - ?, followed, report FROM nodes", (now,))
     nodes = sorted(Node(*row) for row in rows)
     by_all = min(node.followed for node in nodes if node.expires > -_UNSURE)
     if kv_changes.any_up_to(connection, by_all):
         kv_changes.forget(connection, by_all)
-    new_keys = keys.changed(connection, keys_version)
-    return Beat(epoch, rejoined, nodes, _time(connection, now), now, kv_changes.newest(connection), new_keys)
+    newest, keys_version = kv_changes.newest(connection), keys.version(connection)
+    return Beat(epoch, rejoined, nodes, _time(connection, now), now, newest, keys_version)
 
 
 def leave(connection: Connection, name: str, epoch: int) -> None:
     _hurry(connection)
-    gone = connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ? RETURNING node", (name, epoch))
-    if gone.fetchone() is not None:
-        connection.execute("DELETE FROM claims WHERE node = ?", (name,))
+    connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ?", (name, epoch))
 
 
 class StillThere(Exception):
-    """A node is not gone; the message says what to do."""
+    """The message says what to do."""
 
 
 def forget(connection: Connection, name: str) -> bool:
-    """Forget a node that is gone, at once instead of in an hour; return whether there was one. Raises StillThere.
-
-    If it comes back it reconciles, as after any absence.
-    """
+    """Forget a node that is gone; return whether there was one. Raises StillThere."""
     (now,) = connection.execute(_NOW).fetchone()
     row = connection.execute("SELECT expires - ? FROM nodes WHERE node = ? FOR UPDATE", (now - _LATE, name)).fetchone()
     if row is None:
@@ -120,12 +105,11 @@ def forget(connection: Connection, name: str) -> bool:
             " its end"
         )
     connection.execute("DELETE FROM nodes WHERE node = ?", (name,))
-    connection.execute("DELETE FROM claims WHERE node = ?", (name,))
     return True
 
 
 def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: Iterable[AgentKey] | None) -> None:
-    """Note that turns of these agents run on a node; those of others have ended (None: of all others)."""
+    """Note turns that run, and those that have ended (None: all others)."""
     _hurry(connection)
     if ended is None:
         connection.execute("DELETE FROM claims WHERE node = ?", (name,))
@@ -140,7 +124,7 @@ def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: I
 
 
 def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
-    """Return on which node a turn of an agent runs, and which one made its present state; "" where there is none."""
+    """Return the nodes that run a turn of an agent, and made its present state."""
     (now,) = connection.execute(_NOW).fetchone()
     claimed = connection.execute(
         "SELECT node FROM claims JOIN nodes USING (node) WHERE namespace = ? AND agent_id = ? AND model_id = ?"
@@ -154,7 +138,6 @@ def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
 
 
 def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
-    """Return the node that made an agent's present state, "" where none has, and its version."""
     row = connection.execute(
         "SELECT node, uid, version, revision FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
     ).fetchone()
@@ -162,7 +145,7 @@ def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
 
 
 def unfollowed(connection: Connection, key: AgentKey) -> int:
-    """Return how many erasures of an agent (on all models if model_id is empty) not all nodes have followed."""
+    """Return how many erasures of an agent (model_id may be empty) not all nodes have followed."""
     (now,) = connection.execute(_NOW).fetchone()
     (count,) = connection.execute(
         "SELECT count(*) FROM kv_changes WHERE namespace = ? AND agent_id = ?"
@@ -173,7 +156,7 @@ def unfollowed(connection: Connection, key: AgentKey) -> int:
 
 
 def share(connection: Connection, name: str, value: bytes) -> bytes:
-    """Keep the first value of a name; return the one that is kept, b"" for none. An empty one is not kept."""
+    """Keep the first value of a name, unless it is empty; return the one that is kept."""
     if value:
         connection.execute("INSERT INTO setups (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
     row = connection.execute("SELECT value FROM setups WHERE name = ?", (name,)).fetchone()
@@ -181,9 +164,7 @@ def share(connection: Connection, name: str, value: bytes) -> bytes:
 
 
 def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
-    """Return the nodes that are there and have not followed changes of KV that are older than `age` nanoseconds, and
-    how many.
-    """
+    """Return how many older changes of KV live nodes have not followed."""
     (now,) = connection.execute(_NOW).fetchone()
     rows = connection.execute(
         "SELECT node, count(*) FROM nodes JOIN kv_changes ON followed < xid WHERE expires > ? AND made < ?"
@@ -194,26 +175,24 @@ def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
 
 
 def time(connection: Connection) -> int:
-    """Return the ledger's time; before the first node, the server's clock."""
     (now,) = connection.execute(_NOW).fetchone()
     row = connection.execute("SELECT time, read FROM clock WHERE id = 1").fetchone()
     return int(now if row is None else row[0] + min(max(now - row[1], 0), _COUNTED))
 
 
 def cluster_id(connection: Connection) -> str:
-    """For good."""
     return str(connection.execute("SELECT ledger_id FROM ledger WHERE id = 1").fetchone()[0])
 
 
 def _hurry(connection: Connection) -> None:
-    """Wait for no standby, and not long for others: a node that hangs with a lock would take all along."""
+    """Wait for no standby, and not long for locks."""
     connection.execute("SET LOCAL synchronous_commit = off")
     connection.execute("SET LOCAL lock_timeout = '1s'")
     connection.execute("SET LOCAL idle_in_transaction_session_timeout = '2s'")
 
 
 def _joined(connection: Connection, said: Said, epoch: int, now: int) -> tuple[int, bool]:
-    """Return the epoch to go on in, and whether the node was not there."""
+    """Return the epoch to go on in, and whether the node was away."""
     row = connection.execute(
         "SELECT epoch, directory, expires > ? FROM nodes WHERE node = ? FOR UPDATE", (now, said.name)
     ).fetchone()
@@ -245,6 +224,6 @@ def _time(connection: Connection, now: int) -> int:
         return max(now, int(used))
     time, read = row
     passed = min(max(now - read, 0), _COUNTED)
-    if passed >= 10**9 or now < read:  # the others have said it a moment ago
+    if passed >= 10**9 or now < read:  # another node has moved it
         connection.execute("UPDATE clock SET time = ?, read = ? WHERE id = 1 AND read = ?", (time + passed, now, read))
     return int(time + passed)

@@ -1,7 +1,6 @@
-"""Files of KV on the disk of another node: looked for where an agent's last turn ran, and read there.
+"""Files of KV on other nodes' disks: looked for where an agent's last turn ran, and checked before they are published.
 
-Size, digest and header of each file are checked before it is published here. Where a node does not answer, or has
-evicted a file, it comes from the object store, or is computed. Such a node is left alone for some seconds.
+Where a node does not answer, or has evicted a file, it comes from the object store, or is computed.
 """
 
 import asyncio
@@ -30,19 +29,18 @@ from cache_service.tiers.streams import BlockStreams
 log = logging.getLogger(__name__)
 
 Holder = Callable[[AgentKey], Awaitable[tuple[str, Version]]]
-"""The address of the node that has an agent's KV, "" where that is this one, or gone, or none; and of which version."""
+"""Returns the address of the node with an agent's KV, "" for none, and that KV's version."""
 Connect = Callable[[str], grpc.aio.Channel]
 
 _LOOK_SECONDS: Final = 1.0
-"""Limit for asking another node for its files; the turn waits for it."""
+"""A turn waits for it."""
 _FIRST_SECONDS: Final = 5.0
-"""Until a file's first bytes come. A node that hangs later is found by its pings (`channels.NODE_OPTIONS`)."""
+"""Until a file's first bytes. Later pings find that a node hangs."""
 _READ_SECONDS: Final = 30.0
 _REST_SECONDS: Final = 10.0
-"""How long a node that did not answer is left alone: as long as its lease."""
+"""A node that did not answer is left alone."""
 _AT_ONCE: Final = 4
 _MOST: Final = 10_000
-"""Files that are remembered from the question until they are fetched."""
 
 
 class _Found(NamedTuple):
@@ -71,7 +69,7 @@ class PeerMetrics:
 
 
 class PeerBlocks:
-    """Finds and fetches files (`ledger_home.Peers`)."""
+    """`ledger_home.Peers`."""
 
     def __init__(self, holder: Holder, connect: Connect, streams: BlockStreams, registry: CollectorRegistry) -> None:
         self._holder = holder
@@ -161,7 +159,6 @@ class PeerBlocks:
         return time.monotonic() < self._resting.get(address, 0.0)
 
     def _failed(self, address: str, error: Exception) -> None:
-        """Leave a node alone for a while, where it does not answer at all."""
         if isinstance(error, _SilentNode) or (isinstance(error, grpc.aio.AioRpcError) and is_silence(error)):
             self._resting[address] = time.monotonic() + _REST_SECONDS
 

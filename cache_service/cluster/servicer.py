@@ -10,8 +10,7 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import cluster_pb2 as pb
 from agentmem.v1 import cluster_pb2_grpc
 from agentmem.validation import MAX_SETUP_BYTES, AgentKey, check_text
-from cache_service.cluster import nodes
-from cache_service.cluster.keys import ApiKey
+from cache_service.cluster import keys, nodes
 from cache_service.cluster.membership import Membership, Report
 from cache_service.ledger.ledgers import Ledgers
 
@@ -33,12 +32,12 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             name=self._membership.identity.name,
             cluster_id=self._membership.cluster_id,
             nodes=self._membership.nodes(),
-            keys_version=self._membership.keys().version,  # after the nodes, whose leases it must not be older than
+            keys_version=self._membership.keys_version,  # no older than leases of the nodes
         )
 
-    async def ListKeys(self, request: pb.ListKeysRequest, context: Context) -> pb.ListKeysResponse:
-        version, keys = self._membership.keys()
-        return pb.ListKeysResponse(version=version, keys=map(_message, keys))
+    async def GetKeys(self, request: pb.GetKeysRequest, context: Context) -> pb.GetKeysResponse:
+        version, text = await self._database.read(keys.get)
+        return pb.GetKeysResponse(version=version, keys=text)
 
     async def ShareSetup(self, request: pb.ShareSetupRequest, context: Context) -> pb.ShareSetupResponse:
         name = check_text("name", request.name)
@@ -50,19 +49,3 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def LocateAgent(self, request: pb.LocateAgentRequest, context: Context) -> pb.LocateAgentResponse:
         running_on, last_on = await self._database.read(nodes.locate, AgentKey.from_proto(request.key))
         return pb.LocateAgentResponse(running_on=running_on, last_on=last_on)
-
-
-def _message(key: ApiKey) -> pb.Key:
-    message = pb.Key(
-        id=key.id,
-        namespace=key.namespace,
-        sha256=key.sha256,
-        label=key.label,
-        admin=bool(key.admin),
-        max_running=key.max_running,
-        max_per_minute=key.max_per_minute,
-    )
-    message.created.FromMicroseconds(key.created)
-    if key.expires is not None:
-        message.expires.FromMicroseconds(key.expires)
-    return message

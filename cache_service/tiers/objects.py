@@ -132,6 +132,12 @@ def any_held_back(connection: Connection, uploader: str) -> bool:
     return row is not None
 
 
+def end_all_uploads(connection: Connection, uploader: str) -> None:
+    """Give up the uploads of a node that has just started, so that deletions do not wait for them."""
+    connection.execute("DELETE FROM objects WHERE present = 0 AND uploader = ?", (uploader,))
+    release(connection, uploader)
+
+
 def release(connection: Connection, uploader: str) -> None:
     connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ?", (uploader,))
 
@@ -197,7 +203,7 @@ def begin(connection: Connection, location: str, cluster_id: str = "", uploader:
         "INSERT INTO remote_place (id, owner, location) VALUES (1, ?, '') ON CONFLICT DO NOTHING",
         (cluster_id or uuid.uuid4().hex,),
     )
-    connection.execute("DELETE FROM objects WHERE present = 0 AND uploader = ?", (uploader,))
+    end_all_uploads(connection, uploader)
     owner, before = connection.execute("SELECT owner, location FROM remote_place").fetchone()
     return str(owner), location == before or not any_objects(connection)
 

@@ -223,14 +223,17 @@ class Replicator:
         return self._upload() or deleted
 
     def _failed(self, error: Exception) -> None:
+        if not isinstance(error, RemoteError | OSError):  # the ledger's, or a bug
+            event(log, "rows of objects cannot be read or written", logging.WARNING, error=str(error))
+            if not isinstance(error, AgentmemError | sqlite3.Error):
+                log.error("it was not the ledger's fault", exc_info=error)
+            return
         self._metrics.failures.labels(self._doing).inc()
         self._metrics.up.set(0)
         if isinstance(error, RemoteError) and self._doing != Operation.UPLOAD:
             self._nodes.reach_objects(False)
         level = logging.ERROR if isinstance(error, RemoteRefused) else logging.WARNING
         event(log, "object store failed", level, location=self._tier.location, operation=self._doing, error=str(error))
-        if not isinstance(error, RemoteError | AgentmemError | sqlite3.Error | OSError):
-            log.error("it was not the object store's fault", exc_info=error)
 
     def _claim(self) -> None:
         self._doing = Operation.CLAIM

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from cache_service.cluster.clock import SharedClock
-from cache_service.cluster.ledger import ClusterCollector
+from cache_service.cluster.ledger import measure
 from cache_service.cluster.membership import Identity, Membership
 from cache_service.cluster.peers import PeerMetrics
 from cache_service.metrics import RemoteCollector, RemoteMetrics
@@ -73,7 +73,7 @@ async def _pages(directory: Path) -> dict[str, list[Row]]:
     try:
         RemoteMetrics(remote)
         remote.register(RemoteCollector(opened._database, int))
-        cluster.register(ClusterCollector(_nobody(opened)))
+        measure(_nobody(opened), cluster)
         PeerMetrics(cluster)
         return {
             "gateway": list(_rows(gateway)),

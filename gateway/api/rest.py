@@ -15,6 +15,7 @@ from gateway.api.errors import REST
 from gateway.api.exchange import Answer, Exchange, SseEvent
 from gateway.api.transcoding import ContractModel, contract_model, message_model
 from gateway.api.validation import Json, Strict
+from gateway.rings import is_installed
 
 _MODEL: Final = Parameter("model", "key.model_id", "The agent's model.", required=True)
 _PAGE: Final = (
@@ -61,7 +62,7 @@ def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, **body: Jso
     return _endpoint(f"{method} /v1/agents/{{agent}}{path}", rpc, summary, _MODEL, *query, **body)
 
 
-ENDPOINTS: Final = (
+_TABLE: Final = (
     _endpoint(
         "GET /v1/agents",
         "ListAgents",
@@ -158,6 +159,11 @@ ENDPOINTS: Final = (
     _endpoint("POST /v1/workflows/{workflow}/cancel", "CancelWorkflow", "End a run", example={}),
 )
 """A new RPC over REST is one entry here; its example is tried by a test."""
+ENDPOINTS: Final = tuple(
+    endpoint
+    for endpoint in _TABLE
+    if endpoint.rpc.containing_service.name != "WorkflowService" or is_installed("gateway.workflows")
+)
 
 STREAM = "stream"
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,22 +12,36 @@ from agentmem.console import Mistake
 from gateway.edge import key_file
 from gateway.edge.keys import ApiKey
 
+Keys = dict[str, ApiKey]
+
 
 class Place(Protocol):
     """A place of keys. Methods raise Mistake and FileError."""
 
-    def add(self, keys: Iterable[ApiKey]) -> int:
-        """Add keys, all or none, except those that exist; return how many were new."""
+    def read(self) -> Keys:
+        """Return the keys by id."""
 
-    def every(self) -> list[ApiKey]:
-        """Return all keys."""
-
-    def revoke(self, key_id: str) -> bool:
-        """Return whether there was such a key."""
+    def change(self, edit: Callable[[Keys], object]) -> None:
+        """Write the keys that `edit` makes of the present ones. It may be called several times."""
 
     @property
     def delay(self) -> str:
         """When a change takes effect, in words."""
+
+
+def add(place: Place, keys: Iterable[ApiKey]) -> int:
+    """Add keys, all or none, except those that exist; return how many were new. Raises Mistake, FileError."""
+    new: Keys = {}
+
+    def edit(known: Keys) -> None:
+        nonlocal new
+        new = {key.id: key for key in keys if known.get(key.id) != key}
+        if taken := next((key_id for key_id in new if key_id in known), ""):
+            raise Mistake(f"another key has the id {taken}; revoke that one first")
+        known.update(new)
+
+    place.change(edit)
+    return len(new)
 
 
 @dataclass(frozen=True)
@@ -39,22 +53,12 @@ class InFile:
     def __str__(self) -> str:
         return str(self.path)
 
-    def add(self, keys: Iterable[ApiKey]) -> int:
-        with key_file.changing(self.path) as known:
-            new = [key for key in keys if known.get(key.id) != key]
-            if taken := next((key.id for key in new if key.id in known), ""):
-                raise Mistake(f"another key has the id {taken}; revoke that one first")
-            known.update({key.id: key for key in new})
-        return len(new)
+    def read(self) -> Keys:
+        return key_file.read(self.path)[0]
 
-    def every(self) -> list[ApiKey]:
-        return list(key_file.read(self.path)[0].values())
-
-    def revoke(self, key_id: str) -> bool:
-        if not self.path.exists() or key_id not in key_file.read(self.path)[0]:
-            return False
+    def change(self, edit: Callable[[Keys], object]) -> None:
         with key_file.changing(self.path) as known:
-            return known.pop(key_id, None) is not None
+            edit(known)
 
     @property
     def delay(self) -> str:
@@ -74,27 +78,30 @@ class InCluster:
     def __str__(self) -> str:
         return "the cluster's database"
 
-    def add(self, keys: Iterable[ApiKey]) -> int:
-        return int(self._run("add", given=key_file.render(keys)))
+    def read(self) -> Keys:
+        return self._get()[1]
 
-    def every(self) -> list[ApiKey]:
-        return list(key_file.parse(Path(str(self)), self._run("list")).values())
-
-    def revoke(self, key_id: str) -> bool:
-        return self._run("revoke", "--", key_id).strip() == "1"
+    def change(self, edit: Callable[[Keys], object]) -> None:
+        while True:
+            version, known = self._get()
+            edit(known)
+            if self._run("put", version, given=key_file.render(known.values())) == "1\n":
+                return
 
     @property
     def delay(self) -> str:
         return "nodes refuse it within two seconds; one that is cut off from the database refuses all after ten"
 
-    def _run(self, name: str, *what: str, given: str = "") -> str:
-        command = [sys.executable, "-m", "cache_service.cluster.offline.commands", "keys", name, *self.arguments, *what]
+    def _get(self) -> tuple[str, Keys]:
+        version, _, text = self._run("get").partition("\n")
+        return version, key_file.parse(Path(str(self)), text) if text else {}
+
+    def _run(self, *what: str, given: str = "") -> str:
+        command = [sys.executable, "-m", "cache_service.cluster.offline.commands", "keys", *what, *self.arguments]
+        environment = {**os.environ, "AGENTMEM_UP_CLUSTER": self.url, "PYTHONUTF8": "1"}
         ended = subprocess.run(
-            command, input=given, capture_output=True, encoding="utf-8", check=False, env=self._environment()
+            command, input=given, capture_output=True, encoding="utf-8", check=False, env=environment
         )
         if ended.returncode:
             raise Mistake(ended.stderr.strip().removeprefix("Error: "))
         return ended.stdout
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "AGENTMEM_UP_CLUSTER": self.url, "PYTHONUTF8": "1"}

@@ -12,12 +12,11 @@ from click.core import ParameterSource
 from rich.table import Table
 
 from agentmem import layout
-from agentmem.console import FOLD, LINE, Mistake, console, json_option, table, write_json
+from agentmem.console import FOLD, LINE, Mistake, cluster_options, console, json_option, table, write_json
 from agentmem.diagnostics import FileError
 from agentmem.errors import AgentmemError
 from agentmem.words import printable
-from gateway.cli.key_places import InCluster, InFile, Place
-from gateway.cli.up.settings import shows_password
+from gateway.cli.key_places import InCluster, InFile, Place, add
 from gateway.edge import key_file
 from gateway.edge.keys import ApiKey, new
 
@@ -30,48 +29,28 @@ def _kept(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def placed(path: Path | None, data: Path, cluster: str, survives: str, schema: str, **given: Any) -> None:
-        command(place=_place(path, data, InCluster(cluster, _options(survives, schema))), **given)
+        there = InCluster(cluster, (f"--cluster-survives={survives}", f"--schema={schema}"))
+        command(place=_place(path, data, there), **given)
 
-    for option in reversed(_OPTIONS):
-        placed = option(placed)
-    return placed
+    text = "The cluster's PostgreSQL, for keys that all nodes with --cluster-keys know, in the place of a file"
+    return _keys_option(_data_option(cluster_options(placed, text, required=False)))
 
 
-_OPTIONS = (
-    click.option(
-        "--keys",
-        "path",
-        metavar="FILE",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="The file of keys; without it keys.json in the data directory.",
-    ),
-    click.option(
-        "--data",
-        metavar="PATH",
-        default=layout.DATA,
-        show_default=True,
-        envvar="AGENTMEM_UP_DATA",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="The data directory.",
-    ),
-    click.option(
-        "--cluster",
-        metavar="URL",
-        default="",
-        envvar="AGENTMEM_UP_CLUSTER",
-        help="The cluster's PostgreSQL, for keys that all nodes with --cluster-keys know, in the place of a file; one"
-        " with a password belongs into AGENTMEM_UP_CLUSTER.",
-    ),
-    click.option(
-        "--cluster-survives",
-        "survives",
-        type=click.Choice(["server", "crash", "nothing"]),
-        envvar="AGENTMEM_UP_CLUSTER_SURVIVES",
-        default="server",
-        show_default=True,
-        help="What a change must survive there, as for `agentmem up`.",
-    ),
-    click.option("--schema", default="agentmem", hidden=True),
+_keys_option = click.option(
+    "--keys",
+    "path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file of keys; without it keys.json in the data directory.",
+)
+_data_option = click.option(
+    "--data",
+    metavar="PATH",
+    default=layout.DATA,
+    show_default=True,
+    envvar="AGENTMEM_UP_DATA",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The data directory.",
 )
 
 
@@ -96,7 +75,7 @@ def create(namespace: str, label: str, expires: str | None, place: Place, as_jso
         key, shown = new(
             namespace, now, label=printable(label), expires=moment(expires, now) if expires else None, **limits
         )
-        place.add([key])
+        add(place, [key])
     except (AgentmemError, FileError) as error:
         raise Mistake(str(error)) from error
     if as_json:
@@ -115,7 +94,7 @@ def list_keys(place: Place, as_json: bool) -> None:
     """List the keys, without their secrets."""
     now = datetime.now(UTC)
     try:
-        known = place.every()
+        known = place.read().values()
     except FileError as error:
         raise Mistake(str(error)) from error
     if as_json:
@@ -144,8 +123,9 @@ def keys_table(known: Iterable[ApiKey], now: datetime) -> Table:
 def revoke(key_id: str, place: Place) -> None:
     """Revoke the key of this id. Gateways refuse it from then on, and end what it has running."""
     try:
-        if not place.revoke(key_id):
+        if key_id not in place.read():
             raise click.ClickException(f"{place} has no key {printable(key_id)}; `agentmem keys list` lists them")
+        place.change(lambda known: known.pop(key_id, None))
     except FileError as error:
         raise Mistake(str(error)) from error
     click.echo(f"revoked {key_id}: {place.delay}")
@@ -162,7 +142,7 @@ def import_keys(file: Path, place: Place) -> None:
     """
     try:
         known = key_file.read(file)[0].values()
-        added = place.add(known)
+        added = add(place, known)
     except FileError as error:
         raise Mistake(str(error)) from error
     click.echo(f"{added} of {len(known)} keys are new in {place}")
@@ -187,10 +167,6 @@ def as_dict(key: ApiKey, now: datetime) -> dict[str, Any]:
     return {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.expired(now)}
 
 
-def _options(survives: str, schema: str) -> tuple[str, ...]:
-    return (f"--cluster-survives={survives}", f"--schema={schema}")
-
-
 def _place(path: Path | None, data: Path, cluster: InCluster) -> Place:
     """Return the place; the command line goes before the environment. Raises Mistake for a foreign directory."""
     context = click.get_current_context()
@@ -201,8 +177,6 @@ def _place(path: Path | None, data: Path, cluster: InCluster) -> Place:
     }
     if "cluster" in given and len(given) > 1:
         raise click.UsageError("keys are in a file or in a cluster: leave out --cluster, or --keys and --data")
-    if "cluster" in given and (shows_password(cluster.url) or "password" in cluster.url):
-        raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
     if cluster.url and not given - {"cluster"}:
         return cluster
     if path is not None:

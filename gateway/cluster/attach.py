@@ -1,16 +1,23 @@
-"""Makes a gateway a node of a cluster, where its settings name one."""
+"""A node of a cluster, where settings name one, and GET /v1/cluster."""
 
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from gateway.cluster.endpoint import ClusterEndpoint
+from gateway.api.contract_json import to_json
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.metrics import ClusterMetrics
 from gateway.cluster.node import Node
+from gateway.edge.authorization import require_admin
+from gateway.edge.callers import caller
 from gateway.extension import Parts
 
 
 def attach(parts: Parts) -> None:
-    """Replace the worker by that of all nodes, and the keys by the cluster's. Raises SettingsError."""
+    """Raises SettingsError."""
     settings, metrics = parts.settings, ClusterMetrics(parts.metrics.registry)
     keys = ClusterKeys() if settings.cluster_keys else None
     node = None
@@ -19,3 +26,18 @@ def attach(parts: Parts) -> None:
         parts.worker, parts.keys, parts.cluster = node.worker, keys, node
         parts.extensions.append(node)
     parts.routes.append(Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]))
+
+
+@dataclass(frozen=True)
+class ClusterEndpoint:
+    """Without a `node` the gateway is of no cluster."""
+
+    node: Node | None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        require_admin(caller())
+        if self.node is None:
+            raise HTTPException(404, "this gateway is of no cluster; `agentmem up --cluster` starts a node of one")
+        nodes = [to_json(node) for node in self.node.nodes()]
+        answer = JSONResponse({"cluster_id": self.node.cluster_id, "node": self.node.name, "nodes": nodes})
+        await answer(scope, receive, send)

@@ -1,7 +1,7 @@
-"""The door of a node: the gRPC server on which other nodes of the cluster, known by their certificates, make calls.
+"""The gRPC server of a node for other nodes, known by their certificates.
 
-The gateway that a caller connected to has authenticated the caller and set the namespace. Calls are forwarded to this
-node's worker or store. RPCs that the contract's options give no place in the cluster raise UNIMPLEMENTED.
+The caller's gateway has authenticated the caller and set the namespace. RPCs without a place in the cluster raise
+UNIMPLEMENTED.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +30,7 @@ _STORES: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"
 
 
 def serves(rpc: Rpc) -> bool:
-    """Return whether nodes may call an RPC. None of the store's commits: a worker commits at its own store."""
+    """Return whether nodes may call an RPC."""
     return bool(rpc.options.place or rpc.options.nodes)
 
 
@@ -42,7 +42,7 @@ def node_door(
     membership: Membership,
     unready: Callable[[], str],
 ) -> GrpcServer:
-    """Return the server. While `unready` returns a reason, it refuses calls about agents: callers try another node."""
+    """While `unready` returns a reason, calls about agents are refused, and callers try another node."""
 
     @asynccontextmanager
     async def admitted(request: Any, context: "_Context") -> AsyncIterator[None]:
@@ -53,7 +53,7 @@ def node_door(
         try:
             with membership.turn(key_of(request.key)) if options.turn else nullcontext():
                 yield
-        except Unreachable:  # without details, so that the caller sees that this node's worker was not reached
+        except Unreachable:  # without details: this node's worker was not reached
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node's worker cannot be reached")
 
     forward = Forwarder(ChannelWorker(worker, parsed=False), admitted).service

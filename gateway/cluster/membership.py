@@ -1,4 +1,4 @@
-"""Renews this node's lease in the cluster and reads the list of nodes: once a second, through this node's store."""
+"""Renews this node's lease and reads the nodes, once a second, through this node's store."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NamedTuple
 
 import grpc
 
@@ -28,21 +28,27 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 1.0
 SYNC_SECONDS: Final = 3.0
-"""What a sync may take; the lease is several times as long."""
 LOCATE_SECONDS: Final = 1.0
-"""What it may take to find out where an agent is; after that its turn is routed without knowing that."""
+"""Then a turn is routed without the agent's place."""
 
 _ALMOST_SECONDS: Final = 2.0
-"""How long before the end of a lease, as it is known here, others may regard it as ended."""
+"""Before a lease ends, as it is known here."""
 
 VERSION: Final = version("agentmem")
+
+
+class _Sent(NamedTuple):
+    """A turn that runs on another node."""
+
+    node: str
+    key: AgentKey
+    began: float
 
 
 class Membership:
     """Event loop only: `sync` once, then `watch`, and `leave` before this gateway drains.
 
-    `unready` returns why this node could not run a turn, "" if it could. `keys` are kept up to date, where callers send
-    keys of the cluster.
+    `unready` returns why this node could not run a turn, "" if it could.
     """
 
     def __init__(
@@ -73,22 +79,22 @@ class Membership:
         self._failure = "the cache store was not asked yet"
         self._running: Counter[AgentKey] = Counter()
         self._here = 0
-        self._sent: dict[object, tuple[str, float]] = {}
+        self._sent: dict[object, _Sent] = {}
         self._counted = 0.0
 
     @property
     def problem(self) -> str:
-        """Why this node is not a member of the cluster now; empty if it is."""
+        """Why this node is not a member; empty if it is."""
         if self.alive(self.own):
             return ""
         return f"this node is not among the cluster's: {self._failure or 'its lease has ended'}"
 
     def alive(self, name: str) -> bool:
-        """Return whether a node's lease has not ended, as far as is known here."""
+        """Return whether a node's lease has not ended."""
         return self._ends.get(name, 0.0) > time.monotonic()
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes as of the last sync. Turns that were sent to them from here are already in their load."""
+        """Return all nodes, with turns that this one has sent."""
         return [
             NodeView(
                 node.name,
@@ -101,7 +107,7 @@ class Membership:
         ]
 
     def report(self) -> list[cluster_pb2.Node]:
-        """Return all nodes as of the last sync, with the present rest of their leases and age of their heartbeats."""
+        """Return all nodes, with the present rest of their leases."""
         now, told = time.monotonic(), []
         for known in self._known:
             node = cluster_pb2.Node()
@@ -113,11 +119,12 @@ class Membership:
 
     @property
     def age(self) -> float:
-        """Seconds since the list was last read; 0 before."""
         return time.monotonic() - self._synced if self._synced else 0.0
 
     async def locate(self, key: AgentKey) -> Located:
-        """Return where an agent is; empty where the store does not answer."""
+        """Return where an agent is: at the last node that this one sent a turn to, else as the store says."""
+        if node := next((sent.node for sent in reversed(self._sent.values()) if sent.key == key), ""):
+            return Located(node)
         asked = cluster_pb2.LocateAgentRequest(key=key.to_proto())
         try:
             found = await self._cluster.LocateAgent(asked, timeout=LOCATE_SECONDS)
@@ -127,10 +134,10 @@ class Membership:
         return Located(found.running_on, found.last_on)
 
     @contextmanager
-    def sent(self, node: str) -> Iterator[None]:
-        """Count a turn on another node during the block, until that node's own count has it."""
+    def sent(self, node: str, key: AgentKey) -> Iterator[None]:
+        """Count a turn on another node, until its own count has it."""
         turn = object()
-        self._sent[turn] = node, time.monotonic()
+        self._sent[turn] = _Sent(node, key, time.monotonic())
         try:
             yield
         finally:
@@ -138,7 +145,6 @@ class Membership:
 
     @contextmanager
     def turn(self, key: AgentKey) -> Iterator[None]:
-        """Count a turn as running on this node during the block."""
         self._here += 1
         if key.agent_id:
             self._running[key] += 1
@@ -153,7 +159,7 @@ class Membership:
                 self._memory.note(key)
 
     async def sync(self) -> None:
-        """Report this node's state and read the list of nodes. Where the store does not answer, the list gets older."""
+        """Report this node's state and read the nodes; the list gets older where the store does not answer."""
         await self._look_at_models()
         request = cluster_pb2.SyncNodeRequest(
             ready=not (self._unready() or self.draining),
@@ -174,7 +180,7 @@ class Membership:
         self._metrics.nodes(len(self._known), sum(node.ready for node in self.nodes()))
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Sync once a second, and at once after `wake`; end after `stop`. `changed` is awaited after each sync."""
+        """Sync once a second, and after `wake`, until `stop`."""
         while not self._stopping:
             try:
                 async with asyncio.timeout(PERIOD_SECONDS):
@@ -187,23 +193,20 @@ class Membership:
                 await changed()
 
     def wake(self) -> None:
-        """Sync at once, because this node has become ready or is no longer."""
         self._wake.set()
 
     async def leave(self) -> None:
-        """Report that this node takes no new turns."""
         self.draining = True
         await self.sync()
 
     def stop(self) -> None:
-        """Sync no more."""
         self._stopping = True
         self._wake.set()
 
     def _load(self, node: cluster_pb2.Node) -> int:
         if node.name == self.own:
             return self._here
-        return node.load + sum(to == node.name and began > self._counted for to, began in self._sent.values())
+        return node.load + sum(sent.node == node.name and sent.began > self._counted for sent in self._sent.values())
 
     def _read(self, answer: cluster_pb2.SyncNodeResponse) -> None:
         now = time.monotonic()
@@ -211,15 +214,14 @@ class Membership:
             event(log, "this node is among the cluster's", node=answer.name, nodes=len(answer.nodes))
         if self._failure or now > self._ends.get(self.own, now) - _ALMOST_SECONDS:  # nobody may have waited for it
             self._memory.drop()
-        self._counted = self._synced  # what was sent since the sync before may not be counted yet
+        self._counted = self._synced  # later turns may not be counted yet
         self._failure, self._synced, self.cluster_id = "", now, answer.cluster_id
         self._known = list(answer.nodes)
         self._ends = {node.name: now + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
 
     async def _read_keys(self, keys: ClusterKeys, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
-        """Read the keys if they have changed, and let them be valid until the answer's lease ends."""
-        if keys.version != answer.keys_version or not keys.version:
-            keys.take(await self._cluster.ListKeys(cluster_pb2.ListKeysRequest(), timeout=SYNC_SECONDS))
+        if keys.version != answer.keys_version:
+            keys.take(await self._cluster.GetKeys(cluster_pb2.GetKeysRequest(), timeout=SYNC_SECONDS))
         lease = next((node.expires_in for node in answer.nodes if node.name == answer.name), None)
         if lease is not None:
             keys.confirm(asked + lease.ToTimedelta().total_seconds())
@@ -230,7 +232,7 @@ class Membership:
         self._failure = message
 
     async def _look_at_models(self) -> None:
-        """Ask the worker which models it serves; where it does not answer, keep the last answer."""
+        """Ask for models; without an answer keep the last ones."""
         found: list[model_pb2.Model] = []
         request = model_pb2.ListModelsRequest(page_size=1000)
         try:
@@ -251,7 +253,7 @@ def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
 
 
 def _is_valid(key: AgentKey) -> bool:
-    """Return whether the store would accept a key: one that the worker is about to refuse must not fail the sync."""
+    """A key that the worker is about to refuse must not fail the sync."""
     try:
         AgentKey.from_proto(key.to_proto())
     except errors.InvalidArgument:
@@ -260,5 +262,4 @@ def _is_valid(key: AgentKey) -> bool:
 
 
 def key_of(key: types_pb2.AgentKey) -> AgentKey:
-    """Return a key message as an AgentKey."""
     return AgentKey(key.namespace, key.agent_id, key.model_id)

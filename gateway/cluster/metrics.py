@@ -1,11 +1,9 @@
-"""Metrics of a gateway in a cluster; on a single machine all are 0."""
-
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from gateway.cluster.router import Reason
 
 
 class ClusterMetrics:
-    """Nodes, and where turns went."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._nodes = Gauge(
             "agentmem_gateway_cluster_nodes",
@@ -34,12 +32,11 @@ class ClusterMetrics:
         )
         for state in ("known", "ready"):
             self._nodes.labels(state)
-        for reason in ("claim", "last", "rendezvous", "load", "local"):
+        for reason in Reason:
             self.routed.labels(reason)
-        for reason in ("unreachable", "aborted"):
-            self.rerouted.labels(reason)
+        for why in ("unreachable", "aborted"):
+            self.rerouted.labels(why)
 
     def nodes(self, known: int, ready: int) -> None:
-        """Set how many nodes there are."""
         self._nodes.labels("known").set(known)
         self._nodes.labels("ready").set(ready)

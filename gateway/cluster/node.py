@@ -1,4 +1,4 @@
-"""A gateway's part in a cluster, from joining to leaving."""
+"""A gateway's part in a cluster."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Node(Extension):
     """Event loop only."""
 
     def __init__(self, parts: Parts, metrics: ClusterMetrics, keys: ClusterKeys | None) -> None:
-        """`keys` are the cluster's, if callers send those. Raises SettingsError."""
+        """Raises SettingsError."""
         settings, worker, store = parts.settings, parts.channel, parts.store
         tls = settings.cluster_certificates()
         self._parts = parts
@@ -33,7 +33,7 @@ class Node(Extension):
         self._others = ChannelsByAddress(partial(connect, tls=tls.client(), options=NODE_OPTIONS))
         self._placement = Placement(self._membership, local, self._others, metrics)
         self.worker = RoutedWorker(self._placement)
-        """The worker of all nodes, which the HTTP and gRPC servers use instead of this node's."""
+        """For HTTP and gRPC, instead of this node's."""
         self._address = settings.node_address
         self._door = partial(
             node_door, self._address, tls.server(), worker, store, self._membership, lambda: self.unready
@@ -43,7 +43,7 @@ class Node(Extension):
 
     @property
     def unready(self) -> str:
-        """Why this node takes no turns, from its own callers or others; empty if it does."""
+        """Why this node takes no turns."""
         if self._membership.draining:
             return "this node is leaving the cluster"
         return self._own_unready() or self._membership.problem
@@ -53,11 +53,10 @@ class Node(Extension):
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; empty before the store said it."""
+        """Empty before the store said it."""
         return self._membership.cluster_id
 
     def nodes(self) -> list[cluster_pb2.Node]:
-        """Return all nodes, as this one knows them now."""
         return self._membership.report()
 
     async def start(self) -> Mapping[str, str]:
@@ -73,20 +72,17 @@ class Node(Extension):
         return {self._watching}
 
     def worker_changed(self) -> None:
-        """Report at once that this node has become ready, or is no longer."""
         self._membership.wake()
 
     async def leave(self) -> None:
-        """Report that this node leaves; other nodes then send it no new calls."""
         await self._membership.leave()
 
     async def stop(self, grace: float) -> None:
-        """Let calls of other nodes end within `grace`, and report until then what runs."""
+        """Let calls of other nodes end within `grace`."""
         await self.door.stop(grace)
         self._membership.stop()
         await asyncio.wait({self._watching})
         await self._memory.close()
 
     async def close(self) -> None:
-        """Close the channels to other nodes, once nothing here needs them."""
         await self._others.close()

@@ -1,8 +1,5 @@
-"""Where calls go: the candidates for an agent now, and the worker of each."""
-
 import asyncio
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
 
@@ -12,15 +9,15 @@ from agentmem.channels import ChannelsByAddress
 from agentmem.validation import AgentKey
 from gateway.cluster.membership import Membership
 from gateway.cluster.metrics import ClusterMetrics
-from gateway.cluster.router import Located, NodeView, Route, candidates, for_anyone
+from gateway.cluster.router import Located, Route, candidates, for_anyone
 from gateway.upstream import ChannelWorker
 from gateway.worker import Worker
 
 MOST_NODES: Final = 3
-"""How many nodes one call is tried on."""
+"""Nodes that a call is tried on."""
 
 _CONNECT_SECONDS: Final = 2.0
-"""What a connection may take before the next node is tried."""
+"""Then the next node is tried."""
 
 
 class Placement:
@@ -34,84 +31,49 @@ class Placement:
         self._membership = membership
         self._others = others
         self._random = Random()
-        self._addresses: dict[str, str] = {}
-        self._going: dict[AgentKey, list[str]] = {}
 
     @property
     def own(self) -> str:
-        """This node's name."""
         return self._membership.own
 
     async def route(self, key: AgentKey) -> Route:
-        """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES, the best first."""
-        nodes = self._nodes()
+        """Return at most MOST_NODES for a call about an agent, or a turn without one."""
+        nodes = self._membership.nodes()
         if not key.agent_id:
             route = for_anyone(key.model_id, nodes, self.own, self._random)
         else:
             alone = sum(node.ready for node in nodes) < 2
-            route = candidates(key, nodes, Located() if alone else await self._located(key), self.own)
+            route = candidates(key, nodes, Located() if alone else await self._membership.locate(key), self.own)
         return Route(route.nodes[:MOST_NODES], route.reason)
 
     def live(self) -> list[str]:
-        """Return this node and all others whose lease has not ended, also those that leave or are not ready."""
-        names = [node.name for node in self._nodes() if self._membership.alive(node.name)]
+        """Return this node and all others whose lease has not ended."""
+        names = [node.name for node in self._membership.nodes() if self._membership.alive(node.name)]
         return [self.own, *(name for name in names if name != self.own)]
 
     def others(self) -> list[str]:
-        """Return the nodes besides this one that are ready."""
-        return [node.name for node in self._nodes() if node.ready and node.name != self.own]
+        """Return the ready nodes besides this one."""
+        return [node.name for node in self._membership.nodes() if node.ready and node.name != self.own]
 
     async def reach(self, name: str) -> Worker | None:
-        """Return a node's worker, None where there is no connection to the node; this node's own is not checked."""
+        """Return a node's worker, None without a connection."""
         if name == self.own:
             return self.local
-        channel = await self._connected(name)
+        channel = await self.find(name)
         return None if channel is None else ChannelWorker(channel)
 
     async def find(self, name: str) -> grpc.aio.Channel | None:
         """Return the channel to another node, None where there is no connection, by the present list of nodes."""
-        self._nodes()
-        return await self._connected(name)
+        address = next((node.address for node in self._membership.nodes() if node.name == name), "")
+        channel = self._others.to(address) if address else None
+        return channel if channel is not None and await _connects(channel) else None
 
     def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
-        """Count a turn as running on a node during the block."""
-        if name == self.own:
-            return self._membership.turn(key)
-        return self._elsewhere(name, key)
-
-    @contextmanager
-    def _elsewhere(self, name: str, key: AgentKey) -> Iterator[None]:
-        """Count a turn on another node, and remember where it runs, before its claim is known."""
-        going = self._going.setdefault(key, [])
-        going.append(name)
-        try:
-            with self._membership.sent(name):
-                yield
-        finally:
-            going.remove(name)
-            if not going and self._going.get(key) is going:
-                del self._going[key]
-
-    async def _connected(self, name: str) -> grpc.aio.Channel | None:
-        address = self._addresses.get(name)
-        if not address:
-            return None
-        channel = self._others.to(address)
-        return channel if await _connects(channel) else None
-
-    async def _located(self, key: AgentKey) -> Located:
-        if here := self._going.get(key):
-            return Located(here[-1])
-        return await self._membership.locate(key)
-
-    def _nodes(self) -> list[NodeView]:
-        nodes = self._membership.nodes()
-        self._addresses = {node.name: node.address for node in nodes}
-        return nodes
+        return self._membership.turn(key) if name == self.own else self._membership.sent(name, key)
 
 
 async def _connects(channel: grpc.aio.Channel) -> bool:
-    """Return whether there is a connection, made in time if there was none. Nothing is sent."""
+    """Return whether there is a connection. Nothing is sent."""
     ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):

@@ -1,11 +1,8 @@
 """The Worker of a node's gateway: calls about an agent go to the agent's node, all others to the node's own worker.
 
-Abort and SetTurnHints go to all nodes, and after DeleteAgent all nodes drop the agent's KV from memory.
-
 A node that cannot be connected to was sent nothing, so the next one is tried; one that was sent a call may have done
-it, so only repeatable calls are sent to the next, and of a stream only before its first message. A turn that raises
-ABORTED, because another node committed first, is tried once more, also only before its first message. Later the caller
-decides.
+it, so only repeatable calls go to the next. A turn that raises ABORTED is tried once more. No stream is repeated after
+its first message.
 """
 
 import asyncio
@@ -26,14 +23,13 @@ from gateway.upstream import Unreachable
 from gateway.worker import Worker
 
 _TELL_SECONDS: Final = 5.0
-"""Limit for one node, where a call goes to all."""
 
 NOT_BEGUN: Final = "agentmem-not-begun"
-"""Trailing metadata of a node that refuses a call because it is not ready."""
+"""Trailing metadata of a node that is not ready."""
 
 
 class RoutedWorker:
-    """A Worker. Turns of agents get a request_id: a turn that is sent to two nodes is one turn."""
+    """A turn that is sent to two nodes is one: it gets a request_id."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -66,7 +62,7 @@ class RoutedWorker:
                 return
 
     async def upload(self, rpc: Rpc, requests: AsyncIterator[Any], timeout: float | None = None) -> Any:
-        """Make a new agent here: no node has it yet, and its turns follow it."""
+        """Import here: no node has the agent yet."""
         return await self._placement.local.upload(rpc, requests, timeout)
 
     async def _call(self, request: Any, timeout: float | None) -> Any:
@@ -78,7 +74,7 @@ class RoutedWorker:
     async def _abort(self, request: Any, timeout: float | None) -> Any:
         _, told = await self._told(request)
         answers = [one for one in told if one is not None]
-        if not answers:  # as this node's own worker says why
+        if not answers:  # the own worker says why
             return await self._placement.local.call(request, timeout)
         return next((one for one in answers if one.aborted), answers[0])
 
@@ -88,8 +84,8 @@ class RoutedWorker:
         return answer
 
     async def _delete(self, request: Any, timeout: float | None) -> Any:
-        """Delete an agent, and have other nodes drop its KV from memory, also where it does not exist any more or its
-        deletion is not finished; their stores delete its files.
+        """Delete an agent, and have all nodes drop its KV from memory, even if it is gone, or its deletion is not
+        finished.
         """
         try:
             answer = await self._call(request, timeout)
@@ -105,7 +101,7 @@ class RoutedWorker:
         return answer
 
     async def _forget(self, request: Any) -> list[str]:
-        """Have all live nodes drop a deleted agent's KV from memory. Return the nodes that did not answer."""
+        """Have live nodes drop an agent's KV; return those that did not answer."""
         if request.key.model_id:
             hot: Any = agent_pb2.EvictAgentRequest(key=request.key, tier=types_pb2.TIER_HOT)
         else:
@@ -114,12 +110,12 @@ class RoutedWorker:
         return [name for name, answer in zip(nodes, told, strict=True) if answer is None]
 
     async def _told(self, request: Any) -> tuple[list[str], list[Any]]:
-        """Return all live nodes, and what they answered."""
+        """Return all live nodes, and their answers."""
         nodes = self._placement.live()
         return nodes, await asyncio.gather(*(self._tell(name, request) for name in nodes))
 
     async def _tell(self, name: str, request: Any) -> Any:
-        """Return a node's answer, NotFound if it has no such agent; None if it does not answer, or refuses."""
+        """Return the answer, or NotFound; None for others."""
         if (worker := await self._placement.reach(name)) is None:
             return None
         try:
@@ -131,9 +127,8 @@ class RoutedWorker:
 
 
 class _Attempts:
-    """The attempts at one call: enter it for the next node's Worker, again where a failure was passed over.
-
-    Set `answered` once a message of a stream has come: then no failure is passed over.
+    """Attempts at one call: enter it for the next node's Worker. No failure is passed over once a stream has
+    `answered`.
     """
 
     def __init__(self, placement: Placement, request: Any, timeout: float | None) -> None:
@@ -172,7 +167,7 @@ class _Attempts:
         raise errors.Unavailable("no node of the cluster that could do this can be reached; try again")
 
     async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> bool:
-        """Return whether the call should be tried again. Raise Unavailable where its outcome is unknown."""
+        """Raises Unavailable where the outcome is unknown."""
         self._on.close()
         if not isinstance(error, errors.AgentmemError) or self.answered:
             return False

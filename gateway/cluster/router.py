@@ -1,9 +1,8 @@
-"""On which node a turn should run. Pure.
+"""The node on which a turn should run. Pure.
 
-Where a turn of the agent runs now, else where its present state was committed, else by rendezvous hashing (Thaler and
-Ravishankar, 1998). Nodes that are much busier than the others are passed over (Mirrokni, Thorup and Zadimoghaddam,
-"Consistent hashing with bounded loads", 2018). Turns without an agent go to the less busy of two that are drawn
-(Mitzenmacher, "The power of two choices", 2001).
+Where a turn of the agent runs, else where its state was committed, else by rendezvous hashing (Thaler and Ravishankar,
+1998); nodes much busier than the mean are passed over ("Consistent hashing with bounded loads", 2018). Turns without an
+agent go to the less busy of two ("The power of two choices", 2001).
 """
 
 import hashlib
@@ -17,17 +16,14 @@ from typing import Final, NamedTuple
 from agentmem.validation import AgentKey
 
 BUSIER: Final = 1.25
-"""How much more than the mean a node may have to do."""
 SMALL: Final = 1.0
-"""Turns beyond that: without them one turn would be too many where the others have none."""
+"""Turns beyond that: one is not too many where others have none."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node as this one knows it. `ready`: it takes turns, and its lease has not ended.
-
-    `load` is how many turns run or wait there; `models` are the fingerprints of what it serves, by name, empty where
-    one was not loaded yet.
+    """`ready`: its lease has not ended. `load` is how many turns run or wait; `models` are fingerprints by name, empty
+    before the first load.
     """
 
     name: str
@@ -38,15 +34,13 @@ class NodeView:
 
 
 class Located(NamedTuple):
-    """The node on which a turn of an agent runs, and the one that committed its state; empty: none."""
+    """The nodes that run a turn of an agent, and committed its state."""
 
     running_on: str = ""
     last_on: str = ""
 
 
 class Reason(StrEnum):
-    """Why a turn goes to its first candidate."""
-
     CLAIM = "claim"
     LAST = "last"
     RENDEZVOUS = "rendezvous"
@@ -55,17 +49,16 @@ class Reason(StrEnum):
 
 
 class Route(NamedTuple):
-    """Names of nodes, the best first, never none, and why it is the best."""
+    """At least one name, the best first."""
 
     nodes: list[str]
     reason: Reason
 
 
 def candidates(key: AgentKey, nodes: Sequence[NodeView], located: Located, own: str) -> Route:
-    """Return where a turn of an agent may run: nodes that are ready and have its model, or else this node alone.
+    """Return the ready nodes with the agent's model, or else this node alone.
 
-    Nodes are comparable with one fingerprint of the model, or none yet: that of the node with the agent's KV, else this
-    node's, else the most frequent.
+    They have one fingerprint or none yet: that of the agent's last node, else this node's, else the most frequent.
     """
     able = _able(key.model_id, nodes, (located.running_on, located.last_on, own))
     if not able:
@@ -83,7 +76,6 @@ def candidates(key: AgentKey, nodes: Sequence[NodeView], located: Located, own: 
 
 
 def for_anyone(model_id: str, nodes: Sequence[NodeView], own: str, random: Random) -> Route:
-    """Return where a turn without an agent may run: the less busy of two, then the others, and why."""
     able = _able(model_id, nodes, (own,))
     if not able:
         return Route([own], Reason.LOCAL)
@@ -93,21 +85,18 @@ def for_anyone(model_id: str, nodes: Sequence[NodeView], own: str, random: Rando
 
 
 def bound(loads: Iterable[int]) -> float:
-    """Return the most that a node may have to do before others are preferred. At least one of `loads` is within it."""
+    """Return the most load of preferred nodes; at least one of `loads` is within it."""
     given = list(loads)
     return BUSIER * sum(given) / len(given) + SMALL
 
 
 def weight(node: str, key: AgentKey) -> int:
-    """The same on all nodes."""
     text = "\0".join((node, *key)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
 
 def _able(model_id: str, nodes: Sequence[NodeView], leading: Sequence[str]) -> list[NodeView]:
-    """Return the nodes that can run a turn of a model, with the first fingerprint of `leading`. An empty `model_id`:
-    any will do.
-    """
+    """Return the ready nodes with a model (any if it is empty) and the first fingerprint of `leading`."""
     serving = [node for node in nodes if node.ready and (not model_id or model_id in node.models)]
     prints = {node.name: node.models.get(model_id, "") for node in nodes}
     wanted = next((prints[name] for name in leading if prints.get(name)), "")

@@ -1,17 +1,20 @@
-"""Drops KV from the worker's memory of agents that other nodes changed or erased while this node was cut off.
+"""Drops KV of agents that other nodes changed or erased while this node was cut off.
 
-A deletion does not wait for a node whose lease is over. When that node is back, its gateway checks the agents whose
-turns ran here: where another node has committed since, or the agent is gone, it drops the KV.
+Deletions do not wait for a node whose lease is over: when it is back, its gateway checks the agents whose turns ran
+here.
 """
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from agentmem import errors
 from agentmem.process.logs import event
+from agentmem.retries import Failure, retry
 from agentmem.v1 import agent_pb2, cluster_pb2, types_pb2
 from agentmem.validation import AgentKey
 from gateway.worker import Worker
@@ -19,11 +22,11 @@ from gateway.worker import Worker
 log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 10_000
-"""Agents that are remembered, the last ones with a turn."""
+"""Agents with the last turns."""
 _SECONDS: Final = 10.0
-"""Limit for one call, which may wait for a turn of the agent."""
+"""A call may wait for a turn of the agent."""
 _PAUSE: Final = 2.0
-"""Before an unanswered call is made again."""
+"""Before an unanswered call is repeated."""
 
 
 class StaleMemory:
@@ -43,7 +46,6 @@ class StaleMemory:
             self._spoke.popitem(last=False)
 
     def drop(self) -> None:
-        """Begin to drop stale KV: this node was cut off, and is back."""
         if self._dropping is not None:
             self._dropping.cancel()
         self._dropping = asyncio.create_task(self._drop(list(self._spoke)))
@@ -56,20 +58,13 @@ class StaleMemory:
     async def _drop(self, keys: list[AgentKey]) -> None:
         dropped = 0
         for key in keys:
-            while True:
-                try:
-                    dropped += await self._drop_one(key)
-                    break
-                except (errors.Unavailable, errors.DeadlineExceeded) as error:
-                    log.debug("stale KV is still in memory: %s", error.message)
-                    await asyncio.sleep(_PAUSE)
-                except errors.AgentmemError:
-                    break
+            with suppress(errors.AgentmemError):
+                dropped += await retry(partial(self._drop_one, key), _pause, math.inf)
         if dropped:
             event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
 
     async def _drop_one(self, key: AgentKey) -> bool:
-        """Drop an agent's KV, unless this node made its present state; return whether it was dropped."""
+        """Drop an agent's KV, unless this node made its present state."""
         agent = key.to_proto()
         found = await self._store.call(cluster_pb2.LocateAgentRequest(key=agent), _SECONDS)
         if found.last_on == self._own:
@@ -78,3 +73,7 @@ class StaleMemory:
         with suppress(errors.NotFound):  # then the worker has dropped it
             await self._worker.call(request, _SECONDS)
         return True
+
+
+def _pause(failure: Failure) -> float | None:
+    return _PAUSE if isinstance(failure, errors.Unavailable | errors.DeadlineExceeded) else None

@@ -19,6 +19,7 @@ from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
 from gateway.http.middleware import PROBES, is_keyless
 from gateway.http.requests import TurnHeaders, TurnName
+from gateway.rings import is_installed
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -91,12 +92,14 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         " percentiles are since the reading before, which is at least a second ago and shared by all who ask",
         "Operations",
     ),
-    ("GET", "/v1/cluster"): Operation(
-        "List the nodes of the cluster, for admins; 404 on a single machine", "Operations"
-    ),
     **{
         ("GET", path): Operation("Whether the gateway lives, or could run a turn", "Operations")
         for path in sorted(PROBES)
+    },
+    **{
+        ("GET", path): Operation("List the nodes of the cluster, for admins; 404 on a single machine", "Operations")
+        for path in ("/v1/cluster",)
+        if is_installed("gateway.cluster")
     },
 }
 """All routes but REST's, the page's, and those that describe the server."""

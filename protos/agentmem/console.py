@@ -1,11 +1,13 @@
-"""Output of commands: safe text, tables, JSON, and users' mistakes."""
+"""Commands of all services: safe text, tables, JSON, users' mistakes, and the options of a cluster."""
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -60,3 +62,33 @@ def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str 
 def write_json(data: object) -> None:
     """Write one line; letters that the locale may lack are escaped."""
     click.echo(json.dumps(data, ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))
+
+
+def cluster_options(command: Callable[..., None], help_text: str, *, required: bool) -> Callable[..., None]:
+    """Add the options of a cluster's PostgreSQL, as the parameters `cluster`, `survives` and `schema`."""
+    survives = click.option(
+        "--cluster-survives",
+        "survives",
+        type=click.Choice(["server", "crash", "nothing"]),
+        envvar="AGENTMEM_UP_CLUSTER_SURVIVES",
+        default="server",
+        show_default=True,
+        help="What a commit must survive, as for `agentmem up`.",
+    )
+    cluster = click.option(
+        "--cluster",
+        metavar="URL",
+        default=None if required else "",
+        required=required,
+        envvar="AGENTMEM_UP_CLUSTER",
+        callback=_without_password,
+        help=f"{help_text}; one with a password belongs into AGENTMEM_UP_CLUSTER.",
+    )
+    return cluster(survives(click.option("--schema", default="agentmem", hidden=True)(command)))
+
+
+def _without_password(context: click.Context, option: click.Parameter, url: str) -> str:
+    is_seen = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    if is_seen and (urlsplit(url).password or "password" in url):
+        raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
+    return url

@@ -32,9 +32,9 @@ from tests import scratch
 from . import kv
 
 if TYPE_CHECKING:
+    from cache_service.cluster.ledger import ClusterSettings
     from cache_service.cluster.postgres.database import Postgres
     from cache_service.cluster.postgres.settings import Settings
-    from cache_service.cluster.settings import ClusterSettings
     from tests.postgres import Server
 
 ENGINES = ["sqlite", *(["postgres"] if find_spec("cache_service.cluster") else [])]
@@ -103,7 +103,7 @@ async def store(data: Path) -> AsyncIterator[Running]:
 @pytest.fixture
 def cluster(postgres_server: Server) -> Iterator[ClusterSettings]:
     """A cluster of one node, so far, on PostgreSQL."""
-    from cache_service.cluster.settings import ClusterSettings
+    from cache_service.cluster.ledger import ClusterSettings
 
     schema = f"cluster {os.getpid()} {next(_numbers)}"
     yield ClusterSettings(postgres_server.conninfo, "a", "a.local:50061", "nothing", schema=schema)
@@ -113,10 +113,10 @@ def cluster(postgres_server: Server) -> Iterator[ClusterSettings]:
 
 @pytest.fixture
 def postgres_settings(postgres_server: Server) -> Iterator[Settings]:
-    from cache_service.cluster.postgres.settings import Settings, Survives
+    from cache_service.cluster.postgres.settings import Settings
 
     schema = f"test {os.getpid()} {next(_numbers)}"
-    yield Settings(postgres_server.conninfo, schema, survives=Survives.NOTHING, writers=4, readers=2)
+    yield Settings(postgres_server.conninfo, schema, survives="nothing", writers=4, readers=2)
     with postgres_server.connect() as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
 

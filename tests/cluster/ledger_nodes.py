@@ -31,14 +31,11 @@ ATTEMPTS: Final = 4
 
 
 class Memory(NamedTuple):
-    """What a node takes an agent to be."""
-
     version: Version = NO_VERSION
     elements: tuple[str, ...] = ()
 
 
 def key(agent: str) -> AgentKey:
-    """The agent's key."""
     return AgentKey("n", agent, "m")
 
 
@@ -59,7 +56,6 @@ class LedgerNode:
         return ledger
 
     def close(self) -> None:
-        """End its connections."""
         self._ledger.close()
 
     def read(self, agent: str) -> Read:
@@ -150,11 +146,6 @@ class _Unheard(list[str]):
 
 
 class _DeafPostgres(Postgres):
-    def open(self) -> None:
-        super().open()
-        for session in self._idle:
-            session.warnings = _Unheard()
-
     def _connected(self) -> Any:
         session = super()._connected()
         session.warnings = _Unheard()
@@ -180,7 +171,6 @@ class Lease:
     until: float = 0.0
 
     def is_over(self) -> bool:
-        """Whether another one may take it."""
         return time.monotonic() >= self.until
 
 
@@ -218,7 +208,6 @@ class Client:
     done: int = 0
 
     def run(self) -> list[Operation]:
-        """What it saw."""
         chance, seen, number = random.Random(self.seed), list[Operation](), 0
         while not self.ended.is_set():
             self.done = len(seen)

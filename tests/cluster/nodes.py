@@ -24,7 +24,6 @@ class Node(machines.Node):
 
     @asynccontextmanager
     async def client(self, door: int = 0) -> AsyncIterator[Client]:
-        """A client of one of its doors."""
         client = Client(self.doors[door], MODEL)
         try:
             yield client

@@ -14,11 +14,10 @@ import pytest
 
 from benchmarks.cluster.history import Append, Operation, Outcome, violations
 from benchmarks.proxy import Proxy
-from cache_service.cluster.postgres.settings import Settings, Survives
-from tests import postgres
+from cache_service.cluster.postgres.settings import Settings
 from tests.cluster.ledger_nodes import Client, LedgerNode, final
 from tests.full_matrix import FULL
-from tests.postgres_pair import Pair, paired, until
+from tests.postgres_pair import Pair, until
 
 NODES, CLIENTS = 3, 2
 """Of each node."""
@@ -30,8 +29,6 @@ PAUSE = 0.3
 
 
 class Network:
-    """A node's way to the servers."""
-
     def __init__(self, pair: Pair, number: int, stack: ExitStack) -> None:
         sockets = [server.root / ".s.PGSQL.5432" for server in pair]
         self.proxies = [stack.enter_context(closing(Proxy(path))) for path in sockets]
@@ -40,7 +37,7 @@ class Network:
         self.settings = Settings(
             conninfo,
             node=f"n{number}",
-            survives=Survives.CRASH,
+            survives="crash",
             statement_seconds=5,
             idle_seconds=1,  # as long as an agent is held by a node that is not heard of
             known_seconds=15 * number,  # the first one learns at once that an outcome is unknown
@@ -72,7 +69,6 @@ class Drill:
         self.running: list[Future[list[Operation]]] = [pool.submit(client.run) for client in self.clients]
 
     def wait(self, operations: int = BETWEEN) -> None:
-        """Until so many more have been done."""
         wanted = self._done() + operations
         until(lambda: self._done() >= wanted or any(each.done() for each in self.running))
 
@@ -80,7 +76,6 @@ class Drill:
         return sum(client.done for client in self.clients)
 
     def history(self) -> list[Operation]:
-        """All that was seen, once the clients have ended."""
         self.ended.set()
         return [operation for each in self.running for operation in each.result(120)]
 
@@ -115,7 +110,6 @@ def stop_standby(drill: Drill) -> None:
 
 
 def stop_primary(drill: Drill) -> None:
-    """Who connects meanwhile is not answered."""
     drill.pair.primary.signal(signal.SIGSTOP)
     with drill.networks[2].without(Proxy.cut):
         time.sleep(PAUSE)
@@ -132,15 +126,6 @@ def fail_over(drill: Drill) -> None:
 
 
 FAULTS = (break_connections, lose_answers, hold_packets, stop_standby, stop_primary, restart_primary, fail_over)
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    try:
-        with paired() as pair:
-            yield pair
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
 
 
 @pytest.mark.slow

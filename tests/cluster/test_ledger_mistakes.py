@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -11,30 +10,18 @@ from threading import Event
 import pytest
 
 from benchmarks.cluster.history import Append, Kind, Outcome, violations
-from cache_service.cluster.postgres.settings import Settings, Survives
-from tests import postgres
+from cache_service.cluster.postgres.settings import Settings
 from tests.cluster.ledger_nodes import ByNumber, Deaf, Lease, Leased, LedgerNode, final
 from tests.postgres import Server
-from tests.postgres_pair import WAITING, Pair, paired, until
+from tests.postgres_pair import WAITING, Pair, until
 
 WRONG, RIGHT = "wrong", "right"
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    try:
-        with paired() as pair:
-            yield pair
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
-
-
-@pytest.fixture
 def settings(pair: Pair) -> Settings:
     """Of whichever of the two can be written."""
-    return Settings(
-        f"host={pair.primary.root},{pair.standby.root} user=agentmem dbname=postgres", survives=Survives.CRASH
-    )
+    return Settings(f"host={pair.primary.root},{pair.standby.root} user=agentmem dbname=postgres", survives="crash")
 
 
 def cancelled_commits(pair: Pair, number: int) -> None:
@@ -46,7 +33,6 @@ def cancelled_commits(pair: Pair, number: int) -> None:
 
 
 def found(history: list[Append], settings: Settings) -> dict[str, set[Kind]]:
-    """What is wrong, by agent."""
     wrong: dict[str, set[Kind]] = {}
     for violation in violations(history, final(settings, [WRONG, RIGHT])):
         wrong.setdefault(violation.agent, set()).add(violation.kind)
@@ -97,13 +83,10 @@ def test_commits_that_were_cancelled_and_are_counted_are_found(pair: Pair, setti
 
 
 class Stopped:
-    """A process that is stopped once, at one point, until it is continued."""
-
     def __init__(self) -> None:
         self.reached, self.continued = Event(), Event()
 
     def pause(self) -> None:
-        """The point."""
         self.reached.set()
         self.continued.wait(60)
 
@@ -111,7 +94,7 @@ class Stopped:
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_lease_that_is_trusted_is_found(postgres_server: Server, trusted: bool) -> None:
     """Whose process was stopped while its lease ended writes over what another one has appended since."""
-    settings = Settings(postgres_server.conninfo, f"lease {trusted}", survives=Survives.NOTHING)
+    settings = Settings(postgres_server.conninfo, f"lease {trusted}", survives="nothing")
     agent, stopped, lease = WRONG if trusted else RIGHT, Stopped(), Lease(seconds=0.05, trusted=trusted)
     with (
         closing(Leased(settings, lease, stopped.pause)) as first,

@@ -12,7 +12,6 @@ from agentmem.process.service import CANNOT_SERVE, WRONG_SETTING
 from agentmem.process.sockets import parse_address
 from cache_service.cluster.postgres.settings import Settings as PostgresSettings
 from cache_service.cluster.postgres.settings import UnsafeServer, connect
-from cache_service.cluster.settings import cluster_settings
 from gateway.settings import NodeSettings
 from tests import postgres
 
@@ -60,8 +59,7 @@ def all_different_and_all_the_same(nodes: list[Started]) -> None:
     assert len({each.up.cluster.get_secret_value() for each in nodes}) == 1
     assert len({(each.store.remote, each.store.remote_endpoint) for each in nodes}) == 1
     for each in nodes:
-        ledger = cluster_settings(each.store)
-        assert ledger is not None and each.store.remote.startswith("s3://")
+        assert each.store.cluster.get_secret_value() and each.store.remote.startswith("s3://")
         assert isinstance(each.gateway, NodeSettings) and each.gateway.node == each.store.node == each.up.node
         assert each.gateway.keys, "callers come from other machines"
 
@@ -104,7 +102,7 @@ def test_commits_of_compose_wait_for_the_standby() -> None:
     with postgres.serving(postgres.DURABLE) as primary:
         settings = PostgresSettings(primary.conninfo)
         with pytest.raises(UnsafeServer, match="no synchronous standby is named"):
-            connect(settings, lambda _: None)
+            connect(settings)
         variables = {"POSTGRES_USER": "agentmem", "POSTGRES_DB": "postgres", "POSTGRES_PASSWORD": "it's secret"}
         assert bash(scripts["replication"], primary, {**variables, "PGHOST": str(primary.root)}).wait(60) == 0
         primary.stop()
@@ -116,7 +114,7 @@ def test_commits_of_compose_wait_for_the_standby() -> None:
         standby.process = bash(text.replace("exec postgres", begun), standby, {})
         try:
             standby.answers()
-            with connect(settings, lambda _: None) as ledger:
+            with connect(settings) as ledger:
                 ledger.execute("CREATE SCHEMA waits")
                 (state,) = ledger.execute("SELECT sync_state FROM pg_stat_replication").fetchone() or ("none",)
             assert state == "quorum"

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
+    from tests.postgres import Server
+    from tests.system.test_cluster import Cluster
+
 _SHARED = pytest.StashKey[SharedStacks]()
 
 
@@ -48,6 +51,15 @@ async def demo(stacks: SharedStacks) -> AsyncIterator[Stack]:
     """Store, worker and gateway with the demo model, for a module; shared as `stack` is, and none of them is killed."""
     async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         yield stack
+
+
+@pytest.fixture
+async def two(tmp_path: Path, tiny: Path, postgres_server: Server) -> AsyncIterator[Cluster]:
+    """A cluster of the nodes a and b."""
+    from tests.system.test_cluster import cluster
+
+    async with cluster(tmp_path, tiny, postgres_server, "a", "b") as made:
+        yield made
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from tests import postgres
 from tests.oracle import Oracle
 from tests.system.cluster_dashboard import recording
 from tests.system.stack import Client, Stack, Turn, free_port
-from tests.tiny_models import write_llama
 
 HOST = "127.0.0.1"
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
@@ -46,12 +45,10 @@ class Machine:
 class Cluster:
     machines: dict[str, Machine]
     directory: Path
-    """The model's."""
     conninfo: str
     """Where its ledger is, for libpq."""
 
     async def holder(self, agent: str) -> str:
-        """The node that made an agent's present state."""
         for machine in self.machines.values():
             if "store" in machine.stack.processes:
                 async with connect(f"unix:{machine.stack.run}/store.sock") as channel:
@@ -117,17 +114,6 @@ async def cluster(
             raise
     with server.connect() as connection:
         connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)'.encode())
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture
-async def two(tmp_path: Path, model: Path, postgres_server: postgres.Server) -> AsyncIterator[Cluster]:
-    async with cluster(tmp_path, model, postgres_server, "a", "b") as made:
-        yield made
 
 
 async def until_said(client: Client, agent: str, text: str) -> Turn:

@@ -31,7 +31,6 @@ def keys(conninfo: str, *arguments: str) -> Result:
 
 
 def made(conninfo: str, namespace: str, *more: str) -> str:
-    """A new key, as its owner gets it."""
     return keys(conninfo, "create", "--namespace", namespace, "--max-per-minute", "0", *more).stdout.strip()
 
 
@@ -49,7 +48,6 @@ async def status(stack: Stack, key: str) -> int:
 
 
 async def until_says(stack: Stack, key: str, said: int) -> None:
-    """Wait until it says that."""
     async with asyncio.timeout(30):
         while await status(stack, key) != said:
             await asyncio.sleep(0.05)
@@ -76,7 +74,6 @@ async def test_a_key_opens_its_own_namespace_only_on_every_node(two: Cluster, mo
     ):
 
         async def settled(_: Caller) -> None:
-            """Each agent's KV is on the disk of some node."""
             async with asyncio.timeout(60):
                 while True:
                     listed = [{each.key.agent_id: each for each in await bobs(door)} for door in (bob, bob_at_b)]

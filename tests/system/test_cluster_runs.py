@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -12,9 +11,7 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, types_pb2, workflow_pb2, workflow_pb2_grpc
-from tests import postgres
-from tests.system.test_cluster import Cluster, Machine, cluster
-from tests.tiny_models import write_llama
+from tests.system.test_cluster import Cluster, Machine
 
 ROUNDS = 12
 FILE = f"""
@@ -27,17 +24,6 @@ phases: [{{name: only, agents: [ada, eve], rounds: {ROUNDS}, prompts: What is th
 """
 BEFORE = 5
 """Turns that are heard before the node dies."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture
-async def two(tmp_path: Path, model: Path, postgres_server: postgres.Server) -> AsyncIterator[Cluster]:
-    async with cluster(tmp_path, model, postgres_server, "a", "b") as made:
-        yield made
 
 
 def workflows(channel: grpc.aio.Channel) -> Any:

@@ -1,7 +1,4 @@
-"""What is wrong with a cluster's ledgers: `offline.ledgers` on PostgreSQL, and what only a cluster has.
-
-All is read in one consistent state; nodes may serve meanwhile.
-"""
+"""A cluster's ledgers, checked in one consistent state while nodes may serve."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,26 +12,22 @@ from cache_service.offline.findings import Finding, Report
 from cache_service.tiers import quotas
 
 LATE: Final = 3600
-"""Seconds after which a change of KV should have been followed."""
 _WITHOUT: Final = "NOT EXISTS (SELECT 1 FROM objects AS o WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash)"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found, how many agents there are, and which findings are no more."""
-
     findings: list[Finding]
     mended: list[Finding]
     agents: int
 
     @property
     def is_clean(self) -> bool:
-        """Nothing is wrong (any more)."""
         return len(self.findings) == len(self.mended)
 
 
 def check(settings: Settings, repair: bool = False) -> Checked:
-    """Check everything; with `repair` count namespaces' bytes anew. Raises CannotCheck."""
+    """Check everything; with `repair` count namespaces' bytes again. Raises CannotCheck."""
     with opened(settings) as postgres:
         findings, agents = postgres.read_blocking(_check)
         mended = [finding for finding in findings if finding.mendable] if repair else []
@@ -44,7 +37,7 @@ def check(settings: Settings, repair: bool = False) -> Checked:
 
 
 def recount(connection: Connection) -> None:
-    """Count all namespaces' bytes anew, while nobody changes them."""
+    """Count all namespaces' bytes again, while nobody changes them."""
     for table in ("segments", "turns", "workflow_records", "namespaces"):
         connection.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
     connection.execute("DELETE FROM namespaces")
@@ -57,7 +50,7 @@ def recount(connection: Connection) -> None:
 def _check(connection: Connection) -> tuple[list[Finding], int]:
     findings: list[Finding] = []
     ledgers.check(connection, findings.append)
-    # What a node would erase it erases under locks that nobody holds here.
+    # Nodes erase under locks that nobody holds here.
     findings = [replace(finding, mendable=finding.what == "usage") for finding in findings]
     for uid, chain_hash in connection.execute(f"SELECT uid, chain_hash FROM object_refs AS r WHERE {_WITHOUT}"):
         where, problem = f"table object_refs, {uid}, {chain_hash.hex()}", "it refers to an object that is not there"

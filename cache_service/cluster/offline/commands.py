@@ -1,6 +1,6 @@
-"""The commands: `agentmem cluster import`, `export`, `check` and `forget`, and what `agentmem keys` has done here.
+"""`agentmem cluster import`, `export`, `check` and `forget`, and the database's part of `agentmem keys`.
 
-Exit status: 0, all is well; 1, `check` has findings that were not mended; 2, it could not be done.
+Exit status: 0, all is well; 1, findings are left; 2, it could not be done.
 """
 
 import importlib.util
@@ -11,66 +11,31 @@ from dataclasses import asdict, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
-from click.core import ParameterSource
 
-from agentmem.console import json_option, write_json
+from agentmem.console import cluster_options, json_option, write_json
 from agentmem.words import printable
 from cache_service.offline.commands import OfflineGroup, finding_dict, write_findings
 from cache_service.offline.findings import CannotCheck
 
 _SECONDS = 600.0
-"""How long one statement, and the work between two, may take: there are more rows than a node reads at once."""
+"""For a statement, and the work between two: there are more rows than a node reads at once."""
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
 
-def _without_password(context: click.Context, option: click.Parameter, url: str) -> str:
-    is_seen = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-    if is_seen and (urlsplit(url).password or "password" in url):
-        raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
-    return url
-
-
 def _server(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a cluster's PostgreSQL; the command gets `server`."""
-
     @wraps(command)
-    def with_server(*, cluster: str, survives: str, schema: str, **given: Any) -> None:
+    def with_server(*, cluster: str, survives: Any, schema: str, **given: Any) -> None:
         if importlib.util.find_spec("psycopg") is None:
             raise CannotCheck("PostgreSQL's client is not there: pip install 'agentmem[cluster]'")
-        from cache_service.cluster.postgres.settings import Settings, Survives
+        from cache_service.cluster.postgres.settings import Settings
 
         times = {"statement_seconds": _SECONDS, "idle_seconds": _SECONDS}
-        server = Settings(cluster, schema, "", Survives(survives), writers=1, readers=1, **times)
+        server = Settings(cluster, schema, "", survives, writers=1, readers=1, **times)
         command(server=server, **given)
 
-    for option in reversed(_OPTIONS):
-        with_server = option(with_server)
-    return with_server
-
-
-_OPTIONS = (
-    click.option(
-        "--cluster",
-        metavar="URL",
-        envvar="AGENTMEM_UP_CLUSTER",
-        required=True,
-        callback=_without_password,
-        help="The cluster's PostgreSQL; one with a password belongs into AGENTMEM_UP_CLUSTER.",
-    ),
-    click.option(
-        "--cluster-survives",
-        "survives",
-        type=click.Choice(["server", "crash", "nothing"]),
-        envvar="AGENTMEM_UP_CLUSTER_SURVIVES",
-        default="server",
-        show_default=True,
-        help="What a commit must survive, as for `agentmem up`.",
-    ),
-    click.option("--schema", default="agentmem", hidden=True),
-)
+    return cluster_options(with_server, "The cluster's PostgreSQL", required=True)
 
 
 @click.group(cls=OfflineGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -158,55 +123,47 @@ def forget_command(name: str, server: Any) -> None:
 
     A node that is there is not forgotten. One that was, and comes back, joins as a new one.
     """
-    forget(server, name)
-    click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")
-
-
-def forget(settings: Any, name: str) -> None:
-    """Forget a node; `settings` are the server's. Raises CannotCheck where the node is there, or is not known."""
     from cache_service.cluster import nodes
     from cache_service.cluster.offline.server import opened
 
-    with opened(settings) as postgres:
+    with opened(server) as postgres:
         try:
             known = postgres.write_blocking(nodes.forget, name)
         except nodes.StillThere as error:
             raise CannotCheck(str(error)) from error
     if not known:
         raise CannotCheck(f"the cluster knows no node {name}; `agentmem cluster status` lists them")
+    click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")
 
 
 @main.group("keys", hidden=True)
 def keys_group() -> None:
-    """Keys of callers, for `agentmem keys`, which speaks to people."""
+    """The keys of callers, for `agentmem keys`."""
 
 
-@keys_group.command("add")
+@keys_group.command("get")
 @_server
-def add_keys_command(server: Any) -> None:
-    """Add the keys of the file that comes on standard input; writes how many were new."""
-    from cache_service.cluster.offline.keys import add
+def get_keys_command(server: Any) -> None:
+    """Write their version in a line of its own, then their text."""
+    from cache_service.cluster import keys
+    from cache_service.cluster.offline.server import opened
 
-    click.echo(add(server, sys.stdin.read()))
+    with opened(server) as postgres:
+        version, text = postgres.read_blocking(keys.get)
+    click.echo(version)
+    click.echo(text, nl=False)
 
 
-@keys_group.command("list")
+@keys_group.command("put")
+@click.argument("version")
 @_server
-def list_keys_command(server: Any) -> None:
-    """Write all keys, as a file has them."""
-    from cache_service.cluster.offline.keys import listed
+def put_keys_command(version: str, server: Any) -> None:
+    """Replace them by standard input; writes 1, or 0 if they have another version."""
+    from cache_service.cluster import keys
+    from cache_service.cluster.offline.server import opened
 
-    click.echo(listed(server))
-
-
-@keys_group.command("revoke")
-@click.argument("key_id", metavar="ID")
-@_server
-def revoke_key_command(key_id: str, server: Any) -> None:
-    """Delete a key; writes 1, or 0 where there was none."""
-    from cache_service.cluster.offline.keys import revoke
-
-    click.echo(int(revoke(server, key_id)))
+    with opened(server) as postgres:
+        click.echo(int(postgres.write_blocking(keys.put, sys.stdin.buffer.read(), version)))
 
 
 def _counts(rows: Mapping[str, int]) -> str:

@@ -1,7 +1,4 @@
-"""A cluster's ledgers, or those of one namespace, copied into a new directory on which a single machine can start.
-
-The cluster is only read, in one consistent state. Files of KV and objects stay with it: they are computed again.
-"""
+"""A cluster's ledgers, or those of one namespace, copied into a new directory."""
 
 import sqlite3
 import time
@@ -29,13 +26,11 @@ _UNFINISHED: Final = "store.db-exporting"
 
 @dataclass(frozen=True)
 class Exported:
-    """Rows of each table."""
-
     rows: Mapping[str, int] = field(default_factory=dict)
 
 
 def take(root: Path, settings: Settings, namespace: str | None = None) -> Exported:
-    """Make `root`, which is empty or not there, a directory with the ledgers. Its store.db appears when it is whole.
+    """Make `root` a directory with the ledgers. Its store.db appears when it is whole.
 
     Raises CannotCheck; then the directory is as it was.
     """
@@ -60,7 +55,6 @@ def take(root: Path, settings: Settings, namespace: str | None = None) -> Export
 
 
 def _copy(ledger: Connection, path: Path, namespace: str | None) -> rows.Copied:
-    """Write a new database; again from the beginning where the session was lost meanwhile."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
     database = Database(path)

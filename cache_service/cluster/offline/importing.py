@@ -1,8 +1,7 @@
-"""The ledgers of a stopped store's directory, moved into a cluster; the directory is a node's afterwards.
+"""Moves the ledgers of a stopped store's directory into a cluster.
 
-First store.db gets another name, with which no store starts on the directory. Then one transaction of PostgreSQL brings
-everything over, and the id of these ledgers with it, so that a repetition after a crash knows whether it was done; and
-store.db gets its last name. KV is not moved: a node forgets whose files of other ledgers are.
+First store.db gets another name, with which no store starts. Then one transaction brings everything over, with the id
+of these ledgers, by which a repetition after a crash knows that it was done.
 """
 
 import json
@@ -29,17 +28,12 @@ from cache_service.offline.findings import CannotCheck
 
 _IMPORTED: Final = "store.db-imported-"
 _SHARDS: Final = 64
-"""Rows of a namespace's bytes that other transactions write: ../postgres/postgres.sql."""
 _NAMED: Final = 10
-"""Of how many conflicts the names are told."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What was moved: rows of each table. `was_done`: by an earlier call. `kept` is where store.db is now.
-
-    `objects_left`: objects that stay out of the cluster's reach, at `location`.
-    """
+    """`kept` is where store.db is now, `location` where the objects are that are left."""
 
     kept: Path = Path()
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -49,7 +43,7 @@ class Imported:
 
 
 def bring(root: Path, settings: Settings) -> Imported:
-    """Move the ledgers of `root` into the cluster. No store may use it meanwhile; the cluster's nodes may serve.
+    """Move the ledgers of `root` into the cluster.
 
     Raises CannotCheck where that cannot be done, or not now; Refused where nothing was written, nor will be.
     """
@@ -83,7 +77,6 @@ def _rename(path: Path, new: Path) -> None:
 
 
 def _move(ledger: Connection, path: Path) -> Imported:
-    """The transaction; it knows its own repetition. Raises Refused."""
     with reading(path, is_ours=True) as store:
         return _move_all(ledger, store)
 
@@ -94,7 +87,7 @@ def _move_all(ledger: Connection, store: sqlite3.Connection) -> Imported:
         return moved
     _stand_aside(ledger, ledger_id)
     if conflicts := _conflicts(ledger, store):
-        # A process that was killed may have left its COMMIT under way: what it brought is seen with its id.
+        # A killed process may have left its COMMIT under way.
         if (moved := _found(ledger, ledger_id)) is not None:
             return moved
         more = f" and {len(conflicts) - _NAMED} more" if len(conflicts) > _NAMED else ""
@@ -112,24 +105,18 @@ def _move_all(ledger: Connection, store: sqlite3.Connection) -> Imported:
 
 
 def _stand_aside(ledger: Connection, ledger_id: str) -> None:
-    """Let nodes go on while this runs, for as long as it takes.
-
-    They follow changes of KV up to the oldest transaction that could still write some, and this writes none; and it
-    counts bytes of namespaces in rows of its own, for it holds them to its end.
-    """
+    """Let nodes go on: they wait for no changes of KV of this transaction, which counts bytes in rows of its own."""
     number = int(ledger_id[:4], 16)
     ledger.execute("SELECT pg_advisory_xact_lock_shared(?::bigint::int, ?::bigint::int)", (BRINGING, number))
     ledger.execute("SELECT set_config('agentmem.shard', ?, true)", (str(_SHARDS + number),))
 
 
 def _found(ledger: Connection, ledger_id: str) -> Imported | None:
-    """What an earlier attempt has done; None if none has."""
     row = ledger.execute("SELECT said FROM imports WHERE ledger_id = ?", (ledger_id,)).fetchone()
     return None if row is None else Imported(**json.loads(row[0]))
 
 
 def _conflicts(ledger: Connection, store: sqlite3.Connection) -> list[str]:
-    """What is in both, in words."""
     agents = store.execute("SELECT uid, namespace, agent_id, model_id FROM agents ORDER BY 2, 3, 4").fetchall()
     found = []
     for some in pieces(agents):
@@ -156,7 +143,7 @@ def _conflicts(ledger: Connection, store: sqlite3.Connection) -> list[str]:
 
 
 def _later(ledger: Connection, store: sqlite3.Connection) -> int:
-    """By how much the cluster's time is ahead of the store's: agents were idle for as long there as here."""
+    """Return how far the cluster's time is ahead of the store's."""
     (here,) = store.execute(
         "SELECT max(coalesce((SELECT max(used) FROM agents), 0), coalesce((SELECT time FROM clock), 0))"
     ).fetchone()
@@ -164,7 +151,6 @@ def _later(ledger: Connection, store: sqlite3.Connection) -> int:
 
 
 def _objects_left(store: sqlite3.Connection) -> tuple[int, str]:
-    """How many objects the store has in its object store, and where; 0 and "" for none. They are of no use there."""
     (count,) = store.execute("SELECT count(*) FROM objects").fetchone()
     place = store.execute("SELECT location FROM remote_place").fetchone()
     return (int(count), str(place[0])) if count and place else (0, "")

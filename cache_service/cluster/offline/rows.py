@@ -1,7 +1,4 @@
-"""Rows of ledgers, copied from one engine to another. Functions of two connections, each within a transaction.
-
-Ids are drawn anew, in the order of the old ones, so a child's stays above its parent's.
-"""
+"""Rows of ledgers, copied from one engine to another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +9,11 @@ from cache_service.ledger.segments import digest
 from cache_service.offline.findings import CannotCheck
 
 _AT_ONCE: Final = 200
-"""Rows that are held in memory; one of a segment has about 50 kB."""
+"""Rows in memory; one of a segment has about 50 kB."""
 
 
 class Table(NamedTuple):
-    """A table whose rows are read in the order of `key`. `mapped` are columns with ids of other tables; `whose` is the
-    condition that a row is of a namespace.
-    """
+    """Read in the order of `key`. `mapped` are columns with ids of other tables."""
 
     name: str
     key: tuple[str, ...]
@@ -36,24 +31,21 @@ LEDGERS: Final = (
     Table("workflow_records", ("id",), {"id": "workflow_records"}),
     Table("workflow_parts", ("record", "number"), {"record": "workflow_records"}, _OF_RUN),
 )
-"""In an order in which rows refer to earlier ones only."""
 _NOT_COPIED: Final = {"node", "holder"}
-"""Columns that say which node has something."""
 
 
 @dataclass
 class Copied:
-    """How many rows of each table there were, and which ids the old ones have become."""
+    """Numbers of rows by table, and new ids by old ones."""
 
     rows: dict[str, int] = field(default_factory=dict)
     ids: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
 def copy(source: Connection, target: Connection, *, renumber: bool, namespace: str | None, later: int) -> Copied:
-    """Copy all rows, or those of a namespace. Agents were used `later` nanoseconds later.
+    """Copy all rows, or those of a namespace, and add `later` nanoseconds to times of use.
 
-    `renumber`: PostgreSQL draws new ids, in the order of the old ones. Raises CannotCheck where a segment is not what
-    was written, or a row refers to one that is not there.
+    `renumber`: PostgreSQL draws new ids, in the old order. Raises CannotCheck for damaged rows.
     """
     copied = Copied()
     for table in LEDGERS:
@@ -76,7 +68,6 @@ def copy(source: Connection, target: Connection, *, renumber: bool, namespace: s
 
 
 def _pages(source: Connection, table: Table, namespace: str | None) -> Iterator[list[dict[str, Any]]]:
-    """A table's rows, some at a time, in the order of its key."""
     whose, values = ("1 = 1", []) if namespace is None else (table.whose, [namespace])
     key, last = ", ".join(table.key), list[Any]()
     columns = _columns(source, table.name)
@@ -100,7 +91,6 @@ def _check_digests(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _change(table: Table, row: dict[str, Any], ids: Mapping[str, Mapping[int, int]], later: int) -> None:
-    """Give a row its new ids, and what follows from them."""
     for column, other in table.mapped.items():
         if row[column] is None:
             continue
@@ -116,12 +106,10 @@ def _change(table: Table, row: dict[str, Any], ids: Mapping[str, Mapping[int, in
 
 
 def _draw(target: Connection, table: str, count: int) -> list[int]:
-    """New ids, ascending."""
     found = target.execute(f"SELECT nextval('{table}_id_seq') FROM generate_series(1, ?)", (count,))
     return sorted(number for (number,) in found)
 
 
 def _columns(source: Connection, table: str) -> list[str]:
-    """The columns that are copied."""
     names = [each[0] for each in source.execute(f"SELECT * FROM {table} LIMIT 0").description]
     return [name for name in names if name not in _NOT_COPIED]

@@ -1,4 +1,4 @@
-"""A cluster's PostgreSQL, for commands: opened and closed, its failures in words."""
+"""A cluster's PostgreSQL, for commands."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +13,7 @@ from cache_service.offline.findings import CannotCheck
 
 @contextmanager
 def opened(settings: Settings, *, migrates: bool = False) -> Iterator[Postgres]:
-    """The ledger as it is; or its tables are made, or migrated.
-
-    Raises CannotCheck, also where there is none, and for what the server raises meanwhile.
-    """
+    """Open the ledger; `migrates` makes its tables first. All failures become CannotCheck."""
     postgres = Postgres(settings)
     try:
         if migrates:

@@ -1,5 +1,3 @@
-"""A store.db that is moved into a cluster, or was made of one."""
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,11 +8,11 @@ from cache_service.offline.findings import CannotCheck, Finding
 
 
 class Refused(CannotCheck):
-    """The cluster has some of it already, or it is damaged: nothing was written."""
+    """The cluster has some of it already, or it is damaged."""
 
 
 def refuse_faults(path: Path, what: str, check: str) -> None:
-    """Raise Refused unless all ledgers hold together; `check` is the command that tells more of `what` this is."""
+    """Raise Refused unless all ledgers hold together; `check` is a command that tells more."""
     findings: list[Finding] = []
     try:
         with reading(path, is_ours=True) as store:
@@ -31,6 +29,5 @@ def refuse_faults(path: Path, what: str, check: str) -> None:
 
 
 def into_one_file(path: Path) -> None:
-    """Move what the log has into the database. Raises sqlite3.Error."""
     with closing(sqlite3.connect(path, isolation_level=None)) as store:
         store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

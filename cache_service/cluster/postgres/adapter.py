@@ -1,20 +1,15 @@
-"""A connection of psycopg as the ledger's functions want it: SQLite's placeholders, and values as SQLite gives them.
+"""A connection of psycopg with SQLite's placeholders and values.
 
-Numbers are bigint, or what sums of bigint are, and come as int; blobs are bytea. Texts may have any character: NUL,
-which PostgreSQL's cannot have, travels in two characters that keep the bytewise order.
-
-**Round trips.** A statement is sent when somebody reads what one of them returned, with all before it, in one go; what
-nobody reads goes with the next one, at last with COMMIT. So a function costs as many round trips as it has places where
-it goes on by what it has read, and one that needs several rows asks for all before it reads the first. The server runs
-the statements one after the other, as it got them; the first that fails ends the rest, and its error is raised where
-the result was read.
+A NUL in a text travels as two characters that keep the bytewise order. A statement is sent when a result is read, with
+all before it; the last ones go with COMMIT: a function costs as many round trips as it has places where it goes on by
+what it has read. The first failure ends the rest, and is raised where a result is read.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
@@ -24,7 +19,7 @@ from psycopg.types.numeric import NumericBinaryLoader
 from cache_service.connection import Differences
 
 BRINGING: Final = 0x61677464
-"""The class of the advisory lock that transactions share which write no kv_changes, however long they run: imports."""
+"""The class of the advisory lock of imports, which write no kv_changes."""
 _WRITERS_OF_NONE: Final = (
     "SELECT l.transactionid FROM pg_locks AS l JOIN pg_locks AS a USING (virtualtransaction)"
     " WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted"
@@ -39,14 +34,14 @@ READING: Final = Differences(
     ),
 )
 DIFFERENCES: Final = replace(READING, for_change=" FOR NO KEY UPDATE")
-"""What a transaction that writes says differently: whoever reads an agent in order to change it holds its row."""
+"""Transactions that write lock agents that they read."""
 
 _TOKENS: Final = re.compile(r"'(?:[^']|'')*'|::|\?|:(?P<name>[a-z_]+)|%")
 _ESCAPED: Final = (("\x01", "\x01\x02"), ("\0", "\x01\x01"))
 
 
 class Result:
-    """What a statement returns. It satisfies `cache_service.connection.Cursor`; all of it raises psycopg.Error."""
+    """A `cache_service.connection.Cursor`; all of it raises psycopg.Error."""
 
     def __init__(self, cursor: "psycopg.Cursor[tuple[Any, ...]]", send: Callable[[], None]) -> None:
         self._cursor = cursor
@@ -54,29 +49,24 @@ class Result:
 
     @property
     def description(self) -> Sequence[Any]:
-        """A tuple for each column, whose first element is its name."""
         self._send()
         return self._cursor.description or ()
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement has changed."""
         self._send()
         return self._cursor.rowcount
 
     @property
     def ended(self) -> str | None:
-        """The command that the server says it has completed."""
         self._send()
         return self._cursor.statusmessage
 
     def fetchone(self) -> Any:
-        """The next row, None behind the last one."""
         self._send()
         return self._cursor.fetchone()
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
         self._send()
         return self._cursor.fetchall()
 
@@ -86,12 +76,16 @@ class Result:
 
 
 class Connection:
-    """One connection, within a transaction that begins with the first statement. It satisfies
-    `cache_service.connection.Connection`. What fails once fails for good: the session is to be closed.
-    """
+    """A `cache_service.connection.Connection`, until the first failure."""
 
-    def __init__(self, session: "Session", begin: str, differences: Differences) -> None:
-        self._connection, self._pipeline = session
+    def __init__(
+        self,
+        connection: "psycopg.Connection[tuple[Any, ...]]",
+        pipeline: psycopg.Pipeline,
+        begin: str,
+        differences: Differences,
+    ) -> None:
+        self._connection, self._pipeline = connection, pipeline
         self._unsent: list[Callable[[], object]] = []
         self._failed: psycopg.Error | None = None
         self.differences = differences
@@ -99,7 +93,7 @@ class Connection:
         self.execute(begin)
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Result:
-        """Run one statement, at the latest when its result is read. Raises psycopg.Error."""
+        """Send a statement, at the latest when its result is read."""
         if len(self._unsent) >= _AT_ONCE:
             self.send()
         cursor = self._connection.cursor(binary=True)
@@ -107,14 +101,13 @@ class Connection:
         return Result(cursor, self.send)
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /) -> Result:
-        """Run one statement for each of these parameters, now. Raises psycopg.Error."""
+        """Run a statement for each of these parameters, now."""
         cursor = self._connection.cursor(binary=True)
         self._unsent.append(partial(cursor.executemany, _translated(sql), parameters))
         self.send()
         return Result(cursor, self.send)
 
     def send(self) -> None:
-        """Run what is not sent yet. Raises psycopg.Error, of the first that fails."""
         if self._failed is not None:
             raise self._failed
         unsent, self._unsent = self._unsent, []
@@ -122,27 +115,18 @@ class Connection:
             for run in unsent:
                 run()
             if unsent:
-                # Not a flush, which is what psycopg does by itself: the server counts a transaction as idle only then.
+                # The server counts a transaction as idle only after a sync.
                 self._pipeline.sync()
         except psycopg.Error as error:
             self._failed = error
             raise
 
 
-class Session(NamedTuple):
-    """A connection that is in pipeline mode until it is closed."""
-
-    connection: "psycopg.Connection[tuple[Any, ...]]"
-    pipeline: psycopg.Pipeline
-
-
 _AT_ONCE: Final = 32
-"""Statements that wait for each other at most: what nobody reads is not to pile up."""
 
 
 @lru_cache(maxsize=1024)
 def _translated(sql: str) -> bytes:
-    """A statement with psycopg's placeholders."""
     return _TOKENS.sub(_placeholder, sql).encode()
 
 
@@ -156,7 +140,7 @@ def _placeholder(found: re.Match[str]) -> str:
 
 
 class _Int(Dumper):
-    """Every int, and bool, as bigint: one prepared statement whatever the size of its values."""
+    """One prepared statement, whatever the size of values."""
 
     oid = psycopg.postgres.types["int8"].oid
     format = Format.BINARY
@@ -180,8 +164,6 @@ class _TextLoader(Loader):
 
 
 class _WholeNumber(NumericBinaryLoader):
-    """A sum of bigint, which is numeric."""
-
     def load(self, data: Buffer) -> int:  # type: ignore[override]
         return int(super().load(data))
 
@@ -201,7 +183,6 @@ def _unescaped(text: str) -> str:
 
 
 def register(adapters: AdaptersMap) -> None:
-    """Let connections with these adapters take and give values as SQLite does."""
     for kind in (int, bool):
         adapters.register_dumper(kind, _Int)
     adapters.register_dumper(str, _Text)

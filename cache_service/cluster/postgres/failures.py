@@ -1,4 +1,4 @@
-"""What a failure of PostgreSQL means: that the transaction is run again, or an error of the contract."""
+"""Meanings of PostgreSQL's failures."""
 
 from typing import Final
 
@@ -9,44 +9,35 @@ from cache_service.damage import LedgerDamaged
 from cache_service.ledger.ledgers import Failure
 
 _CONFLICTS: Final = ("40001", "40P01", "23503", "23505")
-"""Serialization failure, deadlock, and what another transaction has done at the same time: deleted a row that this one
-refers to, or inserted a unique value."""
+"""Serialization failure, deadlock, a row that another transaction has deleted or inserted."""
 _ENDED: Final = ("25P03", "25P04", "57P01", "57P02", "57P03", "57P05")
-"""The server ended the session, or is starting or ending."""
 _TIMEOUTS: Final = ("57014", "55P03")
 _DAMAGE: Final = ("XX001", "XX002")
 
 
 class OutcomeUnknown(Unavailable):
-    """Whether the transaction was committed is not known: the server did not say, or its standby may not have it.
-
-    Repeat it with the same commit_id, until the repetition succeeds.
+    """The server did not say that it has committed, or its standby may not have it: repeat it with the same
+    commit_id.
     """
 
 
 def is_conflict(error: psycopg.Error) -> bool:
-    """Whether the transaction is undone because of another one, and may succeed when it is run again."""
+    """Return whether another transaction has undone this one."""
     return error.sqlstate in _CONFLICTS
 
 
-def is_end(error: psycopg.Error) -> bool:
-    """Whether the server has said that it ends the session."""
-    return error.sqlstate in _ENDED
-
-
-def is_before_commit(error: psycopg.Error) -> bool:
-    """Whether what ended the session had ended it before it came to a COMMIT: it had been idle for too long."""
-    return error.sqlstate == "25P03"
+def leaves_doubt(error: psycopg.Error, *, closed: bool) -> bool:
+    """Return whether a COMMIT that failed may have been made: the session ended, and not for idleness before it."""
+    return (closed or error.sqlstate in _ENDED) and error.sqlstate != "25P03"
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether the server is gone, or this session: another connection may reach the one that took over."""
+    """Return whether the server or the session is gone."""
     state = error.sqlstate or ""
     return state in _ENDED or state.startswith("08") or (not state and isinstance(error, psycopg.OperationalError))
 
 
 def kind(error: psycopg.Error) -> Failure:
-    """What a metric counts it as."""
     state = error.sqlstate or ""
     if state == "53100":
         return Failure.FULL
@@ -56,7 +47,7 @@ def kind(error: psycopg.Error) -> Failure:
 
 
 def as_contract(error: psycopg.Error) -> AgentmemError | None:
-    """The error of the contract that says this; None for a bug."""
+    """Return the error of the contract; None for a bug."""
     state = error.sqlstate or ""
     if is_lost(error):
         return Unavailable("the ledger's database cannot be reached; nothing was changed; try again")

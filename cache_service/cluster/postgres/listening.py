@@ -1,5 +1,3 @@
-"""Waiting until another node has done something that this one waits for."""
-
 import os
 import selectors
 import time
@@ -12,11 +10,11 @@ from cache_service.cluster.postgres.settings import Settings, UnsafeServer, conn
 
 _CHANNEL = "agentmem"
 _ASK_SECONDS = 5.0
-"""After how long without a word the server is asked whether it is there: of one that is not, nothing would be heard."""
+"""Silence after which the server is asked whether it is there."""
 
 
 class Listener:
-    """A session that listens. `wait` and `close` on one thread, `wake` on any."""
+    """`wait` and `close` on one thread, `wake` on any."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -27,14 +25,13 @@ class Listener:
         os.set_blocking(self._wake, False)
 
     def wake(self) -> None:
-        """End a wait, or the next one."""
         with suppress(BlockingIOError):  # then it is awake
             os.write(self._wake, b"\0")
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds, or as soon as `wake` is called or a node has something for the others."""
+        """Return after so many seconds, `wake`, or another node's notification."""
         self._connected()
-        with selectors.DefaultSelector() as selector:  # select() knows no descriptor above 1023
+        with selectors.DefaultSelector() as selector:
             for watched in (self._woken, self._connection):
                 if watched is not None:
                     selector.register(watched, selectors.EVENT_READ)
@@ -49,7 +46,6 @@ class Listener:
             self._hear(self._connection, "SELECT 1")
 
     def _hear(self, connection: "psycopg.Connection[tuple[Any, ...]]", question: str = "") -> None:
-        """Take what has come, and the answer to a question; the session is let go where that fails."""
         try:
             if question:
                 connection.execute(question.encode())
@@ -60,16 +56,14 @@ class Listener:
             self._disconnect()
 
     def close(self) -> None:
-        """Let the session go."""
         self._disconnect()
         os.close(self._wake)
         os.close(self._woken)
 
     def _connected(self) -> None:
-        """Listen, if the server can be reached; else `wait` does without."""
         if self._connection is None:
             try:
-                self._connection = connect(self._settings, lambda _: None)
+                self._connection = connect(self._settings)
                 self._connection.execute(f"LISTEN {_CHANNEL}")
                 self._heard = time.monotonic()
             except (psycopg.Error, UnsafeServer):

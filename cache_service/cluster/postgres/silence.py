@@ -1,10 +1,8 @@
-"""A connection that does not wait for ever for a server whose kernel still acknowledges, but that answers nothing.
+"""A connection that ends where a server answers nothing, whose kernel still acknowledges: it is stopped, or its disk
+hangs.
 
-Such a server is one whose processes are stopped, whose disk hangs, or whose virtual machine is paused. TCP finds
-nothing wrong with it, and its own limits of time do not pass there. A long silence may be right as well: a lock that
-another holds, a COMMIT that waits for the standby. So who has heard nothing for a while asks on another connection
-whether its session is at work. Where that is not answered, or the session is not there, this connection is closed: the
-statement fails as one whose connection was lost, and of a COMMIT nobody knows.
+A long silence may be a lock, or a COMMIT that waits for the standby. So another connection asks whether the session is
+at work; if not, or without an answer, this connection is closed.
 """
 
 import logging
@@ -21,25 +19,22 @@ from agentmem.process.logs import event
 log = logging.getLogger(__name__)
 
 _INTERVAL = 0.1
-"""Seconds after which a wait looks at the time."""
 
 
 class SilentServer(psycopg.OperationalError):
-    """The server answers nothing. It has no SQLSTATE, as other errors of lost connections."""
+    """It has no SQLSTATE, as other errors of lost connections."""
 
 
 class Watched(psycopg.Connection[tuple[Any, ...]]):
-    """One connection, on one thread. Nothing is watched before `watch`."""
-
     _patience = math.inf
     _is_at_work: Callable[[], bool] = staticmethod(lambda: False)
 
     def watch(self, seconds: float, is_at_work: Callable[[], bool]) -> None:
-        """Ask `is_at_work` where nothing was heard for so many seconds, and again after as many more."""
+        """Ask `is_at_work` after so many seconds of silence."""
         self._patience, self._is_at_work = seconds, is_at_work
 
     def wait(self, gen: PQGen[RV], interval: float = _INTERVAL, timeout: float | None = None) -> RV:
-        """What psycopg waits by. Raises SilentServer, and then the connection is closed."""
+        """Raise SilentServer, with the connection closed; psycopg waits by this."""
         try:
             return super().wait(_unless_silent(gen, self._patience, self._is_at_work), interval, timeout)
         except SilentServer as error:
@@ -49,7 +44,6 @@ class Watched(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _unless_silent(gen: PQGen[RV], patience: float, is_at_work: Callable[[], bool]) -> Generator[Any, Any, RV]:
-    """`gen`, until nothing is heard. Raises SilentServer."""
     heard, doubted, ready = time.monotonic(), False, None
     while True:
         try:
@@ -60,7 +54,7 @@ def _unless_silent(gen: PQGen[RV], patience: float, is_at_work: Callable[[], boo
         ready = yield wanted
         if ready:
             heard, doubted = time.monotonic(), False
-        elif doubted:  # had it ended while it was asked for, its answer would be here
+        elif doubted:  # an answer would have come while the question was asked
             raise SilentServer("the server answers nothing")
         elif time.monotonic() - heard >= patience:
             doubted = not is_at_work()

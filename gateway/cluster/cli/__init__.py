@@ -1,4 +1,4 @@
-"""`agentmem cluster`: certificates for nodes (certificates.py), and what nodes there are (status.py)."""
+"""`agentmem cluster`."""
 
 from typing import Final
 

@@ -15,16 +15,14 @@ from agentmem.console import Mistake
 from agentmem.process.cluster_tls import CA, CERT, KEY
 
 CA_KEY: Final = "ca-key.pem"
-"""The authority's private key. Nodes need it never: it stays where certificates are made."""
+"""Nodes never need it: it stays where certificates are made."""
 
 _CA_DAYS: Final = 3650
 _SKEW: Final = timedelta(hours=1)
-"""How far the clocks of nodes may be behind this machine's."""
+"""Most by which clocks of nodes lag."""
 
 
 class Authority(NamedTuple):
-    """The cluster's certificate authority."""
-
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
@@ -52,7 +50,7 @@ def authority(directory: Path) -> Authority:
 
 
 def issue(by: Authority, directory: Path, host: str, days: int) -> Path:
-    """Write what the node at `host` needs as --cluster-tls into a directory of its name, which is returned.
+    """Write the --cluster-tls of the node at `host` into a directory of its name, which is returned.
 
     Raises Mistake where the node has a certificate, and OSError.
     """
@@ -62,11 +60,13 @@ def issue(by: Authority, directory: Path, host: str, days: int) -> Path:
     now, key = datetime.now(UTC), ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     made = (
-        _builder(host, by.certificate.subject, key, now, min(now + timedelta(days=days), _end(by)))
+        _builder(
+            host, by.certificate.subject, key, now, min(now + timedelta(days=days), by.certificate.not_valid_after_utc)
+        )
         .add_extension(x509.SubjectAlternativeName([_name(host)]), critical=False)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_issuer(by), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key()), critical=False)
         .sign(by.key, hashes.SHA256())
     )
     place.mkdir(mode=0o700, exist_ok=True)
@@ -77,7 +77,7 @@ def issue(by: Authority, directory: Path, host: str, days: int) -> Path:
 
 
 def check_host(host: str) -> str:
-    """Return the name of a host, or its IP address, as others will connect to it. Raises Mistake."""
+    """Return a host's name or IP address. Raises Mistake."""
     try:
         ip_address(host)
     except ValueError:
@@ -111,14 +111,6 @@ def _builder(
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])])
     made = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
     return made.serial_number(x509.random_serial_number()).not_valid_before(begins - _SKEW).not_valid_after(ends)
-
-
-def _end(by: Authority) -> datetime:
-    return by.certificate.not_valid_after_utc
-
-
-def _issuer(by: Authority) -> x509.AuthorityKeyIdentifier:
-    return x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
 
 
 def _name(host: str) -> x509.GeneralName:

@@ -1,5 +1,3 @@
-"""`agentmem cluster`: the command and its subcommands."""
-
 from pathlib import Path
 
 import click

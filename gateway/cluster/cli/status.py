@@ -28,8 +28,6 @@ def status(door: Door, as_json: bool) -> None:
 
 
 def nodes_table(nodes: list[dict[str, Any]]) -> Table:
-    """Return the nodes for people."""
-
     def row(node: dict[str, Any]) -> list[str]:
         models = ", ".join(f"{each['model_id']}{'' if each['loaded'] else ' (not loaded)'}" for each in node["models"])
         return [node["name"], node["address"], state(node), str(node["load"]), models, node["version"]]
@@ -39,7 +37,6 @@ def nodes_table(nodes: list[dict[str, Any]]) -> Table:
 
 
 def state(node: dict[str, Any]) -> str:
-    """Return in one word how a node is."""
     if not node["expires_in"]:
         return "gone"
     if node["draining"]:

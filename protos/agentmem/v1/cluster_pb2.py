@@ -24,38 +24,35 @@ _sym_db = _symbol_database.Default()
 
 from agentmem.v1 import types_pb2 as agentmem_dot_v1_dot_types__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61gentmem/v1/cluster.proto\x12\x0b\x61gentmem.v1\x1a\x17\x61gentmem/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\x02\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x0c\n\x04load\x18\x06 \x01(\r\x12&\n\x06models\x18\x07 \x03(\x0b\x32\x16.agentmem.v1.NodeModel\x12-\n\nexpires_in\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07version\x18\t \x01(\t\x12,\n\theard_ago\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07objects\x18\r \x01(\x08\x12\x0f\n\x07holders\x18\x0e \x03(\tJ\x04\x08\n\x10\x0bJ\x04\x08\x0b\x10\x0c\"B\n\tNodeModel\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0e\n\x06loaded\x18\x03 \x01(\x08\"\x90\x01\n\x0fSyncNodeRequest\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x0c\n\x04load\x18\x03 \x01(\r\x12&\n\x06models\x18\x04 \x03(\x0b\x32\x16.agentmem.v1.NodeModel\x12&\n\x07running\x18\x05 \x03(\x0b\x32\x15.agentmem.v1.AgentKey\"l\n\x10SyncNodeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12 \n\x05nodes\x18\x03 \x03(\x0b\x32\x11.agentmem.v1.Node\x12\x14\n\x0ckeys_version\x18\x04 \x01(\t\"8\n\x12LocateAgentRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\":\n\x13LocateAgentResponse\x12\x12\n\nrunning_on\x18\x01 \x01(\t\x12\x0f\n\x07last_on\x18\x02 \x01(\t\"0\n\x11ShareSetupRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"#\n\x12ShareSetupResponse\x12\r\n\x05value\x18\x01 \x01(\x0c\"\x86\x02\n\x03Key\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12+\n\x07\x63reated\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x65xpires\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05label\x18\x06 \x01(\t\x12\r\n\x05\x61\x64min\x18\x07 \x01(\x08\x12\x18\n\x0bmax_running\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x1b\n\x0emax_per_minute\x18\t \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_max_runningB\x11\n\x0f_max_per_minute\"\x11\n\x0fListKeysRequest\"C\n\x10ListKeysResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x1e\n\x04keys\x18\x02 \x03(\x0b\x32\x10.agentmem.v1.Key2\xc3\x02\n\x0e\x43lusterService\x12G\n\x08SyncNode\x12\x1c.agentmem.v1.SyncNodeRequest\x1a\x1d.agentmem.v1.SyncNodeResponse\x12P\n\x0bLocateAgent\x12\x1f.agentmem.v1.LocateAgentRequest\x1a .agentmem.v1.LocateAgentResponse\x12M\n\nShareSetup\x12\x1e.agentmem.v1.ShareSetupRequest\x1a\x1f.agentmem.v1.ShareSetupResponse\x12G\n\x08ListKeys\x12\x1c.agentmem.v1.ListKeysRequest\x1a\x1d.agentmem.v1.ListKeysResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61gentmem/v1/cluster.proto\x12\x0b\x61gentmem.v1\x1a\x17\x61gentmem/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa7\x02\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x0c\n\x04load\x18\x06 \x01(\r\x12&\n\x06models\x18\x07 \x03(\x0b\x32\x16.agentmem.v1.NodeModel\x12-\n\nexpires_in\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07version\x18\t \x01(\t\x12,\n\theard_ago\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07objects\x18\r \x01(\x08\x12\x0f\n\x07holders\x18\x0e \x03(\tJ\x04\x08\n\x10\x0bJ\x04\x08\x0b\x10\x0c\"B\n\tNodeModel\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0e\n\x06loaded\x18\x03 \x01(\x08\"\x90\x01\n\x0fSyncNodeRequest\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x0c\n\x04load\x18\x03 \x01(\r\x12&\n\x06models\x18\x04 \x03(\x0b\x32\x16.agentmem.v1.NodeModel\x12&\n\x07running\x18\x05 \x03(\x0b\x32\x15.agentmem.v1.AgentKey\"l\n\x10SyncNodeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12 \n\x05nodes\x18\x03 \x03(\x0b\x32\x11.agentmem.v1.Node\x12\x14\n\x0ckeys_version\x18\x04 \x01(\t\"8\n\x12LocateAgentRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\":\n\x13LocateAgentResponse\x12\x12\n\nrunning_on\x18\x01 \x01(\t\x12\x0f\n\x07last_on\x18\x02 \x01(\t\"0\n\x11ShareSetupRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"#\n\x12ShareSetupResponse\x12\r\n\x05value\x18\x01 \x01(\x0c\"\x10\n\x0eGetKeysRequest\"0\n\x0fGetKeysResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x32\xc0\x02\n\x0e\x43lusterService\x12G\n\x08SyncNode\x12\x1c.agentmem.v1.SyncNodeRequest\x1a\x1d.agentmem.v1.SyncNodeResponse\x12P\n\x0bLocateAgent\x12\x1f.agentmem.v1.LocateAgentRequest\x1a .agentmem.v1.LocateAgentResponse\x12M\n\nShareSetup\x12\x1e.agentmem.v1.ShareSetupRequest\x1a\x1f.agentmem.v1.ShareSetupResponse\x12\x44\n\x07GetKeys\x12\x1b.agentmem.v1.GetKeysRequest\x1a\x1c.agentmem.v1.GetKeysResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentmem.v1.cluster_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODE']._serialized_start=133
-  _globals['_NODE']._serialized_end=428
-  _globals['_NODEMODEL']._serialized_start=430
-  _globals['_NODEMODEL']._serialized_end=496
-  _globals['_SYNCNODEREQUEST']._serialized_start=499
-  _globals['_SYNCNODEREQUEST']._serialized_end=643
-  _globals['_SYNCNODERESPONSE']._serialized_start=645
-  _globals['_SYNCNODERESPONSE']._serialized_end=753
-  _globals['_LOCATEAGENTREQUEST']._serialized_start=755
-  _globals['_LOCATEAGENTREQUEST']._serialized_end=811
-  _globals['_LOCATEAGENTRESPONSE']._serialized_start=813
-  _globals['_LOCATEAGENTRESPONSE']._serialized_end=871
-  _globals['_SHARESETUPREQUEST']._serialized_start=873
-  _globals['_SHARESETUPREQUEST']._serialized_end=921
-  _globals['_SHARESETUPRESPONSE']._serialized_start=923
-  _globals['_SHARESETUPRESPONSE']._serialized_end=958
-  _globals['_KEY']._serialized_start=961
-  _globals['_KEY']._serialized_end=1223
-  _globals['_LISTKEYSREQUEST']._serialized_start=1225
-  _globals['_LISTKEYSREQUEST']._serialized_end=1242
-  _globals['_LISTKEYSRESPONSE']._serialized_start=1244
-  _globals['_LISTKEYSRESPONSE']._serialized_end=1311
-  _globals['_CLUSTERSERVICE']._serialized_start=1314
-  _globals['_CLUSTERSERVICE']._serialized_end=1637
+  _globals['_NODE']._serialized_start=100
+  _globals['_NODE']._serialized_end=395
+  _globals['_NODEMODEL']._serialized_start=397
+  _globals['_NODEMODEL']._serialized_end=463
+  _globals['_SYNCNODEREQUEST']._serialized_start=466
+  _globals['_SYNCNODEREQUEST']._serialized_end=610
+  _globals['_SYNCNODERESPONSE']._serialized_start=612
+  _globals['_SYNCNODERESPONSE']._serialized_end=720
+  _globals['_LOCATEAGENTREQUEST']._serialized_start=722
+  _globals['_LOCATEAGENTREQUEST']._serialized_end=778
+  _globals['_LOCATEAGENTRESPONSE']._serialized_start=780
+  _globals['_LOCATEAGENTRESPONSE']._serialized_end=838
+  _globals['_SHARESETUPREQUEST']._serialized_start=840
+  _globals['_SHARESETUPREQUEST']._serialized_end=888
+  _globals['_SHARESETUPRESPONSE']._serialized_start=890
+  _globals['_SHARESETUPRESPONSE']._serialized_end=925
+  _globals['_GETKEYSREQUEST']._serialized_start=927
+  _globals['_GETKEYSREQUEST']._serialized_end=943
+  _globals['_GETKEYSRESPONSE']._serialized_start=945
+  _globals['_GETKEYSRESPONSE']._serialized_end=993
+  _globals['_CLUSTERSERVICE']._serialized_start=996
+  _globals['_CLUSTERSERVICE']._serialized_end=1316
 # @@protoc_insertion_point(module_scope)

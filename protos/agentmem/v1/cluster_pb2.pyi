@@ -10,7 +10,6 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -184,8 +183,8 @@ class SyncNodeResponse(_message.Message):
     cluster_id: _builtins.str
     """The cluster's id, for good."""
     keys_version: _builtins.str
-    """The version of the callers' keys that ListKeys returns. These keys, or later ones, were read after this node's
-    lease, as in `nodes`, began.
+    """The version of the callers' keys. It was read after this node's lease, as in `nodes`, began, so keys that GetKeys
+    returns now are no older than the lease.
     """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
@@ -306,73 +305,8 @@ class ShareSetupResponse(_message.Message):
 Global___ShareSetupResponse: _TypeAlias = ShareSetupResponse  # noqa: Y015
 
 @_typing.final
-class Key(_message.Message):
-    """Key is the key of a caller, as it is kept."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    NAMESPACE_FIELD_NUMBER: _builtins.int
-    SHA256_FIELD_NUMBER: _builtins.int
-    CREATED_FIELD_NUMBER: _builtins.int
-    EXPIRES_FIELD_NUMBER: _builtins.int
-    LABEL_FIELD_NUMBER: _builtins.int
-    ADMIN_FIELD_NUMBER: _builtins.int
-    MAX_RUNNING_FIELD_NUMBER: _builtins.int
-    MAX_PER_MINUTE_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    """12 hexadecimal digits; part of the key that the caller sends."""
-    namespace: _builtins.str
-    """The only namespace that it gives access to."""
-    sha256: _builtins.str
-    """The SHA-256 of its secret, in hexadecimal; the secret itself is not stored."""
-    label: _builtins.str
-    """A description, in its owner's words."""
-    admin: _builtins.bool
-    """It may call RPCs that affect callers of all namespaces."""
-    max_running: _builtins.int
-    """Limit of concurrent requests on each gateway; absent: as the gateway's settings say; 0: no limit."""
-    max_per_minute: _builtins.int
-    """Limit of requests per minute on each gateway; absent: as the gateway's settings say; 0: no limit."""
-    @_builtins.property
-    def created(self) -> _timestamp_pb2.Timestamp:
-        """When it was made."""
-
-    @_builtins.property
-    def expires(self) -> _timestamp_pb2.Timestamp:
-        """When it expires; absent: never."""
-
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-        namespace: _builtins.str = ...,
-        sha256: _builtins.str = ...,
-        created: _timestamp_pb2.Timestamp | None = ...,
-        expires: _timestamp_pb2.Timestamp | None = ...,
-        label: _builtins.str = ...,
-        admin: _builtins.bool = ...,
-        max_running: _builtins.int | None = ...,
-        max_per_minute: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_per_minute", b"_max_per_minute", "_max_running", b"_max_running", "created", b"created", "expires", b"expires", "max_per_minute", b"max_per_minute", "max_running", b"max_running"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_per_minute", b"_max_per_minute", "_max_running", b"_max_running", "admin", b"admin", "created", b"created", "expires", b"expires", "id", b"id", "label", b"label", "max_per_minute", b"max_per_minute", "max_running", b"max_running", "namespace", b"namespace", "sha256", b"sha256"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__max_per_minute: _TypeAlias = _typing.Literal["max_per_minute"]  # noqa: Y015
-    _WhichOneofArgType__max_per_minute: _TypeAlias = _typing.Literal["_max_per_minute", b"_max_per_minute"]  # noqa: Y015
-    _WhichOneofReturnType__max_running: _TypeAlias = _typing.Literal["max_running"]  # noqa: Y015
-    _WhichOneofArgType__max_running: _TypeAlias = _typing.Literal["_max_running", b"_max_running"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_per_minute) -> _WhichOneofReturnType__max_per_minute | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_running) -> _WhichOneofReturnType__max_running | None: ...
-
-Global___Key: _TypeAlias = Key  # noqa: Y015
-
-@_typing.final
-class ListKeysRequest(_message.Message):
-    """ListKeysRequest asks for all keys."""
+class GetKeysRequest(_message.Message):
+    """GetKeysRequest is empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -385,11 +319,11 @@ class ListKeysRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListKeysRequest: _TypeAlias = ListKeysRequest  # noqa: Y015
+Global___GetKeysRequest: _TypeAlias = GetKeysRequest  # noqa: Y015
 
 @_typing.final
-class ListKeysResponse(_message.Message):
-    """ListKeysResponse has all keys."""
+class GetKeysResponse(_message.Message):
+    """GetKeysResponse has the keys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -397,15 +331,13 @@ class ListKeysResponse(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """As in SyncNodeResponse."""
-    @_builtins.property
-    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___Key]:
-        """In the order of creation."""
-
+    keys: _builtins.bytes
+    """What a file of keys would have, opaque to the store; empty: there are none."""
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
-        keys: _abc.Iterable[Global___Key] | None = ...,
+        keys: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -413,4 +345,4 @@ class ListKeysResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListKeysResponse: _TypeAlias = ListKeysResponse  # noqa: Y015
+Global___GetKeysResponse: _TypeAlias = GetKeysResponse  # noqa: Y015

@@ -51,10 +51,10 @@ class ClusterServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.FromString,
                 _registered_method=True)
-        self.ListKeys = channel.unary_unary(
-                '/agentmem.v1.ClusterService/ListKeys',
-                request_serializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.SerializeToString,
-                response_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.FromString,
+        self.GetKeys = channel.unary_unary(
+                '/agentmem.v1.ClusterService/GetKeys',
+                request_serializer=agentmem_dot_v1_dot_cluster__pb2.GetKeysRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cluster__pb2.GetKeysResponse.FromString,
                 _registered_method=True)
 
 
@@ -88,9 +88,8 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListKeys(self, request, context):
-        """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
-        whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
+    def GetKeys(self, request, context):
+        """GetKeys reads the callers' keys, to be asked for when SyncNodeResponse has another `keys_version`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,10 +113,10 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     request_deserializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.SerializeToString,
             ),
-            'ListKeys': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListKeys,
-                    request_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.FromString,
-                    response_serializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.SerializeToString,
+            'GetKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetKeys,
+                    request_deserializer=agentmem_dot_v1_dot_cluster__pb2.GetKeysRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cluster__pb2.GetKeysResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -214,7 +213,7 @@ class ClusterService:
             _registered_method=True)
 
     @staticmethod
-    def ListKeys(request,
+    def GetKeys(request,
             target,
             options=(),
             channel_credentials=None,
@@ -227,9 +226,9 @@ class ClusterService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/agentmem.v1.ClusterService/ListKeys',
-            agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.SerializeToString,
-            agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.FromString,
+            '/agentmem.v1.ClusterService/GetKeys',
+            agentmem_dot_v1_dot_cluster__pb2.GetKeysRequest.SerializeToString,
+            agentmem_dot_v1_dot_cluster__pb2.GetKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,10 +49,8 @@ class ClusterServiceStub:
     An empty value only asks. Workers use it to share measurements that KV depends on and that each would take slightly
     differently.
     """
-    ListKeys: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]
-    """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
-    whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-    """
+    GetKeys: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.GetKeysRequest, _cluster_pb2.GetKeysResponse]
+    """GetKeys reads the callers' keys, to be asked for when SyncNodeResponse has another `keys_version`."""
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -73,10 +71,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     An empty value only asks. Workers use it to share measurements that KV depends on and that each would take slightly
     differently.
     """
-    ListKeys: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]  # type: ignore[assignment]
-    """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
-    whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-    """
+    GetKeys: _aio.UnaryUnaryMultiCallable[_cluster_pb2.GetKeysRequest, _cluster_pb2.GetKeysResponse]  # type: ignore[assignment]
+    """GetKeys reads the callers' keys, to be asked for when SyncNodeResponse has another `keys_version`."""
 
 class ClusterServiceServicer:
     """ClusterService keeps this node's membership in the cluster, and says where an agent's memory is. Answers may be
@@ -110,13 +106,11 @@ class ClusterServiceServicer:
         differently.
         """
 
-    def ListKeys(
+    def GetKeys(
         self,
-        request: _cluster_pb2.ListKeysRequest,
+        request: _cluster_pb2.GetKeysRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_cluster_pb2.ListKeysResponse, _abc.Awaitable[_cluster_pb2.ListKeysResponse]]:
-        """ListKeys returns all callers' keys as this store last read them. It does not read the database: a caller that asks
-        whenever SyncNodeResponse has a new `keys_version` learns of a change as soon as this store.
-        """
+    ) -> _typing.Union[_cluster_pb2.GetKeysResponse, _abc.Awaitable[_cluster_pb2.GetKeysResponse]]:
+        """GetKeys reads the callers' keys, to be asked for when SyncNodeResponse has another `keys_version`."""
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from agentmem.channels import connect
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
+from cache_service.cluster.membership import Membership
 from cache_service.store import NO_REMOTE_TIER
 from cache_service.tiers.remote.contract import RemoteSettings
 from tests.cache_service import kv
@@ -21,8 +22,6 @@ MODEL = cluster_pb2.NodeModel(model_id="m", fingerprint="f", loaded=True)
 
 @dataclass(frozen=True)
 class Node:
-    """A store of a cluster, and the stub by which its gateway speaks."""
-
     store: Running
     cluster: cluster_pb2_grpc.ClusterServiceAsyncStub
 
@@ -36,10 +35,15 @@ class Node:
         found = await self.cluster.LocateAgent(cluster_pb2.LocateAgentRequest(key=kv.key(agent)))
         return found.running_on, found.last_on
 
-    def cut_off(self) -> Callable[[], None]:
-        """Let no heartbeat reach the ledger, until the function that this returns is called."""
+    @property
+    def membership(self) -> Membership:
         membership = self.store.store._ledger.membership
         assert membership is not None
+        return membership
+
+    def cut_off(self) -> Callable[[], None]:
+        """Let no heartbeat reach the ledger, until the function that this returns is called."""
+        membership = self.membership
         beat, membership._beat = membership._beat, lost  # type: ignore[method-assign]
 
         def again() -> None:
@@ -50,7 +54,6 @@ class Node:
 
 
 def lost() -> object:
-    """A heartbeat that does not arrive."""
     raise ConnectionError("cut off")
 
 
@@ -70,7 +73,6 @@ async def node(
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
     async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.02)

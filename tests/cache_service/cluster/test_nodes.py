@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import kv_changes
 from cache_service.ledger.clock import BOOT_CLOCK
@@ -27,12 +25,6 @@ from tests.cache_service.cluster.several import MODEL, Node, node, until
 from tests.cache_service.conftest import code, running
 from tests.cache_service.ledger.test_branches import fork
 from tests.cache_service.tiers.test_blocks import add, found, on_disk
-
-
-@pytest.fixture
-async def two(data: Path, cluster: ClusterSettings) -> AsyncIterator[tuple[Node, Node]]:
-    async with AsyncExitStack() as stack:
-        yield tuple([await stack.enter_async_context(node(data, cluster, name)) for name in "ab"])  # type: ignore[misc]
 
 
 async def test_nodes_learn_of_each_other(two: tuple[Node, Node]) -> None:
@@ -86,7 +78,6 @@ async def test_where_an_agent_is(two: tuple[Node, Node]) -> None:
 
 
 async def until_located(asked: Node, where: tuple[str, str]) -> None:
-    """Wait until a node's store says so: claims travel with heartbeats."""
     async with asyncio.timeout(30):
         while await asked.locate() != where:
             await asyncio.sleep(0.05)
@@ -151,8 +142,7 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
     bad = await add(b.store, [3], None)
     await b.store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
     again = b.cut_off()
-    membership = b.store.store._ledger.membership
-    assert membership is not None
+    membership = b.membership
     await until(lambda: a_sees_none(a))
     await a.store.delete()
     await until(lambda: not a.store.store._database.read_blocking(kv_changes.newest))
@@ -164,19 +154,15 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
 
 
 def a_sees_none(a: Node) -> bool:
-    """Whether a node counts the other one as gone."""
-    membership = a.store.store._ledger.membership
-    assert membership is not None
-    membership.wake()
-    return membership.live("b") is None
+    a.membership.wake()
+    return a.membership.live("b") is None
 
 
 async def test_heartbeats_do_not_wait_for_files(two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that follow for longer than the lease cost no lease, and are followed in the end."""
     a, b = two
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
-    membership, gate = b.store.store._ledger.membership, threading.Event()
-    assert membership is not None
+    membership, gate = b.membership, threading.Event()
     version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
     await add(b.store, [1], version)
     b.store.store._blocks._thread.submit(gate.wait, 30)
@@ -193,8 +179,7 @@ async def test_heartbeats_go_on_whatever_a_wait_for_others_raises(
     two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
-    membership = two[0].store.store._ledger.membership
-    assert membership is not None
+    membership = two[0].membership
 
     def broken(_: float) -> None:
         raise ValueError("filedescriptor out of range in select()")
@@ -224,7 +209,6 @@ async def test_upkeep_goes_on_whatever_the_server_says(
 
 
 def rename(store: Store, table: str, name: str) -> None:
-    """Give a table of the shared ledger another name."""
     store._database.write_blocking(lambda c: c.execute(f"ALTER TABLE {table} RENAME TO {name}") and None)
 
 
@@ -243,7 +227,6 @@ async def test_hours_without_the_database_are_no_idle_time(
 
 
 async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: ClusterSettings) -> None:
-    """While that is there."""
     a, _ = two
     with pytest.raises(DirectoryUnusable, match="another node is there as 'a'"):
         async with running(data.with_name("c"), cluster=replace(cluster, node="a")):

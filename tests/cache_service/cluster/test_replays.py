@@ -10,26 +10,16 @@ from pathlib import Path
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
 from cache_service.cluster.postgres.settings import Settings
-from cache_service.cluster.settings import ClusterSettings
 from cache_service.ledger import turns
 from cache_service.rpc import conversions
-from tests import postgres
 from tests.cache_service import kv
 from tests.cache_service.conftest import running
 from tests.cache_service.ledger.rows import NOW
-from tests.postgres_pair import Pair, paired
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    try:
-        with paired() as pair:
-            yield pair
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
+from tests.postgres_pair import Pair
 
 
 @pytest.fixture

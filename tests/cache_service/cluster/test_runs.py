@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
 from tests.cache_service.cluster.several import Node, node
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from agentmem.console import Mistake
 from gateway.cli.keys import moment
 from gateway.cli.main import main
-from gateway.edge.key_file import KeyFile
+from gateway.edge.key_file import KeyFile, changing
 from gateway.edge.key_ring import KeyRing
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -93,6 +93,44 @@ def test_mistakes(tmp_path: Path, arguments: list[str], said: str) -> None:
     assert result.exit_code == 2
     assert said in result.output
     assert not file.exists()
+
+
+def test_a_files_keys_come_into_another_all_or_none(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    for _ in range(2):
+        assert keys("create", "--namespace", "n", "--keys", str(one)).exit_code == 0
+    for new_ones in (2, 0):
+        assert f"{new_ones} of 2 keys are new" in keys("import", str(one), "--keys", str(other)).output
+    with changing(one) as known:
+        taken, *_ = known
+        known[taken] = known[taken].model_copy(update={"namespace": "eve"})
+    keys("create", "--namespace", "n", "--keys", str(one))
+    before = other.read_text()
+    refused = keys("import", str(one), "--keys", str(other))
+    assert (refused.exit_code, f"another key has the id {taken}" in refused.output) == (2, True)
+    assert other.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--keys", "k.json", "--cluster", "postgresql://db/d"], "in a file or in a cluster"),
+        (["--cluster", "postgresql://u:secret@db/d"], "AGENTMEM_UP_CLUSTER"),
+        (["--cluster", "host=db password=secret"], "AGENTMEM_UP_CLUSTER"),
+        (["--cluster", "postgresql://127.0.0.1:1/none"], "cannot be used"),
+    ],
+)
+def test_a_cluster_is_named_once_and_without_its_password(arguments: list[str], said: str) -> None:
+    refused = keys("list", *arguments)
+    assert (refused.exit_code, said in refused.output) == (2, True), refused.output
+    assert "secret" not in refused.output
+
+
+def test_the_command_line_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTMEM_UP_CLUSTER", "postgresql://127.0.0.1:1/none")
+    file = tmp_path / "k.json"
+    assert keys("create", "--namespace", "n", "--keys", str(file)).exit_code == 0
+    assert file.exists()
 
 
 @pytest.mark.parametrize(

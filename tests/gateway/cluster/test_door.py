@@ -41,7 +41,6 @@ async def world() -> AsyncIterator[World]:
 
 
 def client(world: World) -> ClientTls:
-    """What another node shows."""
     return read_cluster_tls(world.certificates, HOST).client()
 
 
@@ -71,7 +70,6 @@ async def test_only_what_nodes_ask_of_each_other_is_served(world: World) -> None
 
 
 def strangers(world: World, directory: Path) -> dict[str, ClientTls | None]:
-    """Who is not of the cluster."""
     ours = client(world)
     other = authority(directory / "other")
     theirs = read_cluster_tls(issue(other, directory / "other", HOST, 30), HOST)
@@ -85,9 +83,8 @@ def strangers(world: World, directory: Path) -> dict[str, ClientTls | None]:
 @pytest.mark.parametrize("who", ["without TLS", "without a certificate", "of another authority"])
 async def test_a_stranger_is_not_heard(world: World, who: str, tmp_path: Path) -> None:
     tls = strangers(world, tmp_path)[who]
-    for service, names in SERVED.items():
-        for name in names:
-            assert await outcome(world, tls, f"agentmem.v1.{service}", name) is grpc.StatusCode.UNAVAILABLE
+    for service, (name, *_) in SERVED.items():
+        assert await outcome(world, tls, f"agentmem.v1.{service}", name) is grpc.StatusCode.UNAVAILABLE
     asked = [each for each in world["a"].worker.requests if not isinstance(each, model_pb2.ListModelsRequest)]
     assert asked == []
 

@@ -1,166 +1,68 @@
-"""Gateways that ask for the cluster's keys: who is let in, when one is revoked, and when the store is away."""
+"""Gateways that ask for the cluster's keys: when they are read, and when they are current."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
-import grpc
 import httpx
 import pytest
 
 from agentmem.process.settings import SettingsError, load
-from agentmem.v1 import cluster_pb2, inference_pb2
-from gateway.cluster.keys import ClusterKeys
+from agentmem.v1 import cluster_pb2
+from gateway.cluster.keys import ClusterKeys, now
+from gateway.edge.key_file import render
 from gateway.edge.key_ring import KeyRing
-from gateway.edge.keys import Shown, new
+from gateway.edge.keys import new
 from gateway.settings import GatewaySettings
-from tests.gateway.cluster.world import World, cluster, eventually, inference
-from tests.gateway.scripted import delta, finished, started
+from tests.gateway.cluster.world import World, cluster, eventually
 
 NOW = datetime.now(UTC)
 ADA, ADAS = new("ada", NOW)
-BOB, BOBS = new("bob", NOW, admin=True)
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with cluster("a", "b", cluster_keys=True) as made:
-        yield made
-
-
-async def status(world: World, name: str, key: Shown | str) -> int:
-    """What a node's HTTP door says to who shows a key: the document needs one, and neither worker nor store."""
-    async with httpx.AsyncClient(base_url=world[name].http, timeout=30) as http:
-        return (await http.get("/openapi.json", headers={"authorization": f"Bearer {key}"})).status_code
-
-
-async def until_all_say(world: World, key: Shown, said: int) -> None:
-    """Wait until both nodes say that to who shows a key."""
-    async with asyncio.timeout(20):
-        for name in "ab":
-            while await status(world, name, key) != said:
-                await asyncio.sleep(0.02)
-
-
-@pytest.mark.slow
-async def test_a_key_opens_all_nodes_until_it_is_revoked(world: World) -> None:
-    assert [await status(world, name, ADAS) for name in "ab"] == [401, 401]
-    world.ledger.has_keys(ADA, BOB)
-    await until_all_say(world, ADAS, 200)
-    wrong = (Shown(ADAS.id, BOBS.secret), Shown("0" * 12, ADAS.secret), ADAS.secret, ADA.sha256)
-    assert [await status(world, "b", each) for each in wrong] == [401] * len(wrong)
-    world.ledger.has_keys(BOB)
-    await until_all_say(world, ADAS, 401)
-    await until_all_say(world, BOBS, 200)
-
-
-async def test_keys_are_read_when_they_have_changed_and_not_else(world: World) -> None:
-    store = world["a"].store
-    before = store.listed_keys
-    assert before == 1
-    world.ledger.has_keys(ADA)
-    await until_all_say(world, ADAS, 200)
-    world["a"].gateway.parts.cluster.worker_changed()  # type: ignore[union-attr]
-    synced = world.ledger.nodes["a"]
-    await eventually(lambda: world.ledger.nodes["a"] is not synced)
-    assert store.listed_keys == before + 1
-
-
-@pytest.mark.slow
-async def test_who_has_not_heard_from_the_store_lets_nobody_in(world: World) -> None:
-    """Not for longer than the lease, which began before the store was asked."""
-    world.ledger.has_keys(ADA)
-    await until_all_say(world, ADAS, 200)
-    world.ledger.lease = 1.0
-    await eventually(lambda: world.ledger.nodes["a"].expires_in.ToTimedelta().total_seconds() == 1.0)
-    world["a"].store.away = True
-    world.ledger.has_keys()
-    async with asyncio.timeout(20):
-        while (said := await status(world, "a", ADAS)) != 503:
-            assert said == 200
+async def until_it_says(world: World, said: int) -> None:
+    """Wait until a node's HTTP door says this to ada: the document needs a key, and neither worker nor store."""
+    headers = {"authorization": f"Bearer {ADAS}"}
+    async with httpx.AsyncClient(base_url=world["a"].http, timeout=30) as http, asyncio.timeout(20):
+        while (await http.get("/openapi.json", headers=headers)).status_code != said:
             await asyncio.sleep(0.02)
-    async with world["a"].channel(str(ADAS)) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await inference(channel).CountTokens(inference_pb2.CountTokensRequest())
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    world.ledger.lease = 10.0
-    world["a"].store.away = False
-    await until_all_say(world, ADAS, 401)
 
 
-async def test_what_a_revoked_key_has_running_ends_on_all_nodes(world: World) -> None:
-    world.ledger.has_keys(ADA)
-    await until_all_say(world, ADAS, 200)
-
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        while True:
-            yield delta("word ")
-            await asyncio.sleep(0.05)
-        yield finished()
-
-    for node in world.nodes.values():
-        node.worker.script = endless
-    ends = []
-    async with world["a"].channel(str(ADAS)) as a, world["b"].channel(str(ADAS)) as b:
-        asked = inference_pb2.GenerateRequest(prompt="x")
-        calls = [aiter(inference(each).Generate(asked)) for each in (a, b)]
-        for call in calls:
-            assert (await anext(call)).HasField("started")
-        world.ledger.has_keys()
-        for call in calls:
-            with pytest.raises(grpc.aio.AioRpcError) as ended:
-                async for _ in call:
-                    pass
-            ends.append(ended.value.code())
-    assert ends == [grpc.StatusCode.UNAUTHENTICATED] * 2
+async def test_keys_are_read_when_they_have_changed_and_not_else() -> None:
+    async with cluster("a", cluster_keys=True) as world:
+        node, ledger = world["a"], world.ledger
+        await until_it_says(world, 401)
+        assert node.store.read_keys == 1
+        ledger.has_keys(ADA)
+        await until_it_says(world, 200)
+        synced = ledger.nodes["a"]
+        await eventually(lambda: ledger.nodes["a"] is not synced)
+        assert node.store.read_keys == 2
+        ledger.has_keys()
+        await until_it_says(world, 401)
 
 
-def ring(*keys: cluster_pb2.Key) -> tuple[KeyRing, ClusterKeys]:
+def test_keys_that_cannot_be_read_let_nobody_in_until_they_can(caplog: pytest.LogCaptureFixture) -> None:
     source = ClusterKeys()
-    source.take(cluster_pb2.ListKeysResponse(version="1", keys=keys))
     source.confirm(float("inf"))
-    return KeyRing(source, now=lambda: NOW), source
+    for text in (b"{", b"\xff", render([ADA]).replace(ADA.sha256, "secret").encode()):
+        source.take(cluster_pb2.GetKeysResponse(version="1", keys=text))
+        with pytest.raises(Exception, match="cannot be checked now"):
+            KeyRing(source).authenticate(str(ADAS))
+    assert "secret" not in str([getattr(record, "fields", "") for record in caplog.records])
+    source.take(cluster_pb2.GetKeysResponse(version="2", keys=render([ADA]).encode()))
+    assert KeyRing(source).authenticate(str(ADAS)).namespace == "ada"
 
 
-def message(**changed: Any) -> cluster_pb2.Key:
-    made = cluster_pb2.Key(**{"id": ADA.id, "namespace": "ada", "sha256": ADA.sha256, **changed})
-    made.created.FromDatetime(NOW)
-    return made
-
-
-def test_an_expired_key_lets_nobody_in() -> None:
-    key = message()
-    key.expires.FromDatetime(NOW + timedelta(seconds=1))
-    assert ring(key)[0].authenticate(str(ADAS)).namespace == "ada"
-    key.expires.FromDatetime(NOW)
-    with pytest.raises(Exception, match="expired or revoked"):
-        ring(key)[0].authenticate(str(ADAS))
-
-
-def test_limits_are_the_keys_where_it_has_them() -> None:
-    none, some = message(), message(max_running=0, max_per_minute=7)
-    assert ring(none)[0].authenticate(str(ADAS)).limits.running == 64
-    limits = ring(some)[0].authenticate(str(ADAS)).limits
-    assert (limits.running, limits.per_minute) == (0, 7)
-
-
-def test_a_key_that_cannot_be_read_lets_nobody_in_and_the_others_stand(caplog: pytest.LogCaptureFixture) -> None:
-    bad = message(namespace="")
-    other = message(id=BOB.id, namespace="bob", sha256=BOB.sha256)
-    judge, _ = ring(bad, other)
-    assert judge.authenticate(str(BOBS)).namespace == "bob"
-    with pytest.raises(Exception, match="unknown"):
-        judge.authenticate(str(ADAS))
-    assert ADA.id in str([getattr(record, "fields", "") for record in caplog.records])
-
-
-def test_before_they_were_read_nobody_is_let_in() -> None:
-    with pytest.raises(Exception, match="cannot be checked now"):
-        KeyRing(ClusterKeys()).authenticate(str(ADAS))
+def test_keys_are_current_from_the_first_reading_to_the_end_of_its_lease() -> None:
+    source = ClusterKeys()
+    assert not source.look().is_current
+    source.take(cluster_pb2.GetKeysResponse(version="1", keys=render([ADA]).encode()))
+    source.confirm(now() + 60)
+    assert source.look().is_current
+    source.confirm(now() - 1)
+    assert not source.look().is_current
 
 
 NODE = ["--node", "a", "--advertise", "a.local:1", "--cluster-tls", "/tls"]

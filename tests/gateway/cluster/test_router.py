@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +24,11 @@ LOCATED = st.builds(Located, st.one_of(st.just(""), NAMES), st.one_of(st.just(""
 
 
 def node(name: str, load: int = 0, print_: str = "f1", *, ready: bool = True) -> NodeView:
-    """A node that serves the model "demo"."""
     return NodeView(name, f"{name}:1", ready, load, {"demo": print_})
+
+
+HOME = candidates(KEY, [node(name) for name in "bc"], Located(), "b").nodes[0]
+"""The node of `KEY` by rendezvous hashing, among b and c, and with a."""
 
 
 @given(KEYS, NODES, LOCATED, NAMES)
@@ -83,32 +87,26 @@ def test_a_node_that_leaves_moves_only_its_own_agents() -> None:
     assert all(after[key] == before[key] for key in keys if before[key] != "h")
 
 
-def test_the_reasons_in_their_order() -> None:
-    nodes = [node("a"), node("b"), node("c")]
-    assert candidates(KEY, nodes, Located("b", "c"), "a")[:] == (
-        ["b", *[name for name in candidates(KEY, nodes, Located(), "a").nodes if name != "b"]],
-        Reason.CLAIM,
-    )
-    assert candidates(KEY, nodes, Located("", "c"), "a").reason is Reason.LAST
-    assert candidates(KEY, nodes, Located("", "c"), "a").nodes[0] == "c"
-    assert candidates(KEY, nodes, Located(), "a").reason is Reason.RENDEZVOUS
-
-
-def test_a_busy_last_holder_is_passed_over_but_not_one_that_runs_a_turn_of_the_agent() -> None:
-    nodes = [node("a", 20), node("b"), node("c")]
-    assert candidates(KEY, nodes, Located("", "a"), "b").nodes[-1] == "a"
-    assert candidates(KEY, nodes, Located("a", ""), "b").nodes[0] == "a"
-
-
-def test_one_turn_is_not_too_many_where_the_others_have_none() -> None:
-    nodes = [node("a", 1), node("b"), node("c")]
-    assert candidates(KEY, nodes, Located("", "a"), "b").nodes[0] == "a"
-
-
-def test_a_holder_that_is_gone_decides_nothing() -> None:
-    nodes = [node("a", ready=False), node("b"), node("c")]
-    assert candidates(KEY, nodes, Located("a", "a"), "b").reason is Reason.RENDEZVOUS
-    assert "a" not in candidates(KEY, nodes, Located("a", "a"), "b").nodes
+@pytest.mark.parametrize(
+    ("load_of_a", "is_ready", "located", "first", "reason"),
+    [
+        (0, True, Located("b", "c"), "b", Reason.CLAIM),
+        (0, True, Located("", "c"), "c", Reason.LAST),
+        (1, True, Located("", "a"), "a", Reason.LAST),  # one turn is not too many where the others have none
+        (20, True, Located("", "a"), HOME, Reason.RENDEZVOUS),
+        (20, True, Located("a", ""), "a", Reason.CLAIM),
+        (0, True, Located(), HOME, Reason.RENDEZVOUS),
+        (0, False, Located("a", "a"), HOME, Reason.RENDEZVOUS),
+    ],
+)
+def test_the_reasons_in_their_order(
+    load_of_a: int, is_ready: bool, located: Located, first: str, reason: Reason
+) -> None:
+    nodes = [node("a", load_of_a, ready=is_ready), node("b"), node("c")]
+    route = candidates(KEY, nodes, located, "a")
+    assert (route.nodes[0], route.reason) == (first, reason)
+    assert sorted(route.nodes) == [each.name for each in nodes if each.ready]
+    assert load_of_a < 20 or located.running_on or route.nodes[-1] == "a"
 
 
 def test_nodes_of_another_fingerprint_than_the_holder_are_no_candidates() -> None:

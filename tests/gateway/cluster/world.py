@@ -26,6 +26,7 @@ from agentmem.v1 import (
 )
 from gateway.app import Gateway
 from gateway.cluster.cli.certificates import authority, issue
+from gateway.edge.key_file import render
 from gateway.edge.keys import ApiKey
 from tests import scratch
 from tests.gateway.running import ANY_PORT, eventually, settings
@@ -36,28 +37,17 @@ HOST = "127.0.0.1"
 
 
 class SharedLedger:
-    """What the stores of all nodes say: nodes as they said themselves, and where agents are."""
-
     def __init__(self) -> None:
         self.nodes: dict[str, cluster_pb2.Node] = {}
         self.running: dict[str, list[types_pb2.AgentKey]] = {}
         self.lease = 10.0
         self.at: dict[str, cluster_pb2.LocateAgentResponse] = {}
-        """By agent_id."""
         self.located: list[str] = []
-        self.keys = cluster_pb2.ListKeysResponse(version="none")
+        self.keys = cluster_pb2.GetKeysResponse(version="none")
         """Callers', as all stores have them."""
 
     def has_keys(self, *keys: ApiKey) -> None:
-        """From now on these are the keys."""
-        listed = []
-        for key in keys:
-            message = cluster_pb2.Key(id=key.id, namespace=key.namespace, sha256=key.sha256, admin=key.admin)
-            message.created.FromDatetime(key.created)
-            if key.expires is not None:
-                message.expires.FromDatetime(key.expires)
-            listed.append(message)
-        self.keys = cluster_pb2.ListKeysResponse(version=f"of {[key.id for key in keys]}", keys=listed)
+        self.keys = cluster_pb2.GetKeysResponse(version=f"of {[key.id for key in keys]}", keys=render(keys).encode())
 
 
 class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grpc.CacheStoreServiceServicer):
@@ -66,10 +56,8 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
     def __init__(self, socket: Path, name: str, address: str, ledger: SharedLedger) -> None:
         self.name, self.address, self.ledger = name, address, ledger
         self.away = False
-        self.listed_keys = 0
-        """How often it was asked for keys."""
+        self.read_keys = 0
         self.says_ready = False
-        """As others still see a node that has just become unready."""
         self.heard_ready = False
         register = cluster_pb2_grpc.add_ClusterServiceServicer_to_server
         blocks = cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server
@@ -101,8 +89,8 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
             name=self.name, cluster_id="c1", nodes=nodes, keys_version=self.ledger.keys.version
         )
 
-    async def ListKeys(self, request: Any, context: Any) -> cluster_pb2.ListKeysResponse:
-        self.listed_keys += 1
+    async def GetKeys(self, request: Any, context: Any) -> cluster_pb2.GetKeysResponse:
+        self.read_keys += 1
         return self.ledger.keys
 
     async def LocateAgent(self, request: Any, context: Any) -> cluster_pb2.LocateAgentResponse:
@@ -119,8 +107,6 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
 
 
 class TestNode:
-    """One node: store, worker and gateway."""
-
     def __init__(
         self, name: str, run_dir: Path, port: int, certificates: Path, ledger: SharedLedger, **changed: Any
     ) -> None:
@@ -168,24 +154,19 @@ class TestNode:
         await asyncio.Event().wait()
 
     def channel(self, key: str = "") -> grpc.aio.Channel:
-        """A client's channel to its gRPC door."""
         return connect(self.gateway.addresses["grpc"], key=key)
 
     @property
     def http(self) -> str:
-        """Where its HTTP door is."""
         return f"http://{self.gateway.addresses['http']}"
 
     @property
     def ready(self) -> int:
-        """How many nodes it takes for ready."""
         assert self.gateway is not None
         return sum(node.ready for node in self.gateway.parts.cluster._membership.nodes())
 
 
 class World:
-    """A running cluster."""
-
     def __init__(self, nodes: list[TestNode], ledger: SharedLedger, certificates: Path) -> None:
         self.nodes = {node.name: node for node in nodes}
         self.ledger = ledger
@@ -195,11 +176,9 @@ class World:
         return self.nodes[name]
 
     def says(self, agent: str, *, running_on: str = "", last_on: str = "") -> None:
-        """Have the ledger say where an agent is."""
         self.ledger.at[agent] = cluster_pb2.LocateAgentResponse(running_on=running_on, last_on=last_on)
 
     def turns(self, agent: str = "") -> dict[str, int]:
-        """How many turns each node's worker was asked for."""
         return {
             name: sum(request.key.agent_id == agent or not agent for request in node.worker.generated)
             for name, node in self.nodes.items()
@@ -232,7 +211,6 @@ async def cluster(*names: str, **changed: Any) -> AsyncIterator[World]:
 
 
 def inference(channel: grpc.aio.Channel) -> Any:
-    """The stub of InferenceService."""
     return inference_pb2_grpc.InferenceServiceStub(channel)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_service.cluster.postgres.settings import Settings, Survives
-from cache_service.cluster.settings import ClusterSettings
+from cache_service.cluster.ledger import ClusterSettings
+from cache_service.cluster.postgres.settings import Settings
 from tests.cache_service import scenarios
 from tests.cache_service.conftest import running
 from tests.cache_service.offline.directory import fill_branches
@@ -22,7 +22,6 @@ async def branched(data: Path) -> Path:
 
 @pytest.fixture
 async def furnished(data: Path) -> Path:
-    """A directory with several namespaces, a pin and a run of a workflow."""
     async with running(data) as store:
         await scenarios.furnish(store)
     return data
@@ -30,5 +29,4 @@ async def furnished(data: Path) -> Path:
 
 @pytest.fixture
 def server(cluster: ClusterSettings) -> Settings:
-    """The cluster's ledger, for a command."""
-    return Settings(cluster.url, cluster.schema, "a", Survives.NOTHING)
+    return Settings(cluster.url, cluster.schema, "a", "nothing")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agentmem.v1 import agent_pb2
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.offline import importing
 from cache_service.cluster.offline.checking import check
 from cache_service.cluster.postgres.settings import Settings
-from cache_service.cluster.settings import ClusterSettings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.offline.database import DatabaseDamaged
 from tests.cache_service import kv
@@ -23,7 +23,7 @@ from tests.postgres import Server
 _CHILD = """
 import os, signal, sys
 from pathlib import Path
-from cache_service.cluster.postgres.settings import Settings, Survives
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.cluster.offline import importing, rows
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -36,7 +36,7 @@ def late(*args, **named):
     calls -= 1
     return real(*args, **named)
 setattr(owner, sys.argv[5], late)
-importing.bring(Path(sys.argv[1]), Settings(sys.argv[2], sys.argv[3], "a", Survives.NOTHING))
+importing.bring(Path(sys.argv[1]), Settings(sys.argv[2], sys.argv[3], "a", "nothing"))
 """
 POINTS = {
     "before its new name": ("importing", "_rename", 0),
@@ -47,7 +47,6 @@ POINTS = {
 
 
 def kill(branched: Path, cluster: ClusterSettings, point: str) -> None:
-    """Import in a process that is killed there."""
     command = [sys.executable, "-c", _CHILD, str(branched), cluster.url, cluster.schema, *map(str, POINTS[point])]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 

@@ -11,10 +11,10 @@ import pytest
 
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.offline import exporting, importing, rows
 from cache_service.cluster.offline.checking import check
 from cache_service.cluster.postgres.settings import Settings
-from cache_service.cluster.settings import ClusterSettings
 from cache_service.connection import Connection
 from cache_service.offline.check import check as check_directory
 from cache_service.offline.findings import CannotCheck

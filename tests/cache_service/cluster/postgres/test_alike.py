@@ -38,7 +38,6 @@ HASHES = [number.to_bytes(16, "big") for number in range(7)]
 
 
 def rows(connection: Connection, table: str) -> list[dict[str, Any]]:
-    """What a table has, but for what is random."""
     drawn = (*OTHERS, *(("id",) if table in ("kv_changes", "object_deletions") else ()))
     found = connection.execute(f"SELECT * FROM {table}")
     names = [column[0] for column in found.description]
@@ -75,7 +74,6 @@ class Alike(RuleBasedStateMachine):
         self.time = 0
 
     def both(self, call: Callable[[Engine], Any]) -> None:
-        """Make the call on each, and compare what comes back."""
         answers = []
         for engine in (self.sqlite, self.postgres):
             try:
@@ -180,7 +178,6 @@ class Alike(RuleBasedStateMachine):
 
     @rule(key=KEYS, version=SMALL, messages=SMALL)
     def look(self, key: AgentKey, version: int, messages: int) -> None:
-        """All that only reads."""
         self.both(lambda engine: engine.read_blocking(turns.open_agent, key, NO_VERSION, "r"))
         self.both(lambda engine: engine.read_blocking(history.page, key, version, 3))
         self.both(lambda engine: engine.read_blocking(agents.page, AgentKey("n", "", ""), ("ada", "M"), 9))

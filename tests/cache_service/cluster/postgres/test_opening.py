@@ -15,11 +15,12 @@ from agentmem.errors import Unavailable
 from agentmem.validation import AgentKey
 from cache_service.cluster.postgres import schema
 from cache_service.cluster.postgres.database import Postgres
-from cache_service.cluster.postgres.settings import Settings, Survives, UnsafeServer
+from cache_service.cluster.postgres.settings import Settings, UnsafeServer
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes, turns
 from cache_service.ledger.database import Database
 from cache_service.ledger.schema import TABLES, ForeignDatabase, SchemaTooNew
+from cache_service.settings import Survives
 from tests.cache_service.ledger.rows import NOW, tokens, turn
 
 
@@ -115,7 +116,6 @@ _FAILS = schema.Step("SELECT nothing")
 
 
 def column(connection: Connection, statement: str, value: str) -> set[str]:
-    """What a statement finds."""
     return {found for (found,) in connection.execute(statement, (value,))}
 
 
@@ -131,7 +131,7 @@ def test_the_tables_are_those_of_sqlite(postgres: Postgres, tmp_path_factory: py
     database.close()
 
 
-@pytest.mark.parametrize("survives", [Survives.SERVER, Survives.CRASH])
+@pytest.mark.parametrize("survives", ["server", "crash"])
 def test_a_server_that_could_lose_turns_is_refused(postgres_settings: Settings, survives: Survives) -> None:
     """The one of these tests does not sync its disk."""
     with pytest.raises(UnsafeServer, match="fsync = off"):

@@ -9,33 +9,27 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-import psycopg
 import pytest
 
 from agentmem.kv.ledger import Version
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
-from cache_service.cluster.postgres.settings import Settings, Survives, UnsafeServer
+from cache_service.cluster.postgres.settings import Settings, UnsafeServer
 from cache_service.connection import Connection
 from cache_service.ledger import agents, turns
 from cache_service.ledger.turns import Commit, Turn
-from tests import postgres
 from tests.cache_service.ledger.rows import ADA, NOW, count, tokens, turn
 from tests.postgres_pair import Pair, paired, until
 
 
 @pytest.fixture(scope="module")
 def kept_pair() -> Iterator[Pair]:
-    try:
-        with paired() as pair:
-            yield pair
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
+    with paired() as pair:
+        yield pair
 
 
 @pytest.fixture
 def pair(kept_pair: Pair) -> Pair:
-    """A pair without a ledger."""
     with kept_pair.primary.connect() as connection:
         connection.execute("DROP SCHEMA IF EXISTS agentmem CASCADE")
     return kept_pair
@@ -43,12 +37,8 @@ def pair(kept_pair: Pair) -> Pair:
 
 @pytest.fixture
 def lost_pair() -> Iterator[Pair]:
-    """A pair of which a test may kill one."""
-    try:
-        with paired() as pair:
-            yield pair
-    except postgres.NoServer as problem:
-        pytest.skip(str(problem))
+    with paired() as pair:
+        yield pair
 
 
 @contextmanager
@@ -87,31 +77,10 @@ def stuck(pair: Pair, database: Postgres, work: Callable[[Connection], Commit]) 
 
 
 def committed(new: Turn) -> Callable[[Connection], Commit]:
-    """The work that commits a turn."""
     return lambda connection: turns.commit(connection, new, NOW)
 
 
 NEW = turn(1, commit_id=b"c" * 16)
-
-
-async def test_a_cancelled_commit_of_psycopg_is_visible_and_on_no_standby(pair: Pair, ledger: Postgres) -> None:
-    """Why commits are never cancelled: only a warning tells."""
-    notices: list[str | None] = []
-    connection = await psycopg.AsyncConnection.connect(pair.primary.conninfo, application_name="another")
-    connection.add_notice_handler(lambda notice: notices.append(notice.sqlstate))
-    async with connection:
-        with pair.cut_off():
-            await connection.execute("INSERT INTO agentmem.namespaces VALUES ('seen', 0, 1)")
-            commit = asyncio.create_task(connection.commit())
-            await asyncio.to_thread(pair.waiting, "another")
-            commit.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await commit
-            seen = "SELECT 1 FROM agentmem.namespaces WHERE namespace = 'seen'"
-            with pair.primary.connect() as primary, pair.standby.connect() as standby:
-                assert primary.execute(seen).fetchone() == (1,)
-                assert standby.execute(seen).fetchone() is None
-            assert notices == ["01000"]
 
 
 async def test_a_commit_goes_on_when_its_caller_is_cancelled(pair: Pair, ledger: Postgres) -> None:
@@ -172,19 +141,8 @@ def test_the_time_of_a_statement_ends_no_commit(pair: Pair) -> None:
         assert not commit.call.result(60).repeated and pair.arrives()
 
 
-@pytest.mark.parametrize("value", ["off", "local"])
-def test_a_session_that_does_not_wait_is_refused_unless_the_operator_takes_it_on(pair: Pair, value: str) -> None:
-    settings = Settings(f"{pair.primary.conninfo} options='-c synchronous_commit={value}'")
-    for survives in (Survives.SERVER, Survives.CRASH):
-        with pytest.raises(UnsafeServer, match=f"synchronous_commit is {value}"):
-            Postgres(replace(settings, survives=survives)).open()
-    with opened(replace(settings, survives=Survives.NOTHING)) as ledger:
-        ledger.write_blocking(turns.commit, NEW, NOW)
-
-
 @pytest.mark.slow
 def test_a_server_that_is_killed_in_a_commit_keeps_the_turn_once(lost_pair: Pair) -> None:
-    """It was on the disk already; the commit is repeated until the server is there again."""
     with opened(Settings(lost_pair.primary.conninfo)) as ledger:
         with stuck(lost_pair, ledger, committed(NEW)) as commit:
             lost_pair.primary.kill()
@@ -195,27 +153,10 @@ def test_a_server_that_is_killed_in_a_commit_keeps_the_turn_once(lost_pair: Pair
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_before_a_commit_gets_the_turn_once(lost_pair: Pair) -> None:
-    runs: list[Commit] = []
-
-    def work(connection: Connection) -> Commit:
-        runs.append(turns.commit(connection, NEW, NOW))
-        if len(runs) == 1:
-            lost_pair.primary.kill()
-            lost_pair.primary.start()
-        return runs[-1]
-
-    with opened(Settings(lost_pair.primary.conninfo)) as ledger:
-        assert not ledger.commit_blocking(work).repeated
-        assert len(runs) == 2 and ledger.read_blocking(tokens) == [1] and ledger.read_blocking(count, "turns") == 1
-        assert lost_pair.arrives()
-
-
-@pytest.mark.slow
 def test_the_standby_takes_over(lost_pair: Pair) -> None:
     """A commit that the standby does not have is lost with the primary, was never acknowledged, and is made there."""
     both = f"host={lost_pair.primary.root},{lost_pair.standby.root} user=agentmem dbname=postgres"
-    with opened(replace(Settings(both), survives=Survives.CRASH)) as ledger:
+    with opened(replace(Settings(both), survives="crash")) as ledger:
         first = ledger.write_blocking(turns.commit, turn(1), NOW).version
         new = replace(NEW, base=first, keep_tokens=1)
         with stuck(lost_pair, ledger, committed(new)) as commit:

@@ -214,7 +214,6 @@ def test_an_agent_that_another_node_uses_meanwhile_is_not_idle(postgres: Postgre
 
 
 def test_who_drops_the_last_reference_to_an_object_drops_it(postgres: Postgres) -> None:
-    """Two agents have it, and no segment in common."""
     for key in (ADA, EVE):
         commit(postgres, turn(1, 2, key=key))
         postgres.write_blocking(upload, key, OBJECTS[:1])
