@@ -29,7 +29,6 @@ NAMES = {
     "report": "benchmarks.report.command",
     "restart": "benchmarks.restart",
     "restoring": "benchmarks.restoring",
-    "simulation": "benchmarks.cluster.simulation",
     "speculation": "benchmarks.speculation.command",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
