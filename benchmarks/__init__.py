@@ -1,4 +1,4 @@
-"""Programs behind the figures: the demo, the benchmarks, and the demo model's training.
+"""The demo and the benchmarks, which measure the figures of README and docs.
 
 __main__.py     `agentmem bench NAME`; series.py is `bench all`; report/ writes RESULTS.md
 users wait for  ttft/, work.py, restart.py, at_rest.py, break_even.py, swap.py, peers/, working_memory/, cluster/
@@ -10,5 +10,5 @@ they share      live.py (`agentmem up`), children.py (processes), ports.py, prox
                 turns), prompts.py, conversations.py, known_agents.py; options.py, series.py, results.py, tables.py,
                 intervals.py
 
-demo.py is `make demo`; demo_model/ makes the demo model.
+demo.py is `make demo`; demo_model/ has the world that the demo model knows.
 """

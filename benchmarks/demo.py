@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentmem.v1 import types_pb2
-from benchmarks.demo_model.dialogues import count_tokens
-from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, filler_text
+from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, count_tokens, filler_text
 from benchmarks.demo_model.world import COLOUR, NUMBER, PLACE, Fact, unknown_answer
 from benchmarks.live import LiveStack, running
 from benchmarks.turns import Turn, chat

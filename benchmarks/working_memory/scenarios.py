@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from benchmarks.demo_model.dialogues import count_tokens
-from benchmarks.demo_model.filler import filler_text
+from benchmarks.demo_model.filler import count_tokens, filler_text
 from benchmarks.demo_model.world import AGENTS, ENTITIES, HELD_OUT_STRIDE, Fact, Kind, unknown_answer
 
 JUDGE = "judge"
