@@ -1,9 +1,9 @@
 """The demo and the benchmarks, which measure the figures of README and docs.
 
 __main__.py     `agentmem bench NAME`; series.py is `bench all`; report/ writes RESULTS.md
-users wait for  ttft/, work.py, restart.py, at_rest.py, break_even.py, swap.py, peers/, working_memory/, cluster/
+users wait for  ttft/, work.py, restart.py, at_rest.py, swap.py, peers/, working_memory/, cluster/
 it rests on     engine.py (contestants.py, mlx_lm_contestants.py, places.py, geometries.py, loading.py), store/,
-                restoring.py, memory.py, quality/, speculation/, page.py (page_cache.py, page_views.py)
+                memory.py, quality/, speculation/, page.py (page_cache.py, page_views.py)
 models          models.py (`--model`), smollm2.py, gemma3.py, gguf_float32.py, random_models.py, packages.py (fetched),
                 user_cache.py
 they share      live.py (`agentmem up`), children.py (processes), ports.py, proxy.py; turns.py (checked

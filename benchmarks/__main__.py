@@ -17,7 +17,6 @@ from gateway.cli.up.openblas import preload_here
 NAMES = {
     "all": "benchmarks.series",
     "at-rest": "benchmarks.at_rest",
-    "break-even": "benchmarks.break_even",
     "commits": "benchmarks.cluster.commits",
     "drill": "benchmarks.cluster.drill",
     "engine": "benchmarks.engine",
@@ -28,7 +27,6 @@ NAMES = {
     "quality": "benchmarks.quality.command",
     "report": "benchmarks.report.command",
     "restart": "benchmarks.restart",
-    "restoring": "benchmarks.restoring",
     "speculation": "benchmarks.speculation.command",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
@@ -38,7 +36,7 @@ NAMES = {
 }
 
 
-IN_PROCESS = frozenset({"engine", "quality", "restoring", "speculation"})
+IN_PROCESS = frozenset({"engine", "quality", "speculation"})
 """These compute in their own process, which gets the BLAS of a worker."""
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from benchmarks.live import LiveStack
 from benchmarks.prompts import Prompts, token_ids
 from benchmarks.turns import Turn, check
@@ -32,20 +32,12 @@ class KnownAgents:
         await self._stack.on_disk(agent)
         return check(turn, tokens - 1, 1, 0), sorted(self._files() - before)
 
-    async def next_turn(self, agent: str, tier: str, tokens: int, seed: object = "") -> Turn:
+    async def next_turn(self, agent: str, tier: str, tokens: int) -> Turn:
         """Returns when it is on disk."""
-        text = self._prompts.text(self._new_tokens, f"{agent} {seed}")
+        text = self._prompts.text(self._new_tokens, agent)
         turn = await self._ask(agent, append=types_pb2.Append(text=text))
         await self._stack.on_disk(agent)
         return check(turn, tokens + self._new_tokens, 1, tokens, (tier,))
-
-    async def recomputed(self, agent: str, tokens: int, seed: object = "") -> Turn:
-        """The same, with nothing of its memory but the ledger."""
-        text = self._prompts.text(self._new_tokens, f"{agent} {seed}")
-        policy = inference_pb2.CACHE_POLICY_RECOMPUTE
-        turn = await self._ask(agent, append=types_pb2.Append(text=text), cache_policy=policy)
-        await self._stack.on_disk(agent)
-        return check(turn, tokens + self._new_tokens, 1, 0)
 
     async def fork(self, source: str, agent: str) -> None:
         await self._stack.fork(source, agent)

@@ -18,19 +18,18 @@ from benchmarks import options
 from inference_service.process import keep_private
 
 GEOMETRY = "llama-3.1-8b"
+_SHORT = "16 32 64 128 256 512 1024"
 CPU = (
     "memory",
     "store",
     "ttft",
     "restart",
     "at-rest",
-    "break-even --samples 9",
-    "restoring",
+    f"ttft --lengths {_SHORT} --samples 9 --output ttft-short-demo-cpu",
 )
 GPU = (
-    "restoring",
     "ttft --model {model} --samples 2 --lengths 1000 4000 16000 32000",
-    "break-even --model {model}",
+    f"ttft --model {{model}} --lengths {_SHORT} --samples 7 --output ttft-short-llama-3.1-8b-gpu",
     "restart --model {model} --samples 2",
     "quality",
 )

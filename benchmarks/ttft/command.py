@@ -2,11 +2,13 @@
 
     agentmem bench ttft [--lengths 1000 2000 4000 8000 16000 32000] [--samples 3]
     agentmem bench ttft --model llama-3.1-8b=DIRECTORY --samples 2
+    agentmem bench ttft --lengths 16 32 64 128 256 512 --samples 9    the length from which restoring is worth it
 
 Through the gateway, one turn of 50 new tokens at a time. `cold`: nobody has seen the prompt; `warm`: after a SIGKILL of
 worker and store; `hot`: the turn after that; `dropped`: the files were dropped from the page cache. A short agent's
-turn goes first after each restart. Beside them, in one process: mlx-lm's BatchGenerator, and its load_prompt_cache
-in the compute dtype and in 4 bits. The first sample is not counted, but where computing takes more than --cold-seconds.
+turn goes first after each restart. Beside them, in one process: mlx-lm's BatchGenerator, its load_prompt_cache in the
+compute dtype and in 4 bits, and mx.load of the agent's files, which verifies nothing. The first sample is not counted,
+but where computing takes more than --cold-seconds. KV of any length is restored: `min_restore_tokens` is 1.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from benchmarks.models import kv_bytes_per_token, model_directory, model_name
 from benchmarks.prompts import NEW_TOKENS, Prompts, token_ids
 from benchmarks.ttft.in_process import KINDS, saved
 from benchmarks.ttft.report import row, tables
+from inference_service.engine.device import worth_restoring
 
 __all__ = ["main", "tables"]
 
@@ -99,7 +102,8 @@ class Bench:
         if warm.load_bytes != _size(files):
             raise RuntimeError(f"a warm turn read {warm.load_bytes} bytes, and the agent's files have {_size(files)}")
         hot = await self._agents.next_turn(agent, "hot", length + new + 1)
-        self._note(length, warm=warm.first, hot=hot.first)
+        raw = await self._child.ask(do="raw", paths=[str(path) for path in files])
+        self._note(length, warm=warm.first, load=warm.load, raw=raw, hot=hot.first)
         await self._agents.evict(agent)
         if self._droppable(files):
             turn = await self._agents.next_turn(other, "warm", length)
@@ -137,6 +141,7 @@ class Bench:
             "restart": {name: results.summary(samples) for name, samples in self._restarts.items()},
             "failed": self._failed,
             "page_cache_left": max(self._left, default=1.0),
+            "min_restore_tokens": worth_restoring(),
             "lengths": {
                 str(length): {"bytes": self._bytes.get(length, {}), **row(raw)}
                 for length, raw in self._raw.items()
@@ -157,6 +162,7 @@ async def main(arguments: argparse.Namespace) -> None:
     directory, lengths = model_directory(arguments.model), arguments.lengths
     environment = {
         "AGENTMEM_WORKER_CONTEXT_LENGTH": str(max(lengths) + 1024),
+        "AGENTMEM_WORKER_MIN_RESTORE_TOKENS": "1",
         "AGENTMEM_WORKER_POOL_BYTES": str(2 * (sum(lengths) + 8192) * kv_bytes_per_token(directory)),
     }
     with tempfile.TemporaryDirectory(prefix="agentmem-") as scratch:

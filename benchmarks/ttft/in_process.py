@@ -45,6 +45,13 @@ class InProcess:
             )
         return computed.seconds
 
+    def raw(self, paths: Sequence[str]) -> float:
+        """Return the seconds of MLX's own read of an agent's files."""
+        mx.clear_cache()
+        started = time.perf_counter()
+        mx.eval([mx.load(path) for path in paths])
+        return time.perf_counter() - started
+
     def resumed(self, kind: str, tokens: int, new_ids: Sequence[int]) -> float | str:
         """Seconds of load_prompt_cache and generate_step to the first token, or MLX's error where it has no kernel."""
         try:
@@ -75,4 +82,4 @@ def _cut(cache: Any, tokens: int) -> KVCache:
 
 if __name__ == "__main__":
     process = InProcess(Path(sys.argv[1]), Path(sys.argv[2]))
-    children.answer({"cold": process.cold, "resumed": process.resumed})
+    children.answer({"cold": process.cold, "raw": process.raw, "resumed": process.resumed})

@@ -49,7 +49,7 @@ def has_own_memory() -> bool:
 def worth_restoring() -> int:
     """Return the tokens of KV from which restoring is faster than computing.
 
-    By `agentmem bench break-even`: 16 to 64 for the demo model on two cores, 16 to 128 for Llama 3.1 8B on an H200, of
+    By `agentmem bench ttft`: 16 to 64 for the demo model on two cores, 16 to 128 for Llama 3.1 8B on an H200, of
     which the upper end is taken. Metal was not measured.
     """
     return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
