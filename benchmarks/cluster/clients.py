@@ -23,7 +23,7 @@ from benchmarks import turns
 from benchmarks.cluster.clusters import MODEL, Cluster
 from benchmarks.cluster.history import Append, Operation, Outcome, Read
 from benchmarks.cluster.lists import listed
-from benchmarks.cluster.machines import Node
+from benchmarks.nodes import Node
 from inference_service.storage.client import StoreClient
 
 ATTEMPTS: Final = 4

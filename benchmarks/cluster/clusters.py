@@ -17,8 +17,8 @@ from agentmem.errors import AgentmemError
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import listed
-from benchmarks.cluster.machines import HOST, START_SECONDS, Node
 from benchmarks.live import scratch
+from benchmarks.nodes import HOST, START_SECONDS, Node
 from benchmarks.ports import free_ports
 from gateway.cluster.cli.certificates import authority, issue
 from inference_service.storage.client import StoreClient

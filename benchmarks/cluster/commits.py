@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks import options, results
 from benchmarks.cluster import postgres
-from benchmarks.cluster.machines import HOST
 from benchmarks.cluster.postgres_pair import paired
 from benchmarks.live import scratch
+from benchmarks.nodes import HOST
 from benchmarks.store.agents import tokens_of, turn
 from benchmarks.store.process import StoreProcess, serving
 from benchmarks.tables import Table, spread
@@ -36,13 +36,15 @@ _TOKENS = 64
 @asynccontextmanager
 async def store(name: str, url: str) -> AsyncIterator[StoreProcess]:
     """A store in a new directory; `url` is libpq's, "" for SQLite."""
+    if not url:
+        async with serving() as found:
+            yield found
+        return
     with scratch() as root:
-        flags: tuple[str, ...] = ()
-        if url:
-            certificates = issue(authority(root / "tls"), root / "tls", HOST, 1)
-            flags = (f"--node=bench-{uuid.uuid4().hex[:8]}", f"--advertise={HOST}:1")
-            flags += (f"--cluster-tls={certificates}", f"--cluster-survives={_SURVIVES[name]}")
-        async with serving(root / "d", flags, {"AGENTMEM_STORE_CLUSTER": url} if url else {}) as found:
+        certificates = issue(authority(root), root, HOST, 1)
+        flags = (f"--node=bench-{uuid.uuid4().hex[:8]}", f"--advertise={HOST}:1", f"--cluster-tls={certificates}")
+        survives = f"--cluster-survives={_SURVIVES[name]}"
+        async with serving(flags=(*flags, survives), environment={"AGENTMEM_STORE_CLUSTER": url}) as found:
             yield found
 
 

@@ -20,9 +20,9 @@ from benchmarks import options, results
 from benchmarks.cluster import postgres
 from benchmarks.cluster.faults import FAULTS, Kinds, Pace, all_faults, clock, drilling, set_clocks
 from benchmarks.cluster.history import Append, Operation, Read, violations
-from benchmarks.cluster.machines import HOST
 from benchmarks.cluster.postgres_pair import paired
 from benchmarks.live import scratch
+from benchmarks.nodes import HOST
 from benchmarks.tables import Table
 from gateway.cluster.cli.certificates import authority, issue
 

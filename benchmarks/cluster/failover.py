@@ -21,8 +21,8 @@ from benchmarks.cluster import postgres
 from benchmarks.cluster.clients import Speakers, Spoken, speakers
 from benchmarks.cluster.clusters import Cluster, cluster
 from benchmarks.cluster.history import violations
-from benchmarks.cluster.machines import Node
 from benchmarks.cluster.postgres_pair import Pair, paired
+from benchmarks.nodes import Node
 from benchmarks.tables import Table, spread
 
 KILLED, LEFT, DATABASE = "killed", "left", "database"

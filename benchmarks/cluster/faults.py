@@ -15,8 +15,8 @@ from typing import Final
 
 from benchmarks.cluster.clients import Door, Wanderer
 from benchmarks.cluster.history import Operation
-from benchmarks.cluster.machines import HOST, SCRIPTED, Node
 from benchmarks.cluster.postgres_pair import Pair
+from benchmarks.nodes import HOST, SCRIPTED, Node
 from benchmarks.ports import free_ports
 from benchmarks.proxy import Proxy
 

@@ -1,4 +1,4 @@
-"""Nodes as real processes: a store, a worker that may be scripted, and maybe a gateway; ended and started again."""
+"""A store with a worker, and maybe a gateway, as processes that are ended and started again."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Process(Protocol):
 
 
 class Node:
-    """One node's processes over a directory of its own. With `gateway_flags` it has a gateway at `ports` and the
-    next."""
+    """Processes over a directory of their own; `worker` is a module, or "". With `gateway_flags` there is a gateway at
+    `ports` and the next. `data` is the store's directory, where it is another one."""
 
     def __init__(
         self,
@@ -46,16 +46,18 @@ class Node:
         worker: str = SCRIPTED,
         gateway_flags: tuple[str, ...] = (),
         ports: int = 0,
+        data: Path | None = None,
     ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="node-", dir="/tmp"))
         self.run = self.root / "run"
-        self.environment = {"AGENTMEM_STORE_METRICS": "", **(environment or {})}
-        self._commands = {
-            "store": ("cache_service", f"--data={self.root}/data", f"--run-dir={self.run}", *store_flags),
-            "worker": (worker, f"--run-dir={self.run}", *worker_flags),
-        }
-        self.doors = [f"unix:{self.run}/worker.sock"]
-        """Where turns are asked for: the worker, and the gateway."""
+        data = data or self.root / "data"
+        own = {"AGENTMEM_STORE_METRICS": "", "AGENTMEM_WORKER_METRICS": "", "AGENTMEM_WORKER_DATA": str(data)}
+        self.environment = {**own, **(environment or {})}
+        self._commands = {"store": ("cache_service", f"--data={data}", f"--run-dir={self.run}", *store_flags)}
+        self.doors = [f"unix:{self.run}/worker.sock" if worker else self.store]
+        """Where turns are asked for: the worker, and the gateway; the store without them."""
+        if worker:
+            self._commands["worker"] = (worker, f"--run-dir={self.run}", *worker_flags)
         if gateway_flags:
             ports = ports or free_ports(2)
             self.doors.append(f"{HOST}:{ports}")
