@@ -6,10 +6,9 @@ import asyncio
 import json
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from agentmem.channels import connect
@@ -79,12 +78,13 @@ async def cluster(
     worker_flags: Sequence[str] = (),
     store_flags: Sequence[str] = (),
     made: Callable[..., Node] = Node,
+    environments: Sequence[Mapping[str, str]] = (),
     **more: Any,
 ) -> AsyncIterator[Cluster]:
-    """Start nodes with gateways on the database at libpq's `url`, known to each other."""
-    run, environment = uuid.uuid4().hex[:6], {"AGENTMEM_STORE_CLUSTER": url, **more.pop("environment", {})}
+    """Start nodes with gateways on the database at libpq's `url`, known to each other; each may have variables."""
+    run = uuid.uuid4().hex[:6]
     with scratch() as root:
-        certificates = issue(authority(Path(root) / "tls"), Path(root) / "tls", HOST, _DAYS)
+        certificates = issue(authority(root / "tls"), root / "tls", HOST, _DAYS)
         first = free_ports(_PORTS * count)  # of all at once, for it takes a while until they are listened on
         async with AsyncExitStack() as ending:
             found = Cluster({})
@@ -92,6 +92,7 @@ async def cluster(
                 name, ports = f"{run}-{number}", first + _PORTS * number
                 own = (f"--node={name}", f"--advertise={HOST}:{ports + 2}", f"--cluster-tls={certificates}")
                 store = (*own, "--cluster-survives=crash", *store_flags)
+                environment = {"AGENTMEM_STORE_CLUSTER": url, **(environments[number] if environments else {})}
                 node = made(store, tuple(worker_flags), environment, gateway_flags=own, ports=ports, **more)
                 ending.callback(node.destroy)
                 found.nodes[name] = node

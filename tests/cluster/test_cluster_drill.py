@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.cluster import drill
-from benchmarks.cluster.faults import FAULTS, Kinds, Pace, drilling
+from benchmarks.cluster.faults import FAULTS, Pace, drilling
 from benchmarks.cluster.history import Kind, violations
 from tests import postgres
 from tests.cluster.nodes import Node
 from tests.full_matrix import FULL
 from tests.postgres_pair import Pair, paired
-from tests.system.stack import free_port
 
 PACE = Pace(between=600, during=100) if FULL else Pace(between=40, during=15)
 
@@ -32,20 +31,19 @@ def pair() -> Iterator[Pair]:
 async def test_a_history_of_three_nodes_is_one_of_a_single_ledger() -> None:
     """Clients ask any gateway, which finds the agent's node, or any worker, so that hot states are often old."""
     try:
-        found = await drill.one_round(PACE, 0, Kinds(node=Node, ports=free_port))
+        found = await drill.one_round(PACE, 0, Node)
     except postgres.NoServer as problem:
         pytest.skip(str(problem))
     assert found["wrong"] == []
     assert found["ok"] and found["reads"]
     assert found["ok"] <= found["listed"] <= found["ok"] + found["unknown"]
-    assert found["faults"].keys() <= {fault.__name__ for fault in FAULTS}
+    assert found["faults"].keys() <= FAULTS.keys()
 
 
 @pytest.mark.slow
 async def test_workers_that_trust_that_an_agent_is_theirs_are_found(pair: Pair) -> None:
     """Nothing has to fail for that."""
-    kind = Kinds("tests.cluster.mistaken_worker", node=Node, ports=free_port)
-    async with drilling(pair, kind, {}, PACE) as mistaken:
+    async with drilling(pair, {}, PACE, worker="tests.cluster.mistaken_worker", made=Node) as mistaken:
         await mistaken.wait(5 * PACE.during)
         history = await mistaken.end()
         wrong = violations(history, await mistaken.lists())

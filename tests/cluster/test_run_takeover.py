@@ -118,7 +118,7 @@ async def test_a_gateway_that_sigterm_meets_in_a_takeover_leaves_the_run_at_once
     Its store stays, so that its node does not go: without that word the run would be taken for its own.
     """
     flags, environment = (f"--seconds={TURN_SECONDS}",), {"AGENTMEM_GATEWAY_GRACE": "60"}
-    async with cluster(served.url, 2, flags, made=Node, environment=environment) as made:
+    async with cluster(served.url, 2, flags, made=Node, environments=[environment] * 2) as made:
         (_, a), (name, b) = made.nodes.items()
         async with connect(b.doors[1]) as at_b:
             assert [event async for event in a_turn(at_b, "eve-1")][-1].finished.durable
