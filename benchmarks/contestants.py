@@ -1,7 +1,8 @@
-"""What contestants over one model in one process are, and the engine as one; `mlx_lm_contestants` has the others.
+"""The engine as a contestant over one model in one process; `mlx_lm_contestants` has the others.
 
-Each computes prompts, lets agents generate together, and has agents go on that are at rest in memory. Times are in
-seconds, memory in bytes.
+Each computes a prompt from nothing up to its first token (`prefill`), lets agents generate together, one token for each
+in a `step` (`running`), and has an agent go on whose KV is at rest in memory (`resume`). Each has rows of its own kind:
+an agent's tokens, and KV of all but the last. Times are in seconds, memory in bytes.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -45,21 +46,6 @@ from inference_service.storage.transport import PathTransport
 
 ENDLESS = 1 << 30
 """Tokens that nobody generates."""
-
-
-class AtRest(Protocol):
-    """An agent: its tokens, and KV of all of them but the last."""
-
-    @property
-    def tokens(self) -> list[int]:
-        """All that it has."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its KV, spare room included."""
-
-    def shortened(self, by: int) -> "AtRest":
-        """The same without the last tokens."""
 
 
 @dataclass(frozen=True)
@@ -97,28 +83,6 @@ class Prefilled:
     seconds: float
     peak: int
     row: Any
-
-
-class Running(Protocol):
-    """Agents that generate together."""
-
-    def step(self) -> None:
-        """One token for each."""
-
-
-class Contestant(Protocol):
-    """One way to serve the model. Each has rows of its own kind."""
-
-    name: str
-
-    def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """Compute a prompt from nothing, up to its first token."""
-
-    def running(self, rows: Sequence[Any], tokens: int) -> Running:
-        """Let agents generate together, so many tokens each at most; returns when each has its first token."""
-
-    def resume(self, row: Any) -> float:
-        """Have an agent go on whose KV is at rest in memory, up to where its next token could be computed."""
 
 
 class _NoText:

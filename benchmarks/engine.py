@@ -27,7 +27,7 @@ import mlx_lm
 from mlx.utils import tree_flatten
 
 from benchmarks import options, results
-from benchmarks.contestants import AtRest, Contestant, Ours, Running
+from benchmarks.contestants import Ours
 from benchmarks.geometries import GEOMETRIES, random_model
 from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
@@ -37,6 +37,7 @@ from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quantization import ROTATED
 
 _T = TypeVar("_T")
+Contestant = Ours | MlxLm | Alone
 
 _STAGGER = 16
 _WARM_UP = 8
@@ -47,14 +48,13 @@ _NOTE = (
     "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
     "are of memory over the weights. –: it cannot, or was not asked."
 )
-_IN_CACHES = "Ours goes on in caches that were made of KV in the pool or in files, as the engine of that commit did."
 
 
 def _speed(tokens: int, sample: dict[str, float]) -> float:
     return tokens / sample["seconds"]
 
 
-def _steps(running: Running) -> None:
+def _steps(running: Any) -> None:
     for _ in range(_WARM_UP):
         running.step()
 
@@ -121,12 +121,12 @@ class Bench:
         contestants = [self.ours, *self._beside, self.plain, *(self.alone if agents == 1 else [])]
         most = _WARM_UP + self._steps * (self._samples + 1) + 2 * agents + _SPARE  # A join takes up to two steps.
 
-        def begin(contestant: Contestant) -> Running:
+        def begin(contestant: Contestant) -> Any:
             running = contestant.running(self._agents(contestant, agents, tokens), most)
             _steps(running)
             return running
 
-        def measure(together: Running) -> dict[str, float]:
+        def measure(together: Any) -> dict[str, float]:
             mx.synchronize()
             started = time.perf_counter()
             for _ in range(self._steps):
@@ -168,7 +168,7 @@ class Bench:
         print(f"restore {tokens}: {median:.4g} s, {computed / median:.1f}x faster than prefill", flush=True)
         self._write()
 
-    def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[AtRest]:
+    def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[Any]:
         row = self.row(contestant, tokens)
         stagger = _STAGGER if self.ours.geometry.resumes_anywhere else 0  # rotating caches and states cannot be trimmed
         return [row.shortened(stagger * i) for i in range(agents)]
@@ -255,8 +255,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         rest.append((f"from files, {tokens} tokens", shown, "–"))
     if size := figures.get("kv_bytes"):
         rest.append((f"KV of {size['tokens']} tokens", *(f"{size[name] / 1e6:.0f} MB" for name in _NAMES[:2])))
-    note = _IN_CACHES if "join_and_leave" in figures else ""
-    return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest, note)] if rest else [])]
+    return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest)] if rest else [])]
 
 
 def _row(key: str, row: dict[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ class KnownAgents:
     """Turns of one generated token. Raises WrongTurn for one that is something else."""
 
     def __init__(self, stack: LiveStack, prompts: Prompts, new_tokens: int) -> None:
-        self._stack = stack
+        self.stack = stack
         self._prompts = prompts
         self._new_tokens = new_tokens
         self._made = 0
@@ -29,28 +29,18 @@ class KnownAgents:
         before = self._files()
         prompt = token_ids(tokens - 1, agent)
         turn = await self._ask(agent, token_ids=types_pb2.TokenIds(ids=prompt))
-        await self._stack.on_disk(agent)
+        await self.stack.on_disk(agent)
         return check(turn, tokens - 1, 1, 0), sorted(self._files() - before)
 
     async def next_turn(self, agent: str, tier: str, tokens: int) -> Turn:
         """Returns when it is on disk."""
         text = self._prompts.text(self._new_tokens, agent)
         turn = await self._ask(agent, append=types_pb2.Append(text=text))
-        await self._stack.on_disk(agent)
+        await self.stack.on_disk(agent)
         return check(turn, tokens + self._new_tokens, 1, tokens, (tier,))
 
-    async def fork(self, source: str, agent: str) -> None:
-        await self._stack.fork(source, agent)
-
-    async def evict(self, agent: str) -> None:
-        await self._stack.evict(agent)
-
-    async def restart(self) -> float:
-        """SIGKILL worker and store; the seconds until they serve again."""
-        return await self._stack.kill("worker", "store")
-
     async def _ask(self, agent: str, **arguments: Any) -> Turn:
-        return await self._stack.ask(agent, 1, sampling=types_pb2.Sampling(ignore_eos=True), **arguments)
+        return await self.stack.ask(agent, 1, sampling=types_pb2.Sampling(ignore_eos=True), **arguments)
 
     def _files(self) -> set[Path]:
-        return set((self._stack.root / "data" / "blocks").rglob("*.safetensors"))
+        return set((self.stack.root / "data" / "blocks").rglob("*.safetensors"))

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM, Signals
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
 from benchmarks.ports import free_ports
+from gateway.cli.up.openblas import preload_here
 
 SCRIPTED: Final = "benchmarks.cluster.scripted_worker"
 HOST: Final = "127.0.0.1"
@@ -112,6 +114,19 @@ class Node:
     def destroy(self) -> None:
         self.kill()
         shutil.rmtree(self.root)
+
+
+@asynccontextmanager
+async def worker(models: Sequence[str], *flags: str) -> AsyncIterator[Node]:
+    """A store and a worker of these NAME=DIRECTORY, the first of them the default; with the BLAS of `agentmem up`."""
+    named = (f"--model={model}" for model in models)
+    node = Node((), (*named, *flags), preload_here().environment, "inference_service")
+    try:
+        node.start()
+        await node.ready()
+        yield node
+    finally:
+        node.destroy()
 
 
 async def serving(target: str) -> bool:

@@ -20,8 +20,6 @@ from benchmarks.peers.client import Answer, Client
 from benchmarks.peers.servers import end_tokens
 from benchmarks.tables import Table, interval, milliseconds, spread
 
-__all__ = ["main", "tables"]
-
 WITHOUT, WITH = "without the page", "with the page"
 STORED = "stored {}"
 _SERVICES = ("worker", "gateway", "store")

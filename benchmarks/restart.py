@@ -12,7 +12,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ import grpc
 from rich.console import Console
 
 from agentmem import layout
+from agentmem.v1 import inference_pb2, types_pb2
 from benchmarks import live, options, results
-from benchmarks.conversations import NOBODY, Conversation, ask
 from benchmarks.live import LiveStack
 from benchmarks.models import model_name
+from benchmarks.prompts import token_ids
 from benchmarks.tables import Table, spread
 from benchmarks.turns import Turn, check
 
@@ -36,6 +37,33 @@ MOMENTS = {
     "after_ready": "of that, after the gateway was ready",
 }
 _AGAIN_SECONDS, _PATIENCE_SECONDS = 0.02, 600.0
+
+
+NOBODY = ""
+"""The agent id that keeps nothing."""
+
+
+@dataclass
+class Conversation:
+    """One agent's tokens as they are in its ledger; its client sends all of them each turn."""
+
+    agent: str
+    token_ids: list[int] = field(default_factory=list)
+
+    def prompt(self, new: int) -> list[int]:
+        """All that was said, and so many tokens more, which nobody has seen."""
+        return [*self.token_ids, *token_ids(new, f"{self.agent}, from {len(self.token_ids)}")]
+
+    def heard(self, prompt: list[int], turn: Turn) -> None:
+        self.token_ids = [*prompt, *turn.token_ids]
+
+
+async def ask(stack: LiveStack, agent: str, prompt: list[int], generated: int) -> Turn:
+    """One turn with the whole prompt; of NOBODY all of it is computed."""
+    policy = inference_pb2.CACHE_POLICY_KEEP if agent else inference_pb2.CACHE_POLICY_RECOMPUTE
+    sampling = types_pb2.Sampling(ignore_eos=True)
+    tokens = types_pb2.TokenIds(ids=prompt)
+    return await stack.ask(agent, generated, token_ids=tokens, sampling=sampling, cache_policy=policy)
 
 
 class Restarts:

@@ -13,35 +13,20 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from agentmem.channels import closing_stream, connect
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
 from benchmarks import options, results, turns
 from benchmarks.models import DEMO, model_name
-from benchmarks.nodes import Node
+from benchmarks.nodes import worker
 from benchmarks.prompts import token_ids
 from benchmarks.tables import Table, spread
 from benchmarks.turns import Turn
-from gateway.cli.up.openblas import preload_here
 
 NEW = 16
 _STAGES = ("open", "leave", "read", "self-test", "pool")
-
-
-@asynccontextmanager
-async def serving(models: Sequence[str], *flags: str) -> AsyncIterator[Node]:
-    """A store and a worker of these models, of which the first is the default."""
-    flags = (*(f"--model={model}" for model in models), "--swap-wait=300", "--min-residency=0", *flags)
-    node = Node((), flags, preload_here().environment, "inference_service")
-    try:
-        node.start()
-        await node.ready()
-        yield node
-    finally:
-        node.destroy()
 
 
 async def watch_load(worker: str, model: str) -> list[tuple[str, float]]:
@@ -139,7 +124,7 @@ def _milliseconds(summary: dict[str, Any]) -> str:
 
 async def measure(models: Sequence[str], lengths: Sequence[int], runs: int, flags: Sequence[str]) -> dict[str, Any]:
     names = (model_name(models[0]), model_name(models[1]))
-    async with serving(models, *flags) as node:
+    async with worker(models, "--swap-wait=300", "--min-residency=0", *flags) as node:
         swaps = Swaps(node.doors[0], names)
         await swaps.one(128, -1)
         rows: dict[int, list[dict[str, Any]]] = {tokens: [] for tokens in lengths}

@@ -28,14 +28,10 @@ from benchmarks.peers.scenarios import Chat, TurnSizes
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server
 from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
-from benchmarks.tables import Claim, Table
-
-__all__ = ["claims", "main", "tables"]
+from benchmarks.tables import Table
 
 SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
 WAYS = ("hot", "warm")
-FIRST_SECONDS = {32: 0.4}
-"""95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
 _WARM_UP = "warm-up"
 _Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
 """Takes the figures of so many agents by a name, as soon as there are any."""
@@ -143,21 +139,6 @@ def _row(name: str, each: dict[str, Any]) -> tuple[str, ...]:
     return (*shown, *(f"{time * 1000:.0f} ms" for time in times), "" if memory is None else f"{memory:.1%}")
 
 
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    found = []
-    for agents, by_way in figures["measured"].items():
-        ours, theirs = (by_way.get(f"{server.name}, hot") for server in (Agentmem, MlxLm))
-        if ours is None:
-            continue
-        if theirs is not None:
-            value = ours["tokens_per_second"] / theirs["tokens_per_second"]
-            found.append(Claim(f"{agents} agents at work, to {MlxLm.name}", value, 1.0, at_most=False))
-        if figures["backend"] == "gpu" and (limit := FIRST_SECONDS.get(int(agents))):
-            text = f"first token of {agents} hot agents, 95th percentile"
-            found.append(Claim(text, ours["first"]["95"] * 1000, limit * 1000, at_most=True, unit=" ms"))
-    return found
-
-
 def given_weights(model: str, root: Path) -> Weights:
     """Raises SystemExit and Unavailable."""
     if model not in GEOMETRIES:
@@ -186,7 +167,7 @@ async def main(arguments: argparse.Namespace) -> int:
         for name in dict.fromkeys(arguments.servers):
             server = SERVERS[name](root / name, given, room)
             await of_server(server, words, sizes, arguments.agents, arguments.ways, tell)
-    return results.conclude(output, figures, tables(figures), claims(figures))
+    return results.conclude(output, figures, tables(figures))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -43,8 +43,6 @@ from benchmarks.peers.servers import (
 from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
 
-__all__ = ["main", "tables"]
-
 SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
 _TEMPLATE_TOKENS = 16
 """A chat template puts at most so many around a turn's two messages."""

@@ -61,8 +61,6 @@ _POOL_BYTES: Final = 1 << 26
 _BATCH_BYTES: Final = 1 << 28
 """Little, for the engine serves nothing here."""
 
-__all__ = ["claims", "main", "tables"]
-
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure, print; written after each piece and each chat; the exit status."""

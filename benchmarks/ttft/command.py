@@ -29,8 +29,6 @@ from benchmarks.ttft.in_process import KINDS, saved
 from benchmarks.ttft.report import row, tables
 from inference_service.engine.device import worth_restoring
 
-__all__ = ["main", "tables"]
-
 MOST_RESIDENT = 0.02
 """Files of which less is in memory count as dropped from the page cache."""
 FIRST = "the first after a restart"
@@ -69,9 +67,9 @@ class Bench:
         first, files = await self._agents.remember(_agent(length), length)
         self._files[length] = files
         for number in range(self._arguments.samples + 1):
-            await self._agents.fork(_agent(length), _agent(length, number))
-            await self._agents.fork(_agent(length), _agent(length, number, "dropped"))
-        await self._agents.evict(_agent(length))
+            await self._agents.stack.fork(_agent(length), _agent(length, number))
+            await self._agents.stack.fork(_agent(length), _agent(length, number, "dropped"))
+        await self._agents.stack.evict(_agent(length))
         prompt = token_ids(length + self._arguments.new_tokens, length)
         theirs = await self._child.ask(do="cold", token_ids=prompt, save=length)
         theirs_files = {kind: _size([saved(self._scratch, kind, length)]) for kind in KINDS}
@@ -87,8 +85,8 @@ class Bench:
         self._note(length, cold=ours.first, mlx_lm_cold=await self._child.ask(do="cold", token_ids=prompt))
 
     async def _round(self, number: int) -> None:
-        self._restarts["seconds"].append(await self._agents.restart())
-        await self._agents.fork(FIRST, f"{FIRST}: {number}")
+        self._restarts["seconds"].append(await self._agents.stack.kill("worker", "store"))
+        await self._agents.stack.fork(FIRST, f"{FIRST}: {number}")
         first = await self._agents.next_turn(f"{FIRST}: {number}", "warm", FIRST_TOKENS)
         self._restarts["first"].append(first.first)
         for length in self._arguments.lengths:
@@ -104,11 +102,11 @@ class Bench:
         hot = await self._agents.next_turn(agent, "hot", length + new + 1)
         raw = await self._child.ask(do="raw", paths=[str(path) for path in files])
         self._note(length, warm=warm.first, load=warm.load, raw=raw, hot=hot.first)
-        await self._agents.evict(agent)
+        await self._agents.stack.evict(agent)
         if self._droppable(files):
             turn = await self._agents.next_turn(other, "warm", length)
             self._note(length, dropped=turn.first)
-            await self._agents.evict(other)
+            await self._agents.stack.evict(other)
 
     async def _others(self, length: int, number: int) -> None:
         new_ids = self._prompts.ids_of(self._prompts.text(self._arguments.new_tokens, f"{length} {number}"))
