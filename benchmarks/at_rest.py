@@ -34,7 +34,7 @@ _SETTLE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Start:
-    """Seconds until a server answered; its processes' processor seconds and bytes of RSS then, by name."""
+    """Seconds until a server answered; processor seconds and bytes of RSS of its processes by then."""
 
     answered: float
     processor: dict[str, float]
@@ -49,7 +49,7 @@ class Started:
 
 @asynccontextmanager
 async def started(kind: type[Server], root: Path) -> AsyncIterator[Started]:
-    """A server over ROOT that has answered. Raises RuntimeError where it does not."""
+    """Start a server over ROOT and ask it once. Raises RuntimeError."""
     server = kind(root, Weights("demo", DEMO, None, "the file's"), Room(os.cpu_count() or 1, 1))
     began = time.monotonic()
     try:
@@ -90,7 +90,6 @@ async def idle(server: Started, seconds: float, settle: float = _SETTLE_SECONDS)
 
 
 async def measure(starts: int, seconds: float, console: Console) -> dict[str, Any]:
-    """All starts, in turns, and the rest of the last of each server."""
     samples: dict[str, list[Start]] = {way: [] for way in WAYS}
     at_rest: dict[str, dict[str, float]] = {}
     for number in range(starts + 1):

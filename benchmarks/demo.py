@@ -27,7 +27,7 @@ QUESTIONS = {fact: fact.kind.questions[0].format(e=fact.entity) for fact in (BOA
 
 @dataclass(frozen=True)
 class Step:
-    """One asked question, and what must come back."""
+    """A question, and the answer that must come back."""
 
     label: str
     agent: str
@@ -50,7 +50,6 @@ class Step:
 
 
 def dialogue(seed: int = 1, tokens: int = TOKENS) -> list[tuple[str, str]]:
-    """About `tokens` tokens."""
     rng = random.Random(seed)
     messages = [("system", "You are marco.")]
     tellings = [

@@ -4,13 +4,12 @@
     agentmem bench engine llama-3.1-8b
     agentmem bench engine deepseek-v2-lite --layers 2 --prefill 256 --decode 256 --agents 1 2 --alone --resume 256
 
-Contestants are mlx-lm's BatchGenerator over its default caches, and, where there is one agent, mlx-lm's model over its
-default caches and over QuantizedKVCache without a generator. Measured are: tokens/s and peak memory over the weights of
-prompts up to their first token; tokens/s of agents that generate together; how long KV at rest takes until an agent can
-go on, in memory and in files; bytes of KV. What it costs that agents come and go, `agentmem bench work` measures. The
-contestants take turns sample by sample, and the first sample of each, which compiles, is kept apart. In a batch agents
-differ in length by 16 tokens where KV can be trimmed, as agents do. Geometries stand for models: their weights are
-random and 4-bit (`benchmarks/geometries.py`), the demo model's are its own.
+Contestants are mlx-lm's BatchGenerator over its default caches, and, for one agent, mlx-lm's model over its default
+caches and over QuantizedKVCache. Measured are: tokens/s and peak memory over the weights of prompts up to their first
+token; tokens/s of agents that generate together; how long KV at rest takes until an agent can go on, in memory and in
+files; bytes of KV. Contestants take turns sample by sample, and the first sample of each, which compiles, is kept
+apart. In a batch agents differ in length by 16 tokens where KV can be trimmed, as agents do. Geometries stand for
+models: their weights are random and 4-bit (`benchmarks/geometries.py`), the demo model's are its own.
 """
 
 import argparse
@@ -42,7 +41,7 @@ Contestant = Ours | MlxLm | Alone
 _STAGGER = 16
 _WARM_UP = 8
 _SPARE = 8
-"""Tokens that an agent may generate besides those that are measured."""
+"""Tokens of an agent besides those that are measured."""
 _NAMES = ("agentmem", "mlx-lm", "mlx-lm alone", "mlx-lm QuantizedKVCache")
 _NOTE = (
     "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
@@ -60,8 +59,6 @@ def _steps(running: Any) -> None:
 
 
 class Bench:
-    """All measurements over one model. `figures` grows as they are made."""
-
     def __init__(self, name: str, samples: int, steps: int, layers: int | None = None, scheme: str = "") -> None:
         if name == "demo":
             model, _ = mlx_lm.load(str(DEMO))
@@ -89,7 +86,6 @@ class Bench:
         self._rows: dict[tuple[str, int], Any] = {}
 
     def prefill(self, lengths: Sequence[int]) -> None:
-        """Prompts of each length, the contestants by turns."""
         for tokens in lengths:
             runs = self._by_turns(
                 [self.ours, *self._beside, self.plain, *self.alone],
@@ -111,13 +107,14 @@ class Bench:
         return {"seconds": done.seconds, "peak": done.peak}
 
     def row(self, contestant: Contestant, tokens: int) -> Any:
-        """An agent of so many tokens."""
         if (contestant.name, tokens) not in self._rows:
             self._prefilled(contestant, tokens)
         return self._rows[contestant.name, tokens]
 
     def decode(self, agents: int, tokens: int) -> None:
-        """Agents that generate together, the contestants by turns: a host's speed changes by half within seconds."""
+        """Measure agents that generate together, the contestants by turns: a host's speed changes by half within
+        seconds.
+        """
         contestants = [self.ours, *self._beside, self.plain, *(self.alone if agents == 1 else [])]
         most = _WARM_UP + self._steps * (self._samples + 1) + 2 * agents + _SPARE  # A join takes up to two steps.
 
@@ -148,7 +145,7 @@ class Bench:
         self._write()
 
     def resume(self, tokens: int) -> None:
-        """KV at rest to where an agent can go on; bytes of KV."""
+        """Measure KV at rest in memory until an agent can go on; bytes of KV."""
         contestants: list[Contestant] = [self.ours, self.plain]
         runs = self._by_turns(contestants, lambda c: {"seconds": c.resume(self.row(c, tokens))}, max(5, self._samples))
         self._note("resume", tokens, runs, lambda s: s["seconds"], "seconds")
@@ -158,7 +155,7 @@ class Bench:
         self._write()
 
     def restore(self, tokens: int) -> None:
-        """KV and states in files to where an agent can go on, and how much longer it takes to compute them."""
+        """Measure KV in files until an agent can go on, beside computing it."""
         with tempfile.TemporaryDirectory() as directory:
             _, *seconds = self.ours.restored(self.row(self.ours, tokens), Path(directory), max(5, self._samples))
         computed = statistics.median(self._prefilled(self.ours, tokens)["seconds"] for _ in range(self._samples))
@@ -176,7 +173,7 @@ class Bench:
     def _by_turns(
         self, contestants: Sequence[Any], measure: Callable[[Any], Any], samples: int
     ) -> dict[str, list[Any] | str]:
-        """A warm-up and so many samples of each; who fails once is out, with the reason instead of samples."""
+        """Take a warm-up and so many samples of each; who fails once has the reason instead."""
         runs: dict[str, list[Any] | str] = {contestant.name: [] for contestant in contestants}
         for order in _orders(contestants, samples + 1):
             for contestant in order:
@@ -219,14 +216,13 @@ class Bench:
         print(f"{kind} {key} in {unit}: {', '.join(shown)}", flush=True)
 
     def _ratio(self, values: dict[str, Any]) -> None:
-        """Ours over mlx-lm's BatchGenerator, over mlx-lm with one sequence alone, and over ours with another scheme."""
+        """Add ours over mlx-lm's BatchGenerator, over mlx-lm with one sequence, and over ours with another scheme."""
         others: list[tuple[str, Contestant]] = [("ratio", self.plain), ("ratio_to_alone", self.alone[0])]
         for name, other in [*others, *((f"ratio_to_{each.name}", each) for each in self._beside)]:
             if {self.ours.name, other.name} <= values.keys():
                 values[name] = values[self.ours.name] / values[other.name]
 
     def _write(self) -> None:
-        """After each measurement, so that a run that is cut short leaves what it has."""
         results.write(self.output, self.figures)
 
 
@@ -237,7 +233,7 @@ def _orders(contestants: Sequence[_T], rounds: int) -> Iterator[Sequence[_T]]:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Speeds of prompts and of agents together, with ratios; a cut-off run has the tables of what it measured."""
+    """Return the tables of all that was measured."""
     found = []
     for kind, title, what in (
         ("prefill", "Prompts up to their first token", "tokens of the prompt"),
@@ -269,7 +265,6 @@ def _measured(row: dict[str, Any], name: str) -> bool:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Measure all."""
     bench = Bench(arguments.model, arguments.samples, arguments.steps, arguments.layers, arguments.scheme)
     bench.prefill(arguments.prefill)
     for tokens in arguments.decode:

@@ -46,12 +46,12 @@ _NAMES: Final = smollm2.NAMES | {
 
 
 def directory() -> Path:
-    """The model's directory. Fetches 250 MB the first time. Raises Unavailable."""
+    """Fetches 250 MB the first time. Raises Unavailable."""
     return kept("gemma3", f"gemma-3-270m-{_MADE}", _made)
 
 
 def gguf() -> Path:
-    """The file itself, as other programs read it. Fetches 250 MB the first time. Raises Unavailable."""
+    """Fetches 250 MB the first time. Raises Unavailable."""
     return kept("gemma3", "gemma-3-270m-q4_k_m.gguf", _whole)
 
 
@@ -75,7 +75,6 @@ def _whole(scratch: Path) -> Path:
 
 
 def convert(gguf: Path, into: Path) -> None:
-    """Write a Gemma 3 GGUF file as a directory of safetensors, without a tokenizer."""
     reader = GGUFReader(gguf)
     into.mkdir()
     weights = dict(_weights(reader))

@@ -57,7 +57,7 @@ class Model:
 
 
 def model_of(name: str, dtype: mx.Dtype) -> Model:
-    """Build it, and have the worker look at it as it looks at every model that it loads."""
+    """Build it, and judge it as the worker does."""
     config = GEOMETRIES[name]
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     network = module.Model(module.ModelArgs.from_dict(config))
@@ -81,7 +81,7 @@ def fp16_bytes(geometry: Geometry, tokens: int, *, capped: bool = True) -> int:
 
 
 def fp16_measured(model: Model, tokens: int) -> int:
-    """Return the bytes of an agent in the caches that mlx-lm makes itself, which are filled."""
+    """Return the bytes of an agent in mlx-lm's own caches when they are filled."""
     caches, geometry = make_prompt_cache(model.network), model.plain
     for layer, cache in enumerate(caches):
         group = geometry.sliding if geometry.sliding and layer in geometry.sliding.layers else geometry.full
@@ -95,7 +95,7 @@ def fp16_measured(model: Model, tokens: int) -> int:
 
 
 def q4_bytes(geometry: Geometry, tokens: int) -> int:
-    """Return the bytes of an agent at rest in the engine's store: its blocks, and its window's pieces."""
+    """Return the bytes of an agent at rest in the engine's store."""
     blocks, pieces = -(-tokens // BLOCK_TOKENS), geometry.checkpoint_pieces
     store = KVStore(geometry, blocks, pieces)
     held, checkpoint = blocks * store.full.layout.nbytes, _at_rest(store, range(blocks), range(pieces), tokens)
@@ -155,7 +155,6 @@ def check(what: str, measured: int, expected: int, tolerance: float = 0.0) -> No
 
 
 async def of_model(name: str, dtypes: Iterable[str], lengths: Sequence[int], tokens: int, budget: int) -> Figures:
-    """Measure a model: agents of all lengths, and the pool with scales of each dtype."""
     found: Figures = {}
     for dtype in dtypes:
         model = model_of(name, _DTYPES[dtype])

@@ -26,7 +26,7 @@ def model_directory(model: str) -> Path:
 
 
 def model_gguf(model: str) -> Path | None:
-    """The file that a real model's directory was made of; None for others. Raises Unavailable."""
+    """Return the file that a real model was made of; None for others. Raises Unavailable."""
     return _module(model).gguf() if model in REAL else None
 
 
@@ -35,7 +35,7 @@ def _module(model: str) -> Any:
 
 
 def kv_bytes_per_token(directory: Path, bytes_per_scale: int = 4) -> int:
-    """About the bytes of a token's Q4 KV; sliding layers count as if they kept everything."""
+    """Return about the bytes of a token's Q4 KV; sliding layers count as if they kept everything."""
     config = json.loads((directory / "config.json").read_text())
     heads = config.get("num_key_value_heads", config["num_attention_heads"])
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

@@ -57,7 +57,7 @@ class Node:
         self.environment = {**own, **(environment or {})}
         self._commands = {"store": ("cache_service", f"--data={data}", f"--run-dir={self.run}", *store_flags)}
         self.doors = [f"unix:{self.run}/worker.sock" if worker else self.store]
-        """Where turns are asked for: the worker, and the gateway; the store without them."""
+        """Where turns are asked for: worker and gateway, or else the store."""
         if worker:
             self._commands["worker"] = (worker, f"--run-dir={self.run}", *worker_flags)
         if gateway_flags:
@@ -75,7 +75,6 @@ class Node:
             self.processes[name] = self.started(self._commands[name], log, {**os.environ, **self.environment})
 
     def started(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Process:
-        """Start `python -m` with these arguments."""
         with log.open("ab") as output:
             return subprocess.Popen((sys.executable, "-m", *command), stdout=output, stderr=output, env=environment)
 

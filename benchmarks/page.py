@@ -33,7 +33,7 @@ async def fill(stack: LiveStack, agents: int) -> None:
 
 
 def together(answers: list[Answer], tokens: int) -> float:
-    """Tokens a second from the last one's second piece until the first one has ended. Raises RuntimeError."""
+    """Return tokens a second from the last one's second piece until the first one's end. Raises RuntimeError."""
     if problems := [problem for answer in answers if (problem := answer.problem(tokens))]:
         raise RuntimeError(f"an agent's answer is not what it should be: {problems[0]}")
     begin = max(answer.arrivals[:2][-1] for answer in answers)

@@ -86,7 +86,7 @@ class Tab:
 
 
 class Browser:
-    """All tabs, on an event loop of a thread, while the process waits for questions."""
+    """All tabs, on a thread's event loop, while the process waits for questions."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -102,7 +102,7 @@ class Browser:
         self._running = asyncio.run_coroutine_threadsafe(self._opened(http), self._loop)
 
     def close(self) -> dict[str, Any]:
-        """`late`: what the page shows first was not there yet. Raises RuntimeError."""
+        """Return counts; `late` where the page's first requests were not all answered. Raises RuntimeError."""
         late = not all(tab.opened.is_set() for tab in self._tabs)
         until = time.monotonic() + _SECONDS
         while not self._running.done() and not all(tab.opened.wait(0.05) for tab in self._tabs):

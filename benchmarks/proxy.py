@@ -14,10 +14,8 @@ _PREFACE: Final = b"PRI * HTTP/2.0"
 _PREFACE_BYTES: Final = 24
 _FRAME_HEADER_BYTES: Final = 9
 _HEADERS: Final = 1
-"""The type of the frame that begins a call (RFC 9113, section 6.2)."""
 
 Target: TypeAlias = Path | tuple[str, int]
-"""A Unix socket, or a host and a port."""
 
 
 class Proxy:
@@ -26,7 +24,6 @@ class Proxy:
     def __init__(self, target: Target) -> None:
         self._target = target
         self.answered = 0
-        """Bytes of answers that were carried."""
         self._cut_at: int | None = None
         self._cut_in: int | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -48,13 +45,12 @@ class Proxy:
             self._is_cut = False
 
     def cut_after(self, count: int) -> None:
-        """Break the connections once, when so many more bytes of answers have been carried."""
+        """Break the connections once, after so many more bytes of answers."""
         with self._lock:
             self._cut_at = self.answered + count
 
     def cut_answer_after(self, count: int) -> None:
-        """Break once, after so many bytes of the next call's answer; what HTTP/2 says of an earlier call is not
-        counted."""
+        """Break once, after so many bytes of the next call's answer, without what HTTP/2 says of an earlier call."""
         with self._lock:
             self._cut_in = count
 
@@ -132,7 +128,7 @@ class Proxy:
         return len(question)
 
     def _count(self, answer: bytes) -> int:
-        """Return how many bytes of it arrive."""
+        """Return how many of its bytes arrive."""
         with self._lock:
             size = len(answer)
             if self._cut_at is not None and self.answered + size > self._cut_at:

@@ -22,7 +22,7 @@ _TEMPLATE = (
 
 
 def write_tokenizer(directory: Path, size: int) -> None:
-    """`size` tokens: special ones, bytes, and words that no text is made into."""
+    """Write `size` tokens: special ones, bytes, and words that no text is made into."""
     pieces = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     pieces += [f"Ġw{number}" for number in range(size - len(pieces))]
     tokenizer = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[]))
@@ -41,7 +41,6 @@ def write_tokenizer(directory: Path, size: int) -> None:
 
 
 def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) -> None:
-    """The model of a geometry, with fewer layers if `layers` says so."""
     config: dict[str, Any] = dict(GEOMETRIES[name])
     if layers is not None:
         config["num_hidden_layers"] = layers

@@ -19,7 +19,6 @@ from benchmarks.tables import Table
 
 HERE = Path(__file__).parent
 QUOTING = (HERE.parent / "README.md", HERE.parent / "docs" / "results" / "index.md")
-"""The files that quote tables."""
 _QUOTED = re.compile(r"(<!-- results (?P<name>\S+) (?P<title>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEAD = """# Results
 
@@ -37,7 +36,6 @@ class Result:
 
     @property
     def benchmark(self) -> str:
-        """The name of the benchmark, as `agentmem bench` has it."""
         return str(self.found["benchmark"])
 
     def tables(self) -> Sequence[Table]:
@@ -49,7 +47,7 @@ class Result:
         return f"`{found['command']}` on {where} ([samples](results/{self.name}.json))"
 
     def shown(self, said: set[str]) -> list[str]:
-        """Sentences of notes that were `said` before are left out."""
+        """Return the tables without the sentences of notes that were `said`."""
         found = []
         for table in self.tables():
             new = [each for each in _SENTENCE.split(table.note) if each not in said]
@@ -77,7 +75,7 @@ def document(found: Sequence[Result]) -> str:
 
 
 def quoting(page: str, found: Sequence[Result]) -> str:
-    """Return a page with its quoted tables made anew. Raises KeyError."""
+    """Return a page with its quoted tables replaced. Raises KeyError."""
     tables = {(result.name, table.title): table for result in found for table in result.tables()}
 
     def quoted(match: re.Match[str]) -> str:

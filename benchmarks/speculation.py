@@ -33,8 +33,6 @@ _COUNTED = {name: f"agentmem_speculation_{name}_tokens_total" for name in ("draf
 
 
 class Worker:
-    """One way to answer. `metrics` is its page of metrics."""
-
     def __init__(self, model: str, inference: "inference_pb2_grpc.InferenceServiceAsyncStub", metrics: str) -> None:
         self._model, self._inference, self._metrics = model, inference, metrics
 
@@ -43,7 +41,7 @@ class Worker:
 
     async def _take(self, request: Request, tokens: int) -> Turn:
         asked = inference_pb2.GenerateRequest(
-            key=types_pb2.AgentKey(model_id=self._model),
+            key=types_pb2.AgentKey(namespace="default", model_id=self._model),
             messages=turns.chat([("user", request.text)]),
             max_tokens=tokens,
             sampling=types_pb2.Sampling(temperature=request.temperature),
@@ -52,7 +50,7 @@ class Worker:
         return await turns.take(self._inference, asked)
 
     async def counts(self) -> dict[str, int]:
-        """Tokens that were drafted so far, and those of them that were right."""
+        """Return the tokens that were drafted so far, and those of them that were right."""
         async with httpx.AsyncClient(trust_env=False) as http:
             lines = (await http.get(self._metrics)).raise_for_status().text.splitlines()
         return {
@@ -68,7 +66,7 @@ def rate(answers: Sequence[Turn]) -> float:
 
 
 async def measure(workers: Mapping[str, Worker], requests: Sequence[Request], tokens: int, runs: int) -> dict[str, Any]:
-    """Answer in turns, once more to warm up; counts are of the last run."""
+    """Answer in turns, after one run to warm up; counts are of the last run."""
     rates: dict[str, list[float]] = {way: [] for way in workers}
     for run in range(runs + 1):
         last = {}

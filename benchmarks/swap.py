@@ -30,7 +30,7 @@ _STAGES = ("open", "leave", "read", "self-test", "pool")
 
 
 async def watch_load(worker: str, model: str) -> list[tuple[str, float]]:
-    """LoadModel: its stages, with the monotonic time at which each was heard of first."""
+    """Load a model; return the stages with the monotonic time at which each began."""
     stages: list[tuple[str, float]] = []
     async with connect(worker) as channel:
         request = model_pb2.LoadModelRequest(model_id=model)
@@ -58,11 +58,11 @@ class Swaps:
         return types_pb2.TokenIds(ids=token_ids(count, self._random.random()))
 
     def more(self) -> types_pb2.Append:
-        """A next turn's new text, of about 16 tokens by bytes or words."""
+        """Return a next turn's text, of about 16 tokens by bytes or words."""
         return types_pb2.Append(text=" ".join(self._random.choice("abcdefgh") for _ in range(NEW // 2)))
 
     async def swapped(self, model: str, agent: str, **arguments: Any) -> tuple[Turn, dict[str, float]]:
-        """A turn on a model that is not loaded, and seconds of the swap by stage."""
+        """Take a turn on a model that is not loaded; return seconds of the swap by stage, too."""
         sent = time.monotonic()
         watching = asyncio.create_task(watch_load(self._worker, model))
         await asyncio.sleep(0)
@@ -87,7 +87,6 @@ class Swaps:
         }
 
     async def after_restart(self, tokens: int, run: int) -> float:
-        """Seconds to the first token of an agent's next turn, warm without a swap."""
         turn = await self.turn(self._names[0], f"agent-{tokens}-{run}", append=self.more())
         if turn.tier != "warm":
             raise RuntimeError(f"the restart was not warm: {turn}")
@@ -95,7 +94,7 @@ class Swaps:
 
 
 def by_stage(stages: list[tuple[str, float]], sent: float) -> dict[str, float]:
-    """The last "wait" is for others to leave."""
+    """Return seconds by stage. The last "wait" is for others to leave."""
     names = [name for name, _ in stages]
     read = names.index("read")
     opened = max((at for name, at in stages[:read] if name == "wait"), default=sent)

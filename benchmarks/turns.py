@@ -1,4 +1,4 @@
-"""One turn as its client saw it: for all benchmarks, whether they speak to the gateway or to the worker itself."""
+"""One turn as its client saw it, of the gateway or of the worker itself."""
 
 import time
 from collections.abc import Collection
@@ -10,13 +10,14 @@ from agentmem.words import tier_name
 
 
 class WrongTurn(RuntimeError):
-    """A turn was not what the benchmark says that it measures: its figures would mean something else."""
+    """A turn was not what the benchmark measures: its figures would mean something else."""
 
 
 @dataclass
 class Turn:
-    """A turn. Seconds: `first`, `seconds` by the client's clock; `queue`, `load`, `prefill` by the worker's.
-    `cached` tokens by tier, `tier` the first of them; `load_bytes` of KV read below hot."""
+    """Seconds: `first`, `seconds` by the client's clock; `queue`, `load`, `prefill` by the worker's. `cached` tokens by
+    tier, `tier` the first of them; `load_bytes` of KV read below hot.
+    """
 
     text: str = ""
     match: str = ""

@@ -34,7 +34,7 @@ SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
 WAYS = ("hot", "warm")
 _WARM_UP = "warm-up"
 _Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
-"""Takes the figures of so many agents by a name, as soon as there are any."""
+"""Takes the figures of so many agents by a name."""
 _GROUPS = 3
 
 
@@ -54,7 +54,7 @@ class Agent(Chat):
 
 
 async def at_work(server: Server, words: Prompts, sizes: TurnSizes, agents: int, way: str) -> dict[str, Any]:
-    """Let so many agents work, and so many others after them if they are hot."""
+    """Let so many agents work, and as many others after them if they are hot."""
     count = _GROUPS if way == "hot" else 1
     groups = [await _group_at_work(server, words, sizes, agents, way, group) for group in range(count)]
     turns = list(itertools.chain.from_iterable(group["turns"] for group in groups))

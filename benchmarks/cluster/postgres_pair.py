@@ -17,14 +17,12 @@ WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND app
 
 
 class Pair(NamedTuple):
-    """A primary whose commits wait for the standby."""
-
     primary: Server
     standby: Server
 
     @property
     def url(self) -> str:
-        """Where whichever of the two can be written is, for libpq."""
+        """The address of whichever can be written, for libpq."""
         return f"host={self.primary.root},{self.standby.root} user=agentmem dbname=postgres"
 
     @contextmanager
@@ -48,7 +46,7 @@ class Pair(NamedTuple):
             connection.execute("SELECT pg_cancel_backend(%s)", (session,))
 
     def fail_over(self) -> None:
-        """The primary dies, and the standby takes over, cut off or not."""
+        """Kill the primary and promote the standby, cut off or not."""
         self.primary.kill()
         self.promote()
 
@@ -58,7 +56,7 @@ class Pair(NamedTuple):
                 if "walreceiver" in " ".join(process.cmdline()) and process.status() == psutil.STATUS_STOPPED:
                     process.kill()  # or it would keep the promotion waiting
                     process.wait()
-        self.standby.answers()  # it may have begun its other processes again, of which one promotes it
+        self.standby.answers()  # its other processes may be starting again, of which one promotes it
         with self.standby.connect() as connection:
             connection.execute("SELECT pg_promote()")
 
@@ -79,7 +77,7 @@ def until(condition: Callable[[], object]) -> bool:
 
 @contextmanager
 def paired(settings: Mapping[str, str] = postgres.DURABLE) -> Iterator[Pair]:
-    """Both, with the standby in step. Raises NoServer."""
+    """Yield both, with the standby in step. Raises NoServer."""
     settings = {**settings, "synchronous_standby_names": "beside"}
     with postgres.serving(settings) as primary, postgres.standby(primary, "beside", settings) as standby:
         with primary.connect() as connection:

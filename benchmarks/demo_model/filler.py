@@ -1,4 +1,4 @@
-"""Small talk and filler: text that tells nothing which could be asked about later, but takes up the context."""
+"""Small talk and filler: text that takes up the context and tells nothing that could be asked about."""
 
 import random
 import re
@@ -64,5 +64,5 @@ def filler_text(rng: random.Random, sentences: int) -> str:
 
 
 def count_tokens(text: str) -> int:
-    """Return the demo model's tokens of a text of its world, in which every word is one token."""
+    """Return the tokens of a text of the demo model's world, in which every word is one token."""
     return len(_PRE_TOKEN.findall(text))

@@ -23,20 +23,18 @@ class Kind(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """One value of one entity, such as (colour, boat, green)."""
-
     kind: Kind
     entity: str
     value: str
 
     @property
     def clause(self) -> str:
-        """The fact in the middle of a sentence: `the colour of the boat is green`."""
+        """Return `the colour of the boat is green`."""
         return self.kind.statement.format(e=self.entity, v=self.value)
 
     @property
     def answer(self) -> str:
-        """The one right answer once the fact was told: `The colour of the boat is green.`"""
+        """Return the one right answer: `The colour of the boat is green.`"""
         return sentence(self.clause)
 
 

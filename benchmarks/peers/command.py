@@ -49,7 +49,7 @@ _TEMPLATE_TOKENS = 16
 
 
 class Peers:
-    """The measurement. `made` makes the servers for a room, each over the directory that it had before."""
+    """The servers, each over the directory that it had in the room before."""
 
     def __init__(self, names: Sequence[str], root: Path, given: Weights, llama_server: Sequence[str]) -> None:
         self._names, self._root, self._weights, self._llama_server = names, root, given, llama_server

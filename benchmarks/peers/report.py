@@ -17,11 +17,9 @@ TITLES = {
 }
 _RATIO = "agentmem as fast"
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Each server's samples of one scenario, in the same order."""
 
 
 def values(samples: Samples, server: str, name: str) -> list[float | None]:
-    """All values of a figure, in the order in which they were measured."""
     return [value for sample in samples.get(server, ()) for value in sample["figures"].get(name, ())]
 
 

@@ -1,4 +1,4 @@
-"""The servers: how each is started over the same model on a port of 127.0.0.1, awaited, killed and started again.
+"""The servers: started over the same model on a port of 127.0.0.1, killed and started again.
 
 All get as many threads, and MLX the BLAS that `agentmem up` preloads; the rest are defaults, but for a `Room`.
 """
@@ -44,7 +44,7 @@ class Room:
 
 
 class Server(ABC):
-    """One server. `root` is its directory, where what it keeps outlives it."""
+    """One server. `root` is its directory, which outlives it."""
 
     name: ClassVar[str]
     health: ClassVar[str]
@@ -81,7 +81,7 @@ class Server(ABC):
         return self._client
 
     async def start(self) -> float:
-        """Start it; return seconds until it is healthy. Raises RuntimeError."""
+        """Return seconds until it is healthy. Raises RuntimeError."""
         began = time.monotonic()
         port = ports.free_ports(1)
         with self.log.open("ab") as log:
@@ -106,7 +106,6 @@ class Server(ABC):
             await live.kill_all(process)
 
     async def stop(self) -> None:
-        """End it in order, and by SIGKILL where that is not enough."""
         process = await self._forget()
         if process is not None:
             await live.end(process)
@@ -137,8 +136,6 @@ class Server(ABC):
 
 
 class Agentmem(Server):
-    """`agentmem up`."""
-
     name = "agentmem"
     health = "/readyz"
 
@@ -150,7 +147,7 @@ class Agentmem(Server):
         ]
 
     def environment(self) -> dict[str, str]:
-        """A pool for whole blocks of the conversations that it is to hold."""
+        """Give the pool whole blocks of the conversations that it is to hold."""
         found = {"AGENTMEM_WORKER_CONTEXT_LENGTH": str(self.room.tokens)} if self.room.tokens else {}
         if self.room.holds is not None and self._described.exists():
             blocks = self.room.holds * -(-self.room.held_tokens // BLOCK_TOKENS)
@@ -164,7 +161,7 @@ class Agentmem(Server):
         return f"agentmem {metadata.version('agentmem')}, weights in {self.weights.dtype}, KV in {self._kv_bits()} bits"
 
     async def start(self) -> float:
-        """Start it twice where a pool needs to know a token's bytes, which depend on the bits that are chosen."""
+        """Start it twice where a pool's size needs the bytes of a token, which depend on the bits that are chosen."""
         seconds = await super().start()
         if self._described.exists():
             return seconds
@@ -196,7 +193,7 @@ class Agentmem(Server):
 
 
 class MlxLm(Server):
-    """`mlx_lm.server`, of the mlx-lm that is installed here, with the worker's own BLAS."""
+    """`mlx_lm.server`, with the worker's own BLAS."""
 
     name = "mlx_lm.server"
     health = "/health"
@@ -224,8 +221,6 @@ class MlxLm(Server):
 
 
 class LlamaCpp(Server):
-    """llama.cpp's server. `program` is how it is called."""
-
     name = "llama.cpp"
     health = "/health"
 
@@ -253,7 +248,7 @@ class LlamaCpp(Server):
 
 
 def found_llama_server(given: str | None) -> list[str] | str:
-    """How llama.cpp's server is called: `given`, or what is in PATH."""
+    """Return the command of `given`, or of PATH; or why there is none."""
     program = shlex.split(given) if given else ["llama-server"]
     if program and shutil.which(program[0]):
         return program
@@ -261,7 +256,6 @@ def found_llama_server(given: str | None) -> list[str] | str:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """By which OpenBLAS and OpenMP take so many threads."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
@@ -271,7 +265,7 @@ def end_tokens(directory: Path) -> list[int]:
 
 
 def plain_bytes_per_token(weights: Weights) -> int:
-    """Bytes of a token's KV in float32, or in 16 bits where the weights are."""
+    """Return the bytes of a token's KV in float32, or in 16 bits where the weights are."""
     config = json.loads((weights.directory / "config.json").read_text())
     heads = config.get("num_key_value_heads", config["num_attention_heads"])
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

@@ -29,7 +29,6 @@ def weights(model: str, gguf: Path | None, root: Path) -> Weights:
 
 
 def in_float32(directory: Path, into: Path) -> Path:
-    """A copy of a model's directory whose floating-point weights are float32."""
     into.mkdir(parents=True)
     for path in directory.iterdir():
         if path.suffix == ".safetensors":

@@ -49,11 +49,10 @@ from inference_service.text.template import Template
 _TITLES: Final = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M (base)"}
 _DEFAULT: Final = REAL[0]
 CHUNK: Final = 512
-"""Tokens that go through the network at once: no more than the engine's own chunks of a prompt."""
+"""No more than the engine's own chunks of a prompt."""
 SMALL: Final = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": 1024}
 ALL: Final = {"pieces": MOST, "length": 4096, "chats": 20, "chat_tokens": 2048}
 _CHECK_CHUNK: Final = 128
-"""As in the check."""
 _SHORTEST_CHAT: Final = 900
 _HALF: Final = 2
 """Bytes of a scale in a model's own dtype."""
@@ -63,7 +62,7 @@ _BATCH_BYTES: Final = 1 << 28
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each piece and each chat; the exit status."""
+    """Measure, and write after each piece and each chat."""
     name = model_name(arguments.model)
     output = arguments.output or "-".join(["quality", *([name] if name != _DEFAULT else []), results.backend()])
     library = binding(arguments.model) if arguments.llama_cpp else None
@@ -88,8 +87,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = None) -> Iterator[Measured]:
-    """All that was measured so far, after each piece and each chat; with llama.cpp's `library`, also with that. Engine
-    thread. Raises Unavailable, and SystemExit for variants that the model cannot have.
+    """Yield all that was measured so far, after each piece and each chat; with llama.cpp's `library`, also with that.
+    Engine thread. Raises Unavailable, and SystemExit for variants that the model cannot have.
     """
     network: Any = model.engine.model
     names = _chosen(arguments.variants, model.geometry)
@@ -155,7 +154,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
 
 
 def _chosen(asked: Sequence[str] | None, geometry: Geometry) -> Sequence[str]:
-    """Return the names of variants to measure, in their order. Raises SystemExit."""
+    """Raises SystemExit."""
     possible = offered(geometry)
     if refused := [name for name in asked or () if name not in possible]:
         raise SystemExit(
@@ -186,7 +185,9 @@ def checked(
     variants: Mapping[str, NewCaches],
     advance: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], dict[str, Stored], dict[str, str]]:
-    """Of each variant the mean KL over the load check's sample, in nats, and its bytes; why others cannot run here."""
+    """Return of each variant the mean KL over the load check's sample, in nats, and its bytes; why others cannot run
+    here.
+    """
     network: Any = model.engine.model
     divergences, stored, missing = {}, {}, {}
     for name, new_caches in variants.items():
@@ -212,7 +213,6 @@ def _by_template(template: Template, messages: Sequence[Mapping[str, str]], answ
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     default = ALL if results.backend() == "gpu" else SMALL
     found = options.parser(__doc__)
     shown = " (default: %(default)s)"

@@ -45,7 +45,6 @@ def _draw(axes: Any, title: str, result: str) -> None:
 
 
 def main() -> None:
-    """Draw both models side by side."""
     plt.rcParams |= {"svg.hashsalt": "bits", "svg.fonttype": "none", "font.size": 10}
     figure, panels = plt.subplots(1, len(_PANELS), figsize=(11, 4.4), sharey=True, layout="constrained")
     for axes, (title, result) in zip(panels, _PANELS.items(), strict=True):

@@ -43,7 +43,7 @@ def written_bytes(pid: int | str = "self") -> int:
 async def serving(
     data: Path | None = None, flags: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[StoreProcess]:
-    """Start a store, over a new directory where none is given, until it is ready. Raises RuntimeError."""
+    """Start a store, over a new directory where none is given. Raises RuntimeError."""
     node = Node(flags, environment=environment, worker="", data=data)
     try:
         started = time.perf_counter()

@@ -30,14 +30,12 @@ from benchmarks.ttft.report import row, tables
 from inference_service.engine.device import worth_restoring
 
 MOST_RESIDENT = 0.02
-"""Files of which less is in memory count as dropped from the page cache."""
+"""Files of which less is in memory count as dropped."""
 FIRST = "the first after a restart"
 FIRST_TOKENS = 600
 
 
 class Bench:
-    """All measurements. `figures` is what is known so far."""
-
     def __init__(
         self, agents: KnownAgents, child: Child, prompts: Prompts, scratch: Path, arguments: argparse.Namespace
     ) -> None:

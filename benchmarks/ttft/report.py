@@ -18,11 +18,11 @@ _TIMES = {
     "mlx_lm_4_bit": "mlx-lm load_prompt_cache, 4 bit",
 }
 _SHORT = 1000
-"""Below so many tokens it is told whether restoring is worth it."""
+"""Below so many tokens the table says whether restoring is worth it."""
 
 
 def row(raw: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """One length's figures: samples in seconds by name, the first of several apart."""
+    """Return one length's figures: samples in seconds by name, the first of several apart."""
     return {
         name: {"warm_up": samples[0], **summary(samples[1:] if len(samples) > 1 else samples)}
         for name, samples in raw.items()

@@ -37,16 +37,15 @@ from gateway.workflows.definition.parser import load
 POOL_AGENTS = 4
 KILL_IN = "talk-3"
 _TOKENS = {3: 2400, 5: 1600, 10: 1000, 20: 700}
-"""Tokens of filler by number of agents, so that all of it takes some minutes on two cores."""
+"""Filler by number of agents, so that all of it takes some minutes on two cores."""
 _BLOCK = 256
 _ANSWER = 64
-"""Tokens that a turn may add to its prompt."""
 PERSISTENT = ("persistent", "pool of 4", "killed")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Filler tokens by number of agents, and which numbers are also killed."""
+    """Filler tokens by number of agents, and the numbers that are also killed."""
 
     tokens: dict[int, int]
     killed: list[int]
@@ -54,8 +53,6 @@ class Sizes:
 
 
 class Comparison:
-    """The runs of all scenarios, and their scores."""
-
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.scenarios = {agents: make_scenario(agents, tokens, sizes.seed) for agents, tokens in sizes.tokens.items()}
@@ -77,7 +74,7 @@ class Comparison:
         return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
 
     def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
-        """Bytes of a pool of four agents with the longest ledger of all but the judge."""
+        """Return the bytes of a pool of four agents with the longest ledger of all but the judge."""
         blocks: int = -(-(self.scores[str(agents)]["persistent"]["longest_turn"] + _ANSWER) // _BLOCK)
         return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
@@ -92,7 +89,7 @@ class Comparison:
 
 
 async def on_live_stack(comparison: Comparison) -> int:
-    """All three ways, and then the runs that are killed; the bytes of KV that a token takes."""
+    """Run all three ways, and then those that are killed; return the bytes of a token's KV."""
     async with running() as stack:
         await warm_up(stack)
         for agents, scenario in comparison.scenarios.items():
@@ -115,7 +112,7 @@ async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_toke
 
 
 async def timed(stack: LiveStack, run: Coroutine[Any, Any, Performance]) -> Performance:
-    """A run, with the processor's seconds that the worker took for it."""
+    """Run, and note the worker's processor seconds."""
     before = cpu_seconds(stack)
     performance = await run
     performance.notices["worker_cpu_seconds"] = cpu_seconds(stack) - before

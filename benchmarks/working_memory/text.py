@@ -1,4 +1,4 @@
-"""A workflow without memory below the prompt: the same program, its works sent as chats to a model that keeps nothing.
+"""The same workflow without memory below the prompt: works are sent as chats to a model that keeps nothing.
 
 With `whole` each request is the whole chat so far; without, the system text and the message that it answers.
 """
@@ -15,12 +15,10 @@ from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Program, Step, Turn
 
 _AT_ONCE = 32
-"""Requests at the same time, as many as the gateway's own runner has."""
+"""As many requests at once as the gateway's own runner has."""
 
 
 class TextRun:
-    """One run. `definition` is as a file was loaded, its agents on `model`."""
-
     def __init__(
         self,
         inference: "inference_pb2_grpc.InferenceServiceAsyncStub",
@@ -98,7 +96,6 @@ class TextRun:
 
 
 def work(kind: str, told: workflow_pb2.AgentSpoke | workflow_pb2.AgentListened, text: str) -> Work:
-    """A work, by the usage and the timings that are told of it."""
     return Work(
         kind=kind,  # type: ignore[arg-type]
         phase=told.phase,

@@ -2,15 +2,11 @@
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
-import pytest
 
 from benchmarks import at_rest
 from benchmarks.at_rest import FIRST, LATER, MLX_LM, Start, Started
-from benchmarks.live import MODULES
-from benchmarks.peers.servers import Agentmem, MlxLm, Server
 
 ALONE = Start(2.0, {"mlx_lm": 1.5}, {"mlx_lm": 100_000_000})
 STACK = Start(
@@ -19,21 +15,6 @@ STACK = Start(
     {"up": 70_000_000, "store": 80_000_000, "worker": 250_000_000, "gateway": 75_000_000},
 )
 IDLE = {LATER: {"up": 0.0, "store": 0.001, "worker": 0.002, "gateway": 0.001}, MLX_LM: {"mlx_lm": 0.005}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "names"), [(Agentmem, {"up", *MODULES}), (MlxLm, {"mlx_lm"})])
-async def test_a_server_answers_and_is_known_by_its_processes(
-    kind: type[Server], names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
-    began = time.monotonic()
-    async with at_rest.started(kind, tmp_path) as server:
-        took = time.monotonic() - began
-        assert set(server.processes) == names
-    assert 0 < server.start.answered < took
-    assert all(seconds > 0 for seconds in server.start.processor.values())
-    assert not any(process.is_running() for process in server.processes.values())
 
 
 async def test_a_process_that_computes_is_not_at_rest() -> None:

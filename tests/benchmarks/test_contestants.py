@@ -9,9 +9,8 @@ import mlx.core as mx
 import mlx_lm
 import pytest
 
-from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.contestants import Ours, Row
-from benchmarks.places import Place, Places
+from benchmarks.places import Place
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_gemma3, write_qwen3
@@ -104,11 +103,3 @@ def test_a_row_that_is_over_is_not_measured(tmp_path: Path) -> None:
         running.step()
     with pytest.raises(RuntimeError, match="over"):
         _steps(running, 4)
-
-
-def test_the_lowest_free_blocks_are_taken(tmp_path: Path) -> None:
-    places: Places = contestant(write_qwen3(tmp_path / "model")).places
-    first, second = places.take(BLOCK_TOKENS), places.take(2 * BLOCK_TOKENS)
-    del first
-    third = places.take(2 * BLOCK_TOKENS)
-    assert (second.blocks, third.blocks) == ([1, 2], [0, 3])

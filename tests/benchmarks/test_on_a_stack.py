@@ -83,9 +83,9 @@ async def test_ttft_after_a_kill(stack: LiveStack, written: Path) -> None:
 @long
 async def test_restart_which_ends_the_stack(stack: LiveStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
-    restarts = Restarts(stack.root, "demo", agents=2, context=1024, new=16, generated=2)
+    restarts = Restarts(stack.root, "demo", agents=2, tokens=300, context=1024, new=16)
     try:
-        await restarts.create(300, stack)
+        await restarts.create(stack)
         found = (await restarts.sample((KEPT,)))[KEPT]
     finally:
         await restarts.stop()

@@ -1,12 +1,10 @@
 """The working memory benchmark: what it counts as wrong, and what it is asked to run."""
 
-import argparse
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from benchmarks.working_memory.command import Comparison, Sizes, sizes_of
+from benchmarks.working_memory.command import Comparison, Sizes
 from benchmarks.working_memory.scores import Performance, Work
 
 
@@ -52,16 +50,3 @@ def test_the_small_pool_holds_four_of_the_longest_ledgers() -> None:
     compared.add(5, "persistent", right)
     assert compared.small_pool(5, 10) == 4 * 2 * 256 * 10
     assert compared.crowded == [5]
-
-
-@pytest.mark.parametrize(
-    ("asked", "tokens", "killed"),
-    [
-        ({}, {3: 2400, 5: 1600, 10: 1000, 20: 700}, [10]),
-        ({"agents": [3, 7]}, {3: 2400, 7: 700}, []),
-        ({"agents": [3, 10], "tokens": 90, "killed": [3]}, {3: 90, 10: 90}, [3]),
-    ],
-)
-def test_sizes(asked: dict[str, Any], tokens: dict[int, int], killed: list[int]) -> None:
-    arguments = {"agents": [3, 5, 10, 20], "tokens": None, "killed": [10], "seed": 1} | asked
-    assert sizes_of(argparse.Namespace(**arguments)) == Sizes(tokens, killed, 1)
