@@ -2,7 +2,7 @@
 
 __main__.py     `agentmem bench NAME`; report.py writes RESULTS.md
 users wait for  ttft/, work.py, restart.py, at_rest.py, swap.py, peers/, working_memory/, cluster/
-it rests on     engine.py (contestants.py, mlx_lm_contestants.py, places.py, geometries.py, loading.py), store/,
+it rests on     engine.py (contestants.py, mlx_lm_contestants.py, places.py, loading.py), store/,
                 memory.py, quality/, speculation.py (speculation_requests.py), page.py (page_cache.py, page_views.py)
 models          models.py (`--model`), smollm2.py, gemma3.py, gguf_float32.py, random_models.py, packages.py (fetched),
                 user_cache.py

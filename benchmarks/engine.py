@@ -9,7 +9,7 @@ caches and over QuantizedKVCache. Measured are: tokens/s and peak memory over th
 token; tokens/s of agents that generate together; how long KV at rest takes until an agent can go on, in memory and in
 files; bytes of KV. Contestants take turns sample by sample, and the first sample of each, which compiles, is kept
 apart. In a batch agents differ in length by 16 tokens where KV can be trimmed, as agents do. Geometries stand for
-models: their weights are random and 4-bit (`benchmarks/geometries.py`), the demo model's are its own.
+models: their weights are random and 4-bit (`benchmarks/random_models.py`), the demo model's are its own.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from mlx.utils import tree_flatten
 
 from benchmarks import options, results
 from benchmarks.contestants import Ours
-from benchmarks.geometries import GEOMETRIES, random_model
 from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
+from benchmarks.random_models import GEOMETRIES, random_model
 from benchmarks.tables import Table
 from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quantization import ROTATED

@@ -24,7 +24,7 @@ from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from benchmarks import options, results
-from benchmarks.geometries import GEOMETRIES
+from benchmarks.random_models import GEOMETRIES
 from benchmarks.tables import Table
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import Geometry

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks import options, random_models, results
-from benchmarks.geometries import GEOMETRIES
 from benchmarks.live import scratch
-from benchmarks.models import REAL
+from benchmarks.models import REAL, Weights, weights
 from benchmarks.peers.client import Answer
 from benchmarks.peers.scenarios import Chat, TurnSizes
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server
-from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
+from benchmarks.random_models import GEOMETRIES
 from benchmarks.tables import Table
 
 SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import options, results
 from benchmarks.cluster import postgres
-from benchmarks.cluster.postgres_pair import paired
+from benchmarks.cluster.postgres import paired
 from benchmarks.live import scratch
 from benchmarks.nodes import HOST
 from benchmarks.store.agents import tokens_of, turn

@@ -19,7 +19,7 @@ from benchmarks import options, results
 from benchmarks.cluster import postgres
 from benchmarks.cluster.faults import FAULTS, SET_CLOCKS, Pace, all_faults, clock, drilling
 from benchmarks.cluster.history import Append, Operation, Read, violations
-from benchmarks.cluster.postgres_pair import paired
+from benchmarks.cluster.postgres import paired
 from benchmarks.live import scratch
 from benchmarks.nodes import Node
 from benchmarks.tables import Table

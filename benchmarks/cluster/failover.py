@@ -21,7 +21,7 @@ from benchmarks.cluster import postgres
 from benchmarks.cluster.clients import Speakers, Spoken, speakers
 from benchmarks.cluster.clusters import Cluster, cluster
 from benchmarks.cluster.history import violations
-from benchmarks.cluster.postgres_pair import Pair, paired
+from benchmarks.cluster.postgres import Pair, paired
 from benchmarks.nodes import Node
 from benchmarks.tables import Table, spread
 

@@ -16,7 +16,7 @@ from typing import Final
 from benchmarks.cluster.clients import Door, Wanderer
 from benchmarks.cluster.clusters import cluster
 from benchmarks.cluster.history import Operation
-from benchmarks.cluster.postgres_pair import Pair
+from benchmarks.cluster.postgres import Pair
 from benchmarks.nodes import SCRIPTED, Node
 from benchmarks.proxy import Proxy
 

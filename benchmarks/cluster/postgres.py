@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import psycopg
@@ -140,14 +140,6 @@ class Server:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    def receiver(self) -> psutil.Process:
-        while True:
-            for process in self.processes():
-                with suppress(psutil.NoSuchProcess):
-                    if "walreceiver" in " ".join(process.cmdline()):
-                        return process
-            time.sleep(0.01)
-
     def kill(self) -> None:
         """SIGKILL all, and wait for the last: until then its memory is in use."""
         assert self.process is not None
@@ -224,3 +216,41 @@ def standby(primary: Server, name: str, settings: Mapping[str, str] | None = Non
     finally:
         server.stop()
         shutil.rmtree(server.root)
+
+
+class Pair(NamedTuple):
+    """A primary whose commits wait for the standby, which can take over."""
+
+    primary: Server
+    standby: Server
+
+    @property
+    def url(self) -> str:
+        """The address of whichever can be written, for libpq."""
+        return f"host={self.primary.root},{self.standby.root} user=agentmem dbname=postgres"
+
+    def fail_over(self) -> None:
+        """Kill the primary and promote the standby, cut off or not."""
+        self.primary.kill()
+        self.promote()
+
+    def promote(self) -> None:
+        for process in self.standby.processes():
+            with suppress(psutil.NoSuchProcess):
+                if "walreceiver" in " ".join(process.cmdline()) and process.status() == psutil.STATUS_STOPPED:
+                    process.kill()  # or it would keep the promotion waiting
+                    process.wait()
+        self.standby.answers()  # its other processes may be starting again, of which one promotes it
+        with self.standby.connect() as connection:
+            connection.execute("SELECT pg_promote()")
+
+
+@contextmanager
+def paired(settings: Mapping[str, str] = DURABLE) -> Iterator[Pair]:
+    """Yield both, with the standby in step. Raises NoServer."""
+    settings = {**settings, "synchronous_standby_names": "beside"}
+    with serving(settings) as primary, standby(primary, "beside", settings) as other:
+        with primary.connect() as connection:
+            while not connection.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone():
+                time.sleep(0.01)
+        yield Pair(primary, other)

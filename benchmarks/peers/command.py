@@ -28,7 +28,7 @@ from rich.console import Console
 
 from benchmarks import options, results
 from benchmarks.live import scratch
-from benchmarks.models import REAL
+from benchmarks.models import REAL, Weights, weights
 from benchmarks.packages import Unavailable
 from benchmarks.peers.report import tables
 from benchmarks.peers.scenarios import CROWDED, ONCE, PAUSE_SECONDS, SCENARIOS, Chat, Sizes
@@ -40,7 +40,6 @@ from benchmarks.peers.servers import (
     Server,
     found_llama_server,
 )
-from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
 
 SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
@@ -88,7 +87,7 @@ class Peers:
         root = self._root / name
         if name == LlamaCpp.name:
             return LlamaCpp(root, self._weights, room, self._llama_server)
-        return {kind.name: kind for kind in (Agentmem, MlxLm)}[name](root, self._weights, room)
+        return (Agentmem if name == Agentmem.name else MlxLm)(root, self._weights, room)
 
 
 def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:

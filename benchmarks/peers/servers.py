@@ -23,8 +23,8 @@ import httpx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks import live, ports
+from benchmarks.models import Weights, kv_elements
 from benchmarks.peers.client import Client
-from benchmarks.peers.weights import Weights
 from gateway.cli.up.openblas import preload_here
 
 _POLL_SECONDS = 0.02
@@ -206,8 +206,9 @@ class MlxLm(Server):
             *("--model", str(self.weights.directory), "--prompt-cache-size", str(self._CACHES)),
         ]
         if self.room.holds is not None:
-            tokens = -(-self.room.held_tokens // 256) * 256
-            found += ["--prompt-cache-bytes", str(self.room.holds * tokens * plain_bytes_per_token(self.weights))]
+            tokens, size = -(-self.room.held_tokens // 256) * 256, 4 if self.weights.dtype == "float32" else 2
+            held = self.room.holds * tokens * kv_elements(self.weights.directory) * size
+            found += ["--prompt-cache-bytes", str(held)]
         return found
 
     def environment(self) -> dict[str, str]:
@@ -262,11 +263,3 @@ def thread_variables(threads: int) -> dict[str, str]:
 def end_tokens(directory: Path) -> list[int]:
     added = json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
     return [token["id"] for token in added if token["special"]]
-
-
-def plain_bytes_per_token(weights: Weights) -> int:
-    """Return the bytes of a token's KV in float32, or in 16 bits where the weights are."""
-    config = json.loads((weights.directory / "config.json").read_text())
-    heads = config.get("num_key_value_heads", config["num_attention_heads"])
-    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return int(2 * config["num_hidden_layers"] * heads * width * (4 if weights.dtype == "float32" else 2))

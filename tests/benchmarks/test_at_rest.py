@@ -6,7 +6,7 @@ from dataclasses import replace
 import psutil
 
 from benchmarks import at_rest
-from benchmarks.at_rest import FIRST, LATER, MLX_LM, Start, Started
+from benchmarks.at_rest import FIRST, LATER, MLX_LM, Start
 
 ALONE = Start(2.0, {"mlx_lm": 1.5}, {"mlx_lm": 100_000_000})
 STACK = Start(
@@ -27,7 +27,7 @@ async def test_a_process_that_computes_is_not_at_rest() -> None:
                 pass
             return super().cpu_times()
 
-    found = await at_rest.idle(Started(ALONE, {"busy": Busy(), "me": psutil.Process()}), 0.2, settle=0.0)
+    found = await at_rest.idle({"busy": Busy(), "me": psutil.Process()}, 0.2, settle=0.0)
     assert found["busy"] > 0.2
 
 

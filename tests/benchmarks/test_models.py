@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from benchmarks.geometries import GEOMETRIES
 from benchmarks.models import DEMO, kv_bytes_per_token
+from benchmarks.random_models import GEOMETRIES
 
 
 def test_what_a_token_takes(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from benchmarks.models import DEMO
+from benchmarks.models import DEMO, Weights, in_float32
 from benchmarks.peers.command import parser, rooms
 from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, end_tokens
-from benchmarks.peers.weights import Weights, in_float32
 
 WEIGHTS = Weights("demo", DEMO, Path("demo.gguf"), "float32")
 CROWDED = Room(2, 8, 1024, holds=3, held_tokens=700)

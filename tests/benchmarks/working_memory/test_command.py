@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.working_memory.command import Comparison, Sizes
+from benchmarks.working_memory.command import Comparison
 from benchmarks.working_memory.scores import Performance, Work
 
 
 def comparison() -> tuple[Comparison, Performance]:
     """Of five agents, and a run of theirs in which all is right."""
-    compared = Comparison(Sizes({5: 60}, [], 3))
+    compared = Comparison({5: 60}, 3)
     works = [Work("turn", q.phase, q.agent, q.expected, 300, 290, 8, 0.1) for q in compared.scenarios[5].questions]
     return compared, Performance(works, 1.0)
 
