@@ -152,10 +152,9 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "at-rest-demo-BACKEND")
     found.add_argument("--starts", type=options.at_least(1), default=3, help="starts of each, besides one to warm up")
     found.add_argument("--seconds", type=float, default=30.0, help="how long each server is left alone")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: at-rest-demo-BACKEND)")
     return found
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import resource
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -57,8 +56,3 @@ def answer(answers: Mapping[str, Callable[..., Any]]) -> None:
         asked = json.loads(line)
         found = answers[asked.pop("do")](**asked)
         print(json.dumps(found), flush=True)
-
-
-def cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

@@ -65,11 +65,9 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks and of its checkpoint."""
         return self.place.nbytes(len(self.blocks), self.checkpoint)
 
     def shortened(self, by: int) -> "Row":
-        """Return the same without the last tokens."""
         return replace(self, tokens=self.tokens[: len(self.tokens) - by])
 
 
@@ -120,22 +118,13 @@ class Ours:
         self.store = self.places.store
         if kernels.traced:
             self.store.trace(network.computed)
-        self.engine = BatchEngine(
-            model=network,
-            tokenizer=_NoText(),  # type: ignore[arg-type]
-            store=self.store,
-        )
+        self.engine = BatchEngine(model=network, tokenizer=_NoText(), store=self.store)  # type: ignore[arg-type]
 
     def job(
-        self,
-        tokens: Sequence[int],
-        begin: Callable[[], KVSequence],
-        max_tokens: int,
-        emit: Any = lambda _: None,
-        reused: int = 0,
+        self, tokens: Sequence[int], begin: Callable[[], KVSequence], max_tokens: int, emit: Any, reused: int = 0
     ) -> TurnJob:
-        """Queue a turn that generates so many tokens, or none, with KV of `reused` tokens."""
-        decoding = Decoding(max_tokens, sampling=Sampling(ignore_eos=True)) if max_tokens else None
+        """Queue a turn that generates so many tokens, with KV of `reused` tokens."""
+        decoding = Decoding(max_tokens, sampling=Sampling(ignore_eos=True))
         turn = TurnJob(tokens, begin, decoding, emit, threading.Event(), reused=reused)
         self.engine.add(turn)
         return turn
@@ -153,16 +142,13 @@ class Ours:
                 1,
                 lambda _: first.append((time.perf_counter() - started, mx.get_peak_memory() - before)),
             )
-            row = self.finished(turn, place)
+            row = self._at_rest(turn, place)
         return Prefilled(*first[0], row)
 
-    def finished(self, turn: TurnJob, place: Place) -> Row:
+    def _at_rest(self, turn: TurnJob, place: Place) -> Row:
+        """Compute a turn to its end. Its last token, which has no KV yet, is any."""
         while not turn.future.done():
             self.engine.step()
-        return self.left(turn, place)
-
-    def left(self, turn: TurnJob, place: Place) -> Row:
-        """Return the agent at rest after a turn. Its last token, which has no KV yet, is any."""
         kv, generated = turn.future.result()
         if kv is None:
             raise RuntimeError("a turn ended without its KV")
@@ -203,7 +189,6 @@ class Ours:
         return place, partial(self._begun, row, start)
 
     def _take(self, place: Place) -> None:
-        """Allocate a place's memory, which a worker's pool has before."""
         self.store.full.take(place.blocks)
         if self.store.windows is not None:
             self.store.windows.take(place.pieces)
@@ -302,7 +287,6 @@ class _OursRunning:
 
 @contextmanager
 def fresh_memory() -> Iterator[int]:
-    """Start counting the peak; yield the bytes in use."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()

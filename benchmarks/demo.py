@@ -27,8 +27,6 @@ QUESTIONS = {fact: fact.kind.questions[0].format(e=fact.entity) for fact in (BOA
 
 @dataclass(frozen=True)
 class Step:
-    """A question, and the answer that must come back."""
-
     label: str
     agent: str
     question: str

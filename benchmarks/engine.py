@@ -41,7 +41,6 @@ Contestant = Ours | MlxLm | Alone
 _STAGGER = 16
 _WARM_UP = 8
 _SPARE = 8
-"""Tokens of an agent besides those that are measured."""
 _NAMES = ("agentmem", "mlx-lm", "mlx-lm alone", "mlx-lm QuantizedKVCache")
 _NOTE = (
     "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
@@ -233,7 +232,6 @@ def _orders(contestants: Sequence[_T], rounds: int) -> Iterator[Sequence[_T]]:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Return the tables of all that was measured."""
     found = []
     for kind, title, what in (
         ("prefill", "Prompts up to their first token", "tokens of the prompt"),

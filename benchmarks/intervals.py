@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 import numpy as np
 
 Z = 1.959964
-"""For 95 %."""
 DRAWS = 10_000
 
 

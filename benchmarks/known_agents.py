@@ -10,8 +10,6 @@ from benchmarks.turns import Turn, check
 
 
 class KnownAgents:
-    """Turns of one generated token. Raises WrongTurn."""
-
     def __init__(self, stack: LiveStack, prompts: Prompts, new_tokens: int) -> None:
         self.stack = stack
         self._prompts = prompts

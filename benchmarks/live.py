@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from agentmem.channels import connect
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,
-    inference_pb2,
     inference_pb2_grpc,
     model_pb2,
     model_pb2_grpc,
@@ -61,17 +60,10 @@ class LiveStack:
 
     async def ask(self, agent: str, max_tokens: int = 40, **arguments: Any) -> Turn:
         """Raises AioRpcError."""
-        request = inference_pb2.GenerateRequest(key=self._key(agent), max_tokens=max_tokens, **arguments)
-        return await turns.take(self._inference, request)
+        return await turns.ask(self._inference, self.model, agent, max_tokens=max_tokens, **arguments)
 
     async def agent(self, agent: str) -> agent_pb2.Agent:
         return (await self._agents.GetAgent(agent_pb2.GetAgentRequest(key=self._key(agent)))).agent
-
-    async def prefill(self, agent: str, token_ids: Sequence[int]) -> None:
-        """Let the agent take a whole prompt in, and say nothing."""
-        request = inference_pb2.PrefillRequest(key=self._key(agent), token_ids=types_pb2.TokenIds(ids=token_ids))
-        await self._inference.Prefill(request)
-        await self.on_disk(agent)
 
     async def fork(self, source: str, agent: str) -> None:
         await self._agents.ForkAgent(agent_pb2.ForkAgentRequest(key=self._key(source), new_agent_id=agent))
@@ -91,7 +83,6 @@ class LiveStack:
                 await asyncio.sleep(0.02)
 
     async def kill(self, *services: str) -> float:
-        """SIGKILL services; return the seconds until they serve again."""
         before = {service: self.process(service) for service in services}
         started = time.monotonic()
         for process in before.values():
@@ -140,7 +131,6 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 async def kill_all(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL a process, and then all that it has started."""
     try:
         supervisor = psutil.Process(process.pid)
         processes = [supervisor, *supervisor.children(recursive=True)]
@@ -168,7 +158,6 @@ async def launch(
     environment: Mapping[str, str] | None = None,
     metrics: str = "",
 ) -> asyncio.subprocess.Process:
-    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log."""
     with (root / "up.log").open("wb") as output:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),

@@ -57,7 +57,6 @@ class Model:
 
 
 def model_of(name: str, dtype: mx.Dtype) -> Model:
-    """Build it, and judge it as the worker does."""
     config = GEOMETRIES[name]
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     network = module.Model(module.ModelArgs.from_dict(config))
@@ -71,7 +70,6 @@ def model_of(name: str, dtype: mx.Dtype) -> Model:
 
 
 def fp16_bytes(geometry: Geometry, tokens: int, *, capped: bool = True) -> int:
-    """Return the bytes of an agent in mlx-lm's own caches."""
     whole = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
     return sum(
         2 * len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) * kept
@@ -233,12 +231,11 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "memory-BACKEND")
     found.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     found.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768])
     found.add_argument("--tokens", type=int, default=8192, help="of each agent in the pool")
     found.add_argument("--budget", type=float, default=10.2e9, help="bytes of the pool")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: memory-BACKEND)")
     return found
 
 

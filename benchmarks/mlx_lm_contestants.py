@@ -43,8 +43,6 @@ class Row:
 
 
 class MlxLm:
-    """mlx-lm's BatchGenerator with the model's default caches."""
-
     name = "mlx-lm"
 
     def __init__(self, model: nn.Module) -> None:

@@ -49,7 +49,6 @@ def kv_elements(directory: Path) -> int:
 
 
 def kv_bytes_per_token(directory: Path, bytes_per_scale: int = 4) -> int:
-    """Return about the bytes of a token's Q4 KV."""
     return round(kv_elements(directory) * (1 / 2 + 2 * bytes_per_scale / 64))
 
 

@@ -19,7 +19,7 @@ _SECONDS: Final = 600
 
 
 class Unavailable(Exception):
-    """A package's content cannot be had here; says why."""
+    """Says why."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Tarball:
         return tarball
 
     def unpack(self, files: Iterable[str], into: Path) -> None:
-        """Put some of the package's files into a directory. Raises Unavailable."""
+        """Raises Unavailable."""
         with tempfile.TemporaryDirectory(dir=into) as scratch, tarfile.open(self.fetch(Path(scratch))) as archive:
             for file in files:
                 content = archive.extractfile(f"package/{file}")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
-from benchmarks.children import answer, cpu_seconds
+from benchmarks.children import answer
 
 RECORDED = Path(__file__).parent / "page_requests.json"
 """By view: `opening`, requests and the seconds at which they begin; `again`, and the seconds after each answer."""
@@ -94,7 +94,7 @@ class Browser:
 
     def open(self, url: str, model: str, agent: str, agents: int) -> None:
         self._wanted = agents
-        self._used = cpu_seconds()
+        self._used = time.process_time()
         names = {"model": model, "agent": agent}
         limits = httpx.Limits(max_connections=6)  # as many as a browser has to one server
         http = httpx.AsyncClient(base_url=url, timeout=60, limits=limits)
@@ -115,7 +115,7 @@ class Browser:
         if max(tab.agents for tab in self._tabs) < self._wanted:
             raise RuntimeError("the view of all agents has too few of them; record the page's requests anew")
         polls = [took for path, took in seconds if path == OVERVIEW]
-        used = cpu_seconds() - self._used
+        used = time.process_time() - self._used
         return {
             **{"requests": len(seconds), "overviews": len(polls), "overview_seconds": polls},
             **{"page_cpu_seconds": used, "late": late},

@@ -28,7 +28,6 @@ class Places:
         return Place(self, blocks, self._pieces.take(pieces), blocks)
 
     def sharing(self, first: "Place", blocks: int, tokens: int) -> "Place":
-        """Return a place whose first `blocks` blocks are those of another."""
         own = self._blocks.take(-(-tokens // BLOCK_TOKENS) - blocks)
         pieces = self._pieces.take(2 * self.geometry.checkpoint_pieces)
         return Place(self, [*first.blocks[:blocks], *own], pieces, own, first)
@@ -62,8 +61,6 @@ class Place:
 
 
 class _Numbers:
-    """Numbers from 0, the lowest free ones first."""
-
     def __init__(self) -> None:
         self.free: list[int] = []
         self._end = 0

@@ -1,13 +1,11 @@
 """Prompts of exactly so many tokens, as ids and as text, which differ from their first tokens on."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 NEW_TOKENS = 50
-"""Tokens of an agent's next turn."""
 _FIRST_ID, _LAST_ID = 8, 899
 """Every model of the benchmarks has these ids, and none of them ends a turn."""
 _WORDS = (
@@ -18,10 +16,6 @@ _ENDS = (".", ",", "?")
 
 def token_ids(tokens: int, seed: object) -> list[int]:
     return random.Random(f"{seed}").choices(range(_FIRST_ID, _LAST_ID + 1), k=tokens)
-
-
-def next_turn(context: Sequence[int], seed: object) -> list[int]:
-    return [*context, *token_ids(NEW_TOKENS, f"next turn of {seed}")]
 
 
 class Prompts:

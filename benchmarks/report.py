@@ -75,7 +75,7 @@ def document(found: Sequence[Result]) -> str:
 
 
 def quoting(page: str, found: Sequence[Result]) -> str:
-    """Return a page with its quoted tables replaced. Raises KeyError."""
+    """Replace a page's quoted tables. Raises KeyError."""
     tables = {(result.name, table.title): table for result in found for table in result.tables()}
 
     def quoted(match: re.Match[str]) -> str:

@@ -50,7 +50,6 @@ class Restarts:
         self._stack: LiveStack | None = None
 
     async def create(self, stack: LiveStack | None = None) -> None:
-        """Compute all agents, in `stack` where one is given."""
         stack = self._stack = stack or await self._start(live.ready)
         for agent in self._agents:
             await KnownAgents(stack, self._prompts, self._new).remember(agent, self._tokens)
@@ -151,13 +150,12 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "restart-MODEL-BACKEND")
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model")
     found.add_argument("--agents", type=options.at_least(1), default=5)
     found.add_argument("--length", type=int, default=4096, help="tokens of each agent before the first restart")
     found.add_argument("--new", type=options.at_least(1), default=32, help="new tokens of each agent's turn")
     found.add_argument("--samples", type=options.at_least(1), default=3, help="restarts of each way, after one more")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: restart-MODEL-BACKEND)")
     return found
 
 

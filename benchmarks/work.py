@@ -33,7 +33,6 @@ SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
 WAYS = ("hot", "warm")
 _WARM_UP = "warm-up"
 _Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
-"""Takes the figures of so many agents by a name."""
 _GROUPS = 3
 
 
@@ -53,7 +52,6 @@ class Agent(Chat):
 
 
 async def at_work(server: Server, words: Prompts, sizes: TurnSizes, agents: int, way: str) -> dict[str, Any]:
-    """Let so many agents work, and as many others after them if they are hot."""
     count = _GROUPS if way == "hot" else 1
     groups = [await _group_at_work(server, words, sizes, agents, way, group) for group in range(count)]
     turns = list(itertools.chain.from_iterable(group["turns"] for group in groups))
@@ -170,7 +168,7 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "work-MODEL-BACKEND")
     named = f"demo, {', '.join(REAL)}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
     found.add_argument("--model", default=REAL[0], help=named)
     found.add_argument("--servers", nargs="+", choices=[*SERVERS], default=[*SERVERS], help="in this order")
@@ -182,7 +180,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--generated", type=options.at_least(2), default=100, help="tokens of each answer")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found.add_argument("--threads", type=options.at_least(1), default=cores, help="of each server (default: all cores)")
-    found.add_argument("--output", default="", help="name under benchmarks/results (work-MODEL-BACKEND)")
     return found
 
 

@@ -17,7 +17,7 @@ import grpc
 
 from agentmem import errors
 from agentmem.channels import connect
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.v1 import inference_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks import turns
 from benchmarks.cluster.clusters import MODEL, Cluster
@@ -28,7 +28,6 @@ from inference_service.storage.client import StoreClient
 
 ATTEMPTS: Final = 4
 _SECONDS, _PATIENT_SECONDS = 5.0, 120.0
-"""For an attempt of a wanderer, and of a speaker."""
 _CERTAIN: Final = (errors.Aborted, errors.ResourceExhausted, errors.InvalidArgument, errors.FailedPrecondition)
 """With these a turn was not committed. Unavailable may mean that this is not known."""
 _FINAL: Final = (
@@ -54,13 +53,11 @@ class Door:
     async def turn(self, agent: str, request_id: str, seconds: float) -> tuple[tuple[str, ...], float, float]:
         """Take a turn: the list that it continued, and the monotonic times of its first token and its end. Raises
         AgentmemError and TimeoutError."""
-        key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=MODEL)
-        append = types_pb2.Append(text="go on")
-        request = inference_pb2.GenerateRequest(key=key, request_id=request_id, append=append, max_tokens=1)
+        arguments: dict[str, Any] = {"request_id": request_id, "append": types_pb2.Append(text="go on")}
         sent = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
-                turn = await turns.take(self.inference, request)
+                turn = await turns.ask(self.inference, MODEL, agent, max_tokens=1, **arguments)
         except grpc.aio.AioRpcError as error:
             raise errors.from_rpc(error) from error
         *seen, own = turn.text.splitlines()
@@ -127,8 +124,6 @@ class Spoken(Append):
 
 @dataclass
 class Speakers:
-    """One task for each agent."""
-
     doors: Sequence[Door]
     agents: Sequence[str]
     ended: asyncio.Event = field(default_factory=asyncio.Event)

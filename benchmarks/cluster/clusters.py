@@ -32,9 +32,6 @@ _DAYS: Final = 2
 class Cluster:
     nodes: dict[str, Node]
 
-    def any_other(self, name: str) -> Node:
-        return next(node for each, node in self.nodes.items() if each != name)
-
     async def known(self, count: int) -> None:
         """Wait until all gateways that run take so many nodes to be ready."""
         async with asyncio.timeout(START_SECONDS):

@@ -126,13 +126,12 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "commits")
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8, 32, 128])
     found.add_argument("--database", default="", help="libpq's URL of a PostgreSQL without a standby")
     found.add_argument("--standby", default="", help="libpq's URL of one with a synchronous standby")
     found.add_argument("--seconds", type=float, default=5.0, help="how long each is measured")
     found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
-    found.add_argument("--output", default="commits", help="name of the file under benchmarks/results")
     return found
 
 

@@ -123,12 +123,11 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "drill")
     found.add_argument("--turns", type=options.at_least(1), default=10_000, help="at least so many, in whole rounds")
     found.add_argument("--between", type=options.at_least(1), default=200, help="turns and reads between two faults")
     found.add_argument("--during", type=options.at_least(1), default=100, help="and while one lasts")
     found.add_argument("--seed", type=options.at_least(0), default=0, help="the number of the first round")
-    found.add_argument("--output", default="drill", help="name of the file under benchmarks/results")
     return found
 
 

@@ -38,7 +38,9 @@ class Round:
     async def lose(self, name: str, *, leaving: bool) -> dict[str, Any]:
         await self._speaking.wait(self._between)
         node = self._made.nodes[name]
-        holders = await self._made.holders(self._speaking.agents, self._made.any_other(name))
+        holders = await self._made.holders(
+            self._speaking.agents, next(each for each in self._made.nodes.values() if each is not node)
+        )
         concerned, began = {agent for agent, holder in holders.items() if holder == name}, time.monotonic()
         await asyncio.to_thread(node.leave if leaving else node.kill)
         waits: dict[str, float] = {}
@@ -95,7 +97,6 @@ def first_tokens(spoken: Sequence[Spoken], agents: set[str], since: float) -> di
 
 
 def told(turns: Sequence[Spoken]) -> dict[str, Any]:
-    """Count acknowledged turns, and the errors before them."""
     failures: dict[str, int] = {}
     for failure in (each for turn in turns for each in turn.failures):
         failures[failure] = failures.get(failure, 0) + 1
@@ -203,7 +204,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "failover")
     found.add_argument("--detection", type=float, default=3.0, help="seconds until the standby is promoted")
     found.add_argument("--between", type=float, default=4.0, help="seconds before and after each")
     found.add_argument("--agents", type=options.at_least(1), default=5, help="for each node")
@@ -211,7 +212,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--prefill", type=float, default=0.2, help="seconds to a turn's first token")
     found.add_argument("--answer", type=float, default=0.6, help="seconds from there to its end")
     found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
-    found.add_argument("--output", default="failover", help="name of the file under benchmarks/results")
     return found
 
 

@@ -24,14 +24,11 @@ _NODES: Final = 3
 CLIENTS: Final = 8
 AGENTS: Final = tuple(f"agent {number}" for number in range(6))
 PAUSE: Final = 0.5
-"""Seconds that a process is stopped, or a network carries nothing."""
 YEAR: Final = 365 * 86_400
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Operations between two faults, and during one."""
-
     between: int
     during: int
 
@@ -178,7 +175,6 @@ async def drilling(
     worker: str = SCRIPTED,
     made: Callable[..., Node] = Node,
 ) -> AsyncIterator[Drill]:
-    """Only the last machine's clock can be set."""
     async with AsyncExitStack() as stack:
         ways = [
             [stack.enter_context(closing(Proxy(server.root / ".s.PGSQL.5432"))) for server in pair]

@@ -16,12 +16,9 @@ _SHOWN: Final = 4
 
 
 class Outcome(StrEnum):
-    OK = "ok"
-    """It is in the ledger."""
-    FAILED = "failed"
-    """It is not, and never will be."""
-    UNKNOWN = "unknown"
-    """Nothing: it may be in the ledger, also later."""
+    OK = "ok"  # it is in the ledger
+    FAILED = "failed"  # it is not, and never will be
+    UNKNOWN = "unknown"  # nothing: it may be in the ledger, also later
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,6 @@ class Append:
 
 @dataclass(frozen=True)
 class Read:
-    """An agent's list, as a reader was told."""
-
     agent: str
     began: float
     ended: float
@@ -50,22 +45,14 @@ Operation = Append | Read
 
 
 class Kind(StrEnum):
-    LOST = "lost"
-    """An append that was acknowledged is not there."""
-    UNDEAD = "undead"
-    """An append that failed is there."""
-    DOUBLED = "doubled"
-    """An append is there more than once."""
-    STRANGE = "strange"
-    """An element that nobody appended to this agent is there."""
-    FORKED = "forked"
-    """A read is not a beginning of the final list."""
-    STALE = "stale"
-    """An operation lacks elements that were there before it began."""
-    FORESEEN = "foreseen"
-    """A read has what began only after it had ended."""
-    BLIND = "blind"
-    """A turn continued another list than the one before it."""
+    LOST = "lost"  # an append that was acknowledged is not there
+    UNDEAD = "undead"  # an append that failed is there
+    DOUBLED = "doubled"  # an append is there more than once
+    STRANGE = "strange"  # an element that nobody appended to this agent is there
+    FORKED = "forked"  # a read is not a beginning of the final list
+    STALE = "stale"  # an operation lacks elements that were there before it began
+    FORESEEN = "foreseen"  # a read has what began only after it had ended
+    BLIND = "blind"  # a turn continued another list than the one before it
 
 
 class Violation(NamedTuple):

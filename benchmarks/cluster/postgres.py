@@ -26,7 +26,6 @@ import psycopg
 NOBODY = 65534
 """The user of servers where their caller is root, which PostgreSQL refuses."""
 FAST: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off", "autovacuum": "off"}
-"""Settings of servers that nobody kills."""
 _SMALL = {
     "listen_addresses": "",
     "shared_buffers": "16MB",
@@ -116,19 +115,16 @@ class Server:
             arguments: Any = {"stdout": log, "stderr": log, "start_new_session": True, **identity()}
             process: subprocess.Popen[bytes] = subprocess.Popen(command, **arguments)
         self.process = process
-        while process.poll() is None:
+        self.answers()
+
+    def answers(self) -> None:
+        """Wait until it does."""
+        while self.process is not None and self.process.poll() is None:
             with suppress(psycopg.OperationalError):
                 self.connect().close()
                 return
             time.sleep(0.02)
         raise AssertionError((self.root / "log").read_text(errors="replace"))
-
-    def answers(self) -> None:
-        while True:
-            with suppress(psycopg.OperationalError):
-                self.connect().close()
-                return
-            time.sleep(0.02)
 
     def processes(self) -> list[psutil.Process]:
         assert self.process is not None
@@ -177,7 +173,6 @@ MEASURED: Mapping[str, str] = {
 }
 """Settings of servers that are measured: PostgreSQL's own, but for connections and memory."""
 DURABLE: Mapping[str, str] = {"fsync": "on", "synchronous_commit": "on"}
-"""Settings of servers that are killed."""
 
 
 @contextmanager
@@ -230,7 +225,6 @@ class Pair(NamedTuple):
         return f"host={self.primary.root},{self.standby.root} user=agentmem dbname=postgres"
 
     def fail_over(self) -> None:
-        """Kill the primary and promote the standby, cut off or not."""
         self.primary.kill()
         self.promote()
 

@@ -1,11 +1,11 @@
 """AgentService and ModelService of a scripted worker."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
 
-from agentmem.errors import FailedPrecondition, NotFound
+from agentmem.errors import NotFound
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
 from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import TOKENIZER
@@ -56,19 +56,6 @@ class ScriptedModels(model_pb2_grpc.ModelServiceServicer):
         return model_pb2.ListModelsResponse(models=[self._model])
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
-        self._check(request.model_id or self._model.model_id)
+        if request.model_id not in ("", self._model.model_id):
+            raise NotFound("model", request.model_id, f"there is {self._model.model_id!r}")
         return model_pb2.GetModelResponse(model=self._model)
-
-    async def LoadModel(
-        self, request: model_pb2.LoadModelRequest, context: Any
-    ) -> AsyncIterator[model_pb2.LoadModelResponse]:
-        self._check(request.model_id)
-        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0, model=self._model)
-
-    async def UnloadModel(self, request: model_pb2.UnloadModelRequest, context: Any) -> model_pb2.UnloadModelResponse:
-        self._check(request.model_id)
-        raise FailedPrecondition("a scripted worker's model is always loaded")
-
-    def _check(self, model_id: str) -> None:
-        if model_id != self._model.model_id:
-            raise NotFound("model", model_id, f"there is {self._model.model_id!r}")

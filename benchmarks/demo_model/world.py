@@ -29,7 +29,6 @@ class Fact(NamedTuple):
 
     @property
     def clause(self) -> str:
-        """Return `the colour of the boat is green`."""
         return self.kind.statement.format(e=self.entity, v=self.value)
 
     @property

@@ -32,14 +32,7 @@ from benchmarks.models import REAL, Weights, weights
 from benchmarks.packages import Unavailable
 from benchmarks.peers.report import tables
 from benchmarks.peers.scenarios import CROWDED, ONCE, PAUSE_SECONDS, SCENARIOS, Chat, Sizes
-from benchmarks.peers.servers import (
-    Agentmem,
-    LlamaCpp,
-    MlxLm,
-    Room,
-    Server,
-    found_llama_server,
-)
+from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, Server, found_llama_server
 from benchmarks.prompts import Prompts
 
 SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
@@ -144,7 +137,7 @@ async def measured(
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "peers-BACKEND")
     found.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     found.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=tuple(SCENARIOS))
     found.add_argument("--llama-server", metavar="COMMAND", help="llama.cpp's server (default: llama-server in PATH)")
@@ -160,7 +153,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--agents", type=options.at_least(1), default=8)
     found.add_argument("--holds", type=options.at_least(1), default=3, help="agents that a crowded memory holds")
     found.add_argument("--rounds", type=options.at_least(1), default=1, help="round robin")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: peers-BACKEND)")
     return found
 
 

@@ -29,8 +29,6 @@ class TurnSizes:
 
 @dataclass(frozen=True)
 class Sizes(TurnSizes):
-    """These, and how many agents and rounds there are."""
-
     agents: int
     rounds: int
 
@@ -152,6 +150,5 @@ SCENARIOS: dict[str, Scenario] = {
     "round-robin": round_robin,
 }
 CROWDED = frozenset({"round-robin"})
-"""Memory holds few agents in these."""
 ONCE = frozenset({"together", "round-robin"})
 """One sample of these has a value of each agent."""

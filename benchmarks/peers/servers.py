@@ -44,8 +44,6 @@ class Room:
 
 
 class Server(ABC):
-    """One server. `root` is its directory, which outlives it."""
-
     name: ClassVar[str]
     health: ClassVar[str]
 

@@ -61,7 +61,7 @@ def make_chats(count: int, tokens: int, tokenizer: Tokenizer, render: Render) ->
 
 
 def make_chat(seed: int, tokens: int, passages: Sequence[str], tokenizer: Tokenizer, render: Render) -> Chat:
-    """Make one, whose place in `passages` the `seed` chooses. Raises ValueError."""
+    """Raises ValueError."""
     rng = random.Random(seed)
     facts = _facts(rng)
     asked = rng.sample(facts, len(facts))

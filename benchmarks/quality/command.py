@@ -50,19 +50,17 @@ _TITLES: Final = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M (b
 _DEFAULT: Final = REAL[0]
 CHUNK: Final = 512
 """No more than the engine's own chunks of a prompt."""
-SMALL: Final = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": 1024}
-ALL: Final = {"pieces": MOST, "length": 4096, "chats": 20, "chat_tokens": 2048}
+SMALL: Final[dict[str, Any]] = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": [1024]}
+ALL: Final[dict[str, Any]] = {"pieces": MOST, "length": 4096, "chats": 20, "chat_tokens": [2048]}
 _CHECK_CHUNK: Final = 128
 _SHORTEST_CHAT: Final = 900
 _HALF: Final = 2
 """Bytes of a scale in a model's own dtype."""
 _POOL_BYTES: Final = 1 << 26
 _BATCH_BYTES: Final = 1 << 28
-"""Little, for the engine serves nothing here."""
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, and write after each piece and each chat."""
     name = model_name(arguments.model)
     output = arguments.output or "-".join(["quality", *([name] if name != _DEFAULT else []), results.backend()])
     library = binding(arguments.model) if arguments.llama_cpp else None
@@ -203,7 +201,6 @@ def checked(
 
 
 def _plain(messages: Sequence[Mapping[str, str]], answered: bool) -> str:
-    """A chat for a model that knows none."""
     said = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
     return f"{said}assistant: " if answered else said
 
@@ -213,49 +210,26 @@ def _by_template(template: Template, messages: Sequence[Mapping[str, str]], answ
 
 
 def parser() -> argparse.ArgumentParser:
-    default = ALL if results.backend() == "gpu" else SMALL
-    found = options.parser(__doc__)
+    found, default = options.parser(__doc__, "quality-BACKEND"), ALL if results.backend() == "gpu" else SMALL
     shown = " (default: %(default)s)"
-    models = f"{', '.join(REAL)}, or NAME=DIRECTORY of a model"
-    found.add_argument("--model", default=_DEFAULT, help=models + shown)
-    found.add_argument(
-        "--pieces",
-        type=options.at_least(1),
-        default=default["pieces"],
-        help="pieces of each kind of text, of those with as many" + shown,
+
+    def sized(name: str, least: int, text: str, **more: Any) -> None:
+        given = default[name.replace("-", "_")]
+        found.add_argument(f"--{name}", type=options.at_least(least), default=given, help=text + shown, **more)
+
+    found.add_argument("--model", default=_DEFAULT, help=f"{', '.join(REAL)}, or NAME=DIRECTORY of a model{shown}")
+    sized("pieces", 1, "pieces of each kind of text, of those with as many")
+    sized("length", 64, "tokens of a piece")
+    sized("chats", 0, "chats with 12 questions, of each length")
+    sized("chat-tokens", _SHORTEST_CHAT, "tokens of chats before their questions, at most", nargs="+", metavar="TOKENS")
+    variants = f"some of: {', '.join(map(repr, NAMES))} (default: all that the model can have)"
+    found.add_argument("--variants", nargs="+", choices=NAMES, metavar="NAME", help=variants)
+    beside = (
+        f"also {', '.join(LLAMA_FORMATS)}, beside {LLAMA_BASE}, with weights as in the model's GGUF file or in "
+        f"float32 as ours (default: {OWN}); for {' and '.join(REAL)}, by llama-cpp-python"
     )
-    found.add_argument(
-        "--length", type=options.at_least(64), default=default["length"], help="tokens of a piece" + shown
-    )
-    found.add_argument(
-        "--chats",
-        type=options.at_least(0),
-        default=default["chats"],
-        help="chats with 12 questions, of each length" + shown,
-    )
-    found.add_argument(
-        "--chat-tokens",
-        nargs="+",
-        type=options.at_least(_SHORTEST_CHAT),
-        default=[default["chat_tokens"]],
-        metavar="TOKENS",
-        help="tokens of chats before their questions, at most" + shown,
-    )
-    found.add_argument("--variants", nargs="+", choices=NAMES, metavar="NAME", help=_named())
-    found.add_argument(
-        "--llama-cpp",
-        nargs="?",
-        const=OWN,
-        choices=(OWN, FLOAT32),
-        help=f"also {', '.join(LLAMA_FORMATS)}, beside {LLAMA_BASE}, with weights as in the model's GGUF file or in "
-        f"float32 as ours (default: {OWN}); for {' and '.join(REAL)}, by llama-cpp-python",
-    )
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: quality-BACKEND)")
+    found.add_argument("--llama-cpp", nargs="?", const=OWN, choices=(OWN, FLOAT32), help=beside)
     return found
-
-
-def _named() -> str:
-    return f"some of: {', '.join(map(repr, NAMES))} (default: all that the model can have)"
 
 
 if __name__ == "__main__":

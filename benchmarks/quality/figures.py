@@ -33,8 +33,6 @@ class ReadPiece:
 
 @dataclass(frozen=True)
 class AskedChat:
-    """Answers by variant, in the order of questions."""
-
     tokens: int
     answers: dict[str, list[Answer]]
 

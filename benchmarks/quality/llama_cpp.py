@@ -77,7 +77,6 @@ class LlamaCpp:
         self.vocab_size: int = library.llama_vocab_n_tokens(self._vocabulary)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return a token's bytes, a special token spelled out."""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         size = self._library.llama_token_to_piece(self._vocabulary, token_id, buffer, len(buffer), 0, True)
         return buffer.raw[: max(size, 0)]

@@ -54,7 +54,6 @@ class Sums(NamedTuple):
 
 
 def part(position: int) -> int:
-    """Return the number of a position's part of the context."""
     return bisect_right(EDGES, position)
 
 

@@ -41,7 +41,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 def claims(figures: dict[str, Any]) -> list[Claim]:
-    """Return the claims about formats that were measured."""
     found, scheme = figures["variants"], figures["scheme"]
     own = figures["model"] == _MEASURED_FIRST
     perplexity, nats = (_MOST_PERPLEXITY[scheme], _MOST_NATS[scheme]) if own else ({}, {})
@@ -77,7 +76,6 @@ def _limits(
 
 
 def _along(found: Mapping[str, Any], title: str) -> Iterator[Claim]:
-    """Yield claims about long contexts and chats, where such were read."""
     parts = found["by_part"]
     if parts.keys() >= {_EARLY, _LATE}:
         growth = parts[_LATE]["divergence"]["value"] / parts[_EARLY]["divergence"]["value"]

@@ -114,7 +114,7 @@ _SEVERAL: Final = 6
 
 
 def text_of(kind: Kind, render: Render) -> str:
-    """Return all of a kind's files as one text. Raises Unavailable."""
+    """Raises Unavailable."""
     contents = [path.read_text(encoding="utf-8") for path in kind.paths()]
     if kind is TOOLS:
         return render([message for content in contents for message in tool_calls(json.loads(content))], False)
@@ -139,8 +139,6 @@ def dialogue(content: str) -> list[dict[str, str]]:
 
 
 def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return a chat whose assistant looks countries up by a tool."""
-
     def turn(user: str, assistant: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
 
@@ -173,7 +171,6 @@ def pieces(tokenizer: Tokenizer, render: Render, length: int, most: int) -> list
 
 
 def cut(kind: str, token_ids: Sequence[int], length: int, most: int) -> list[Piece]:
-    """Return the first `most` whole pieces of a text."""
     starts = range(0, len(token_ids) - length + 1, length)
     return [Piece(kind, list(token_ids[start : start + length])) for start in starts[:most]]
 

@@ -39,7 +39,6 @@ def formats(scheme: str) -> dict[str, KVFormat]:
 
 
 def offered(geometry: Geometry) -> tuple[str, ...]:
-    """Return those of `NAMES` that a model can have."""
     both = geometry.sliding and geometry.full_groups
     return tuple(name for name in NAMES if both or name not in WINDOWED)
 

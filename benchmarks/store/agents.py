@@ -59,7 +59,6 @@ class Agent:
     version: types_pb2.AgentVersion = field(default_factory=types_pb2.AgentVersion)
 
     def headers(self) -> list[BlockHeader]:
-        """Return its blocks, the tail included."""
         found, parent = [], blockfile.NO_PARENT
         for first in range(0, len(self.tokens), BLOCK_TOKENS):
             count = min(BLOCK_TOKENS, len(self.tokens) - first)

@@ -161,7 +161,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "store")
     found.add_argument("--agents", type=options.at_least(2), default=1000)
     found.add_argument(
         "--calls", type=options.at_least(2), default=1000, help="of each kind; of forks and deletions a tenth"
@@ -169,7 +169,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--turns", type=options.at_least(1), default=20, help="turns whose bytes are counted")
     found.add_argument("--runs", type=options.at_least(1), default=3, help="starts")
     found.add_argument("--directory", help="where the data directories are made (default: the system's temporary one)")
-    found.add_argument("--output", default="store", help="name of the file under benchmarks/results")
     return found
 
 

@@ -27,7 +27,6 @@ class StoreProcess:
         return _number(self.pid, "status", "VmRSS") * 1024
 
     def peak_bytes(self) -> int:
-        """The most memory that it had since `forget_peak`."""
         return _number(self.pid, "status", "VmHWM") * 1024
 
     def forget_peak(self) -> None:

@@ -30,7 +30,6 @@ from benchmarks.ttft.report import row, tables
 from inference_service.engine.device import worth_restoring
 
 MOST_RESIDENT = 0.02
-"""Files of which less is in memory count as dropped."""
 FIRST = "the first after a restart"
 FIRST_TOKENS = 600
 
@@ -174,7 +173,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "ttft-MODEL-BACKEND")
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model without sliding layers")
     found.add_argument("--lengths", type=options.at_least(2), nargs="+", default=[1000, 2000, 4000, 8000, 16000, 32000])
     found.add_argument("--new-tokens", type=options.at_least(1), default=NEW_TOKENS, help="that the next turn appends")
@@ -182,7 +181,6 @@ def parser() -> argparse.ArgumentParser:
         "--samples", type=options.at_least(0), default=3, help="rounds, after one to warm up; 0: that one only"
     )
     found.add_argument("--cold-seconds", type=float, default=20, help="longer prompts are computed once")
-    found.add_argument("--output", help="name of the file in benchmarks/results")
     return found
 
 

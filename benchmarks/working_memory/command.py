@@ -44,7 +44,6 @@ PERSISTENT = ("persistent", "pool of 4", "killed")
 
 class Comparison:
     def __init__(self, tokens: dict[int, int], seed: int) -> None:
-        """`tokens` of filler, by number of agents."""
         self.tokens = tokens
         self.scenarios = {agents: make_scenario(agents, each, seed) for agents, each in tokens.items()}
         self.scores: dict[str, dict[str, dict[str, Any]]] = {str(agents): {} for agents in tokens}
@@ -103,7 +102,6 @@ async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_toke
 
 
 async def timed(stack: LiveStack, run: Coroutine[Any, Any, Performance]) -> Performance:
-    """Run, and note the worker's processor seconds."""
     before = cpu_seconds(stack)
     performance = await run
     performance.notices["worker_cpu_seconds"] = cpu_seconds(stack) - before
@@ -158,10 +156,9 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = options.parser(__doc__, "working-memory-demo-cpu")
     parser.add_argument("--agents", type=options.at_least(3), nargs="+", default=list(_TOKENS))
     parser.add_argument("--tokens", type=int, help="of filler in each agent's ledger (default: 2400 to 700)")
     parser.add_argument("--killed", type=int, nargs="*", default=[10], help="of --agents, those with a SIGKILL, too")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", default="working-memory-demo-cpu", help="name of the file under benchmarks/results")
     sys.exit(asyncio.run(main(parser.parse_args())))

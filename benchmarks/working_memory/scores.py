@@ -49,8 +49,6 @@ class Miss:
 
 @dataclass(frozen=True)
 class Leak:
-    """A text with a value that its speaker could not know."""
-
     phase: str
     agent: str
     value: str
