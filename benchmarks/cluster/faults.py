@@ -24,17 +24,22 @@ _NODES: Final = 3
 CLIENTS: Final = 8
 AGENTS: Final = tuple(f"agent {number}" for number in range(6))
 PAUSE: Final = 0.5
+"""Seconds for which a process is stopped, or a network carries nothing."""
 YEAR: Final = 365 * 86_400
 
 
 @dataclass(frozen=True)
 class Pace:
+    """Operations between two faults, and during one."""
+
     between: int
     during: int
 
 
 @dataclass(frozen=True)
 class Machine:
+    """A node, its ways to both servers, and the file that moves its clock, if that is one that can be set."""
+
     node: Node
     proxies: Sequence[Proxy]
     shift: Path
@@ -175,6 +180,7 @@ async def drilling(
     worker: str = SCRIPTED,
     made: Callable[..., Node] = Node,
 ) -> AsyncIterator[Drill]:
+    """Only the last machine has `own_clock`."""
     async with AsyncExitStack() as stack:
         ways = [
             [stack.enter_context(closing(Proxy(server.root / ".s.PGSQL.5432"))) for server in pair]

@@ -150,5 +150,6 @@ SCENARIOS: dict[str, Scenario] = {
     "round-robin": round_robin,
 }
 CROWDED = frozenset({"round-robin"})
+"""Memory holds few agents in these."""
 ONCE = frozenset({"together", "round-robin"})
 """One sample of these has a value of each agent."""

@@ -30,6 +30,7 @@ from benchmarks.ttft.report import row, tables
 from inference_service.engine.device import worth_restoring
 
 MOST_RESIDENT = 0.02
+"""Files of which less is in memory count as dropped."""
 FIRST = "the first after a restart"
 FIRST_TOKENS = 600
 

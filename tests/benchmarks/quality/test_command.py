@@ -48,6 +48,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_kind_was_read(figures: dict[str, Any]) -> None:
     assert figures["tokens"] == {kind.name: LENGTH - 1 for kind in KINDS}
     assert 5 < figures["perplexity"]["all"] < 60
@@ -55,6 +56,7 @@ def test_every_kind_was_read(figures: dict[str, Any]) -> None:
     assert figures["auto"]["bits"] in quality.LADDER[:3]
 
 
+@pytest.mark.slow
 def test_a_real_model_feels_what_the_demo_model_does_not(figures: dict[str, Any]) -> None:
     plain, four, eight = figures["variants"].values()
     assert plain["divergence"]["value"] > 2 * four["divergence"]["value"] > 20 * eight["divergence"]["value"] > 0
