@@ -31,8 +31,6 @@ _ANYONE: Final = [f"host {database} all {_HOST}/32 trust" for database in ("all"
 
 
 class Member:
-    """A server, and the Patroni that runs it."""
-
     def __init__(self, name: str, root: Path, etcd: int) -> None:
         self.name, self.port = name, free_port()
         self._root = root / name
@@ -57,7 +55,6 @@ class Member:
         }
 
     def start(self) -> None:
-        """Start Patroni, which starts the server."""
         _directory(self._root)
         file = self._root / "patroni.json"  # which is YAML
         file.write_text(json.dumps(self._settings))
@@ -65,13 +62,11 @@ class Member:
         self._process = _started(["patroni", str(file)], self._root / "log")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to Patroni and its server."""
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL for both, and their end."""
         self.signal(signal.SIGSTOP)  # none begins another
         processes = self._processes()
         self.signal(signal.SIGKILL)
@@ -80,7 +75,6 @@ class Member:
         psutil.wait_procs(processes)
 
     def writes(self) -> bool:
-        """Whether it is the primary."""
         with suppress(psycopg.OperationalError):
             address = f"host={_HOST} port={self.port} user=agentmem dbname=postgres connect_timeout=2"
             with psycopg.connect(address, autocommit=True) as connection:
@@ -103,19 +97,15 @@ class Member:
 
 
 class Cluster:
-    """Two members."""
-
     def __init__(self, members: list[Member]) -> None:
         self.members = members
 
     @property
     def conninfo(self) -> str:
-        """Of whichever can be written."""
         hosts, ports = ",".join(_HOST for _ in self.members), ",".join(str(each.port) for each in self.members)
         return f"host={hosts} port={ports} user=agentmem dbname=postgres"
 
     def primary(self) -> Member:
-        """Wait for it."""
         while True:
             for member in self.members:
                 if member.writes():
@@ -123,7 +113,6 @@ class Cluster:
             time.sleep(0.1)
 
     def whole(self) -> None:
-        """Wait until one of them may take over."""
         until(lambda: any(member.may_take_over() for member in self.members))
 
 

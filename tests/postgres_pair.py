@@ -45,7 +45,6 @@ class Pair(postgres.Pair):
 
 
 def receiver_of(standby: postgres.Server) -> psutil.Process:
-    """Return the process that receives what the primary writes."""
     while True:
         for process in standby.processes():
             with suppress(psutil.NoSuchProcess):

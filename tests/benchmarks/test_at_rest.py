@@ -18,8 +18,6 @@ IDLE = {LATER: {"up": 0.0, "store": 0.001, "worker": 0.002, "gateway": 0.001}, M
 
 
 async def test_a_process_that_computes_is_not_at_rest() -> None:
-    """The clock of processor time is the operating system's, in hundredths of a second."""
-
     class Busy(psutil.Process):
         def cpu_times(self):  # type: ignore[no-untyped-def]
             until = time.process_time() + 0.1

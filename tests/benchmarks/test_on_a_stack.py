@@ -42,7 +42,6 @@ async def stack() -> AsyncIterator[LiveStack]:
 
 @pytest.fixture(autouse=True)
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where results are written."""
     monkeypatch.setattr(results, "RESULTS", tmp_path)
     return tmp_path
 

@@ -22,7 +22,7 @@ def option(command: list[str], name: str) -> str | None:
 
 def test_a_crowded_memory_holds_as_many_conversations_in_each_servers_own_format(tmp_path: Path) -> None:
     agentmem = Agentmem(tmp_path, WEIGHTS, CROWDED)
-    assert "AGENTMEM_WORKER_POOL_BYTES" not in agentmem.environment()  # what a token takes is not known yet
+    assert "AGENTMEM_WORKER_POOL_BYTES" not in agentmem.environment()
     (tmp_path / "model.json").write_text(json.dumps({"agentmem": {"kv_bytes_per_token": 10, "kv_bits": "4"}}))
     assert agentmem.environment()["AGENTMEM_WORKER_POOL_BYTES"] == str(3 * 768 * 10)
     # 6 layers, 2 KV heads, K and V of 64 elements in 4 bytes.

@@ -118,7 +118,6 @@ def files(model: Any) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def read() -> Iterator[tuple[list[int], dict[str, Sums]]]:
-    """Tokens, and sums of each format over them; of f16 twice."""
     found, (directory, gguf) = library(), files(smollm2)
     tokenizer = open_text(ModelSpec("real", directory)).tokenizer
     token_ids = tokenizer.encode(PROSE * 3, parse_special=False)

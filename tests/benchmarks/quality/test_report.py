@@ -18,14 +18,12 @@ from benchmarks.quality.variants import NAMES, PLAIN_4, WINDOWED
 
 TOKENS = 1000
 SHARES = np.linspace(0, 2, TOKENS)
-"""Divergences of a piece's tokens, of their mean."""
 OWN = tuple(name for name in NAMES if name not in WINDOWED)
 NATS = dict(zip(OWN, (0.13, 0.06, 0.042, 0.07, 0.02, 0.013, 0.01, 0.008, 0.004, 0.0004, 0.13, 0.0005), strict=True))
 """Of the texts, by variant."""
 BITS = dict(zip(OWN, (4.5, 5.0, 4.5, 4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5, 4.5, 8.5), strict=True))
 BITS |= {"4w6": 4.5} | {name: format.bits for name, format in LLAMA_FORMATS.items()}
 LLAMA = {"llama.cpp, q4_0": 0.06, "llama.cpp, q8_0": 0.001}
-"""Beside llama.cpp's own f16, which predicts worse."""
 
 
 def sums(nats: float, piece: int, base: float = 2.5) -> Sums:

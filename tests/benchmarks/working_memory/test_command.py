@@ -9,14 +9,12 @@ from benchmarks.working_memory.scores import Performance, Work
 
 
 def comparison() -> tuple[Comparison, Performance]:
-    """Of five agents, and a run of theirs in which all is right."""
     compared = Comparison({5: 60}, 3)
     works = [Work("turn", q.phase, q.agent, q.expected, 300, 290, 8, 0.1) for q in compared.scenarios[5].questions]
     return compared, Performance(works, 1.0)
 
 
 def forgetting(performance: Performance) -> Performance:
-    """One answer is another one."""
     return Performance([replace(performance.works[0], text="All right."), *performance.works[1:]], 1.0)
 
 
