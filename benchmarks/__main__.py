@@ -15,9 +15,7 @@ from agentmem.process import logs
 from gateway.cli.up.openblas import preload_here
 
 NAMES = {
-    "all": "benchmarks.series",
     "at-rest": "benchmarks.at_rest",
-    "break-even": "benchmarks.break_even",
     "commits": "benchmarks.cluster.commits",
     "drill": "benchmarks.cluster.drill",
     "engine": "benchmarks.engine",
@@ -26,11 +24,9 @@ NAMES = {
     "page": "benchmarks.page",
     "peers": "benchmarks.peers.command",
     "quality": "benchmarks.quality.command",
-    "report": "benchmarks.report.command",
+    "report": "benchmarks.report",
     "restart": "benchmarks.restart",
-    "restoring": "benchmarks.restoring",
-    "simulation": "benchmarks.cluster.simulation",
-    "speculation": "benchmarks.speculation.command",
+    "speculation": "benchmarks.speculation",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
     "ttft": "benchmarks.ttft.command",
@@ -39,7 +35,7 @@ NAMES = {
 }
 
 
-IN_PROCESS = frozenset({"engine", "quality", "restoring", "speculation"})
+IN_PROCESS = frozenset({"engine", "quality"})
 """These compute in their own process, which gets the BLAS of a worker."""
 
 

@@ -22,9 +22,8 @@ import psutil
 from rich.console import Console
 
 from benchmarks import live, options, results
-from benchmarks.models import DEMO
+from benchmarks.models import DEMO, Weights
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server
-from benchmarks.peers.weights import Weights
 from benchmarks.tables import Table, spread
 
 FIRST, LATER, MLX_LM = "agentmem, first", "agentmem, later", "mlx_lm.server"
@@ -34,22 +33,16 @@ _SETTLE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Start:
-    """Seconds until a server answered; its processes' processor seconds and bytes of RSS then, by name."""
+    """Seconds until a server answered; processor seconds and bytes of RSS of its processes by then."""
 
     answered: float
     processor: dict[str, float]
     rss: dict[str, int]
 
 
-@dataclass(frozen=True)
-class Started:
-    start: Start
-    processes: dict[str, psutil.Process]
-
-
 @asynccontextmanager
-async def started(kind: type[Server], root: Path) -> AsyncIterator[Started]:
-    """A server over ROOT that has answered. Raises RuntimeError where it does not."""
+async def started(kind: type[Server], root: Path) -> AsyncIterator[tuple[Start, dict[str, psutil.Process]]]:
+    """Start a server over ROOT and ask it once. Raises RuntimeError."""
     server = kind(root, Weights("demo", DEMO, None, "the file's"), Room(os.cpu_count() or 1, 1))
     began = time.monotonic()
     try:
@@ -58,21 +51,15 @@ async def started(kind: type[Server], root: Path) -> AsyncIterator[Started]:
         seconds = time.monotonic() - began
         if answer.error or answer.generated != 1:
             raise RuntimeError(f"{server.name} did not answer: {answer}")
-        processes = _processes(server)
+        first = psutil.Process(server.pid)
+        processes = {"up" if kind is Agentmem else "mlx_lm": first}
+        for child in first.children(recursive=True):
+            processes |= {name: child for name, module in live.MODULES.items() if module in child.cmdline()}
         taken = {name: _processor_seconds(each) for name, each in processes.items()}
         rss = {name: each.memory_info().rss for name, each in processes.items()}
-        yield Started(Start(seconds, taken, rss), processes)
+        yield Start(seconds, taken, rss), processes
     finally:
         await server.stop()
-
-
-def _processes(server: Server) -> dict[str, psutil.Process]:
-    first = psutil.Process(server.pid)
-    found = {"up" if isinstance(server, Agentmem) else "mlx_lm": first}
-    for child in first.children(recursive=True):
-        command = child.cmdline()
-        found |= {name: child for name, module in live.MODULES.items() if module in command}
-    return found
 
 
 def _processor_seconds(process: psutil.Process) -> float:
@@ -80,28 +67,29 @@ def _processor_seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def idle(server: Started, seconds: float, settle: float = _SETTLE_SECONDS) -> dict[str, float]:
+async def idle(
+    processes: dict[str, psutil.Process], seconds: float, settle: float = _SETTLE_SECONDS
+) -> dict[str, float]:
     """Return the share of one core that each process takes while nothing is asked of it."""
     await asyncio.sleep(settle)
-    before, began = {name: _processor_seconds(each) for name, each in server.processes.items()}, time.monotonic()
+    before, began = {name: _processor_seconds(each) for name, each in processes.items()}, time.monotonic()
     await asyncio.sleep(seconds)
     took = time.monotonic() - began
-    return {name: (_processor_seconds(each) - before[name]) / took for name, each in server.processes.items()}
+    return {name: (_processor_seconds(each) - before[name]) / took for name, each in processes.items()}
 
 
 async def measure(starts: int, seconds: float, console: Console) -> dict[str, Any]:
-    """All starts, in turns, and the rest of the last of each server."""
     samples: dict[str, list[Start]] = {way: [] for way in WAYS}
     at_rest: dict[str, dict[str, float]] = {}
     for number in range(starts + 1):
         with live.scratch() as root:
             for way in WAYS:
                 kind = MlxLm if way == MLX_LM else Agentmem
-                async with started(kind, root / kind.name) as server:
+                async with started(kind, root / kind.name) as (start, processes):
                     if number:  # the one before warms the page cache
-                        samples[way].append(server.start)
+                        samples[way].append(start)
                     if number == starts and way != FIRST:
-                        at_rest[way] = await idle(server, seconds)
+                        at_rest[way] = await idle(processes, seconds)
         console.print(f"start {number} of {starts}")
     return figures({"starts": starts, "seconds": seconds}, samples, at_rest)
 
@@ -164,10 +152,9 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "at-rest-demo-BACKEND")
     found.add_argument("--starts", type=options.at_least(1), default=3, help="starts of each, besides one to warm up")
     found.add_argument("--seconds", type=float, default=30.0, help="how long each server is left alone")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: at-rest-demo-BACKEND)")
     return found
 
 

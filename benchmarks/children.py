@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import resource
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -24,7 +23,7 @@ class Child:
         """Raises RuntimeError where the process ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(ConnectionError):  # It ended since the last question; what it leaves says so.
+        with suppress(ConnectionError):  # It ended since the last question.
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             await self._process.stdin.drain()
         if not (line := await self._process.stdout.readline()):
@@ -52,13 +51,8 @@ async def started(
 
 
 def answer(answers: Mapping[str, Callable[..., Any]]) -> None:
-    """The answering side, until stdin ends: "do" of each question names the function, the rest are its arguments."""
+    """Answer questions until stdin ends: "do" names the function, the rest are its arguments."""
     for line in sys.stdin:
         asked = json.loads(line)
         found = answers[asked.pop("do")](**asked)
         print(json.dumps(found), flush=True)
-
-
-def cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

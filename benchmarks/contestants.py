@@ -1,7 +1,8 @@
-"""What contestants over one model in one process are, and the engine as one; `mlx_lm_contestants` has the others.
+"""The engine as a contestant over one model in one process; `mlx_lm_contestants` has the others.
 
-Each computes prompts, lets agents generate together, and has agents go on that are at rest in memory. Times are in
-seconds, memory in bytes.
+Each computes a prompt from nothing up to its first token (`prefill`), lets agents generate together, one token for each
+in a `step` (`running`), and has an agent go on whose KV is at rest in memory (`resume`). Each has rows of its own kind:
+an agent's tokens, and KV of all but the last. Times are in seconds, memory in bytes.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -44,27 +45,11 @@ from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import read_all
 
 ENDLESS = 1 << 30
-"""Tokens that nobody generates."""
-
-
-class AtRest(Protocol):
-    """An agent: its tokens, and KV of all of them but the last."""
-
-    @property
-    def tokens(self) -> list[int]:
-        """All that it has."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its KV, spare room included."""
-
-    def shortened(self, by: int) -> "AtRest":
-        """The same without the last tokens."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """An agent of ours, with its KV in blocks, of which one that is shorter has the same."""
+    """An agent with its KV in blocks, which shorter rows share."""
 
     tokens: list[int]
     place: Place
@@ -72,57 +57,31 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Tokens whose KV is there."""
         return len(self.tokens) - 1
 
     @property
     def blocks(self) -> list[int]:
-        """Return the names of those that have them."""
         return self.place.blocks[: -(-self.length // BLOCK_TOKENS)]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks, and of the pieces of its checkpoint."""
         return self.place.nbytes(len(self.blocks), self.checkpoint)
 
     def shortened(self, by: int) -> "Row":
-        """The same without the last tokens."""
         return replace(self, tokens=self.tokens[: len(self.tokens) - by])
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A prompt computed, up to its first token. `peak` is memory over what was there before."""
+    """A prompt up to its first token. `peak` is memory over what was there before."""
 
     seconds: float
     peak: int
     row: Any
 
 
-class Running(Protocol):
-    """Agents that generate together."""
-
-    def step(self) -> None:
-        """One token for each."""
-
-
-class Contestant(Protocol):
-    """One way to serve the model. Each has rows of its own kind."""
-
-    name: str
-
-    def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """Compute a prompt from nothing, up to its first token."""
-
-    def running(self, rows: Sequence[Any], tokens: int) -> Running:
-        """Let agents generate together, so many tokens each at most; returns when each has its first token."""
-
-    def resume(self, row: Any) -> float:
-        """Have an agent go on whose KV is at rest in memory, up to where its next token could be computed."""
-
-
 class _NoText:
-    """Random weights have no tokenizer: no token ends, and none has text."""
+    """A tokenizer for random weights: no token ends, and none has text."""
 
     special_ids: frozenset[int] = frozenset()
     eos_ids: frozenset[int] = frozenset()
@@ -134,8 +93,8 @@ class _NoText:
 class Ours:
     """The engine: KV in the blocks of a store of its own, turns on the batch engine.
 
-    K and V are calibrated on tokens drawn at random, which takes the time that a model's own text does. `scheme` is
-    another one than the model's.
+    K and V are calibrated on random tokens, which takes as long as a model's own text. `scheme` is another than the
+    model's.
     """
 
     def __init__(self, model: nn.Module, speeds: ProductSpeeds | None = None, scheme: str = "") -> None:
@@ -159,28 +118,18 @@ class Ours:
         self.store = self.places.store
         if kernels.traced:
             self.store.trace(network.computed)
-        self.engine = BatchEngine(
-            model=network,
-            tokenizer=_NoText(),  # type: ignore[arg-type]
-            store=self.store,
-        )
+        self.engine = BatchEngine(model=network, tokenizer=_NoText(), store=self.store)  # type: ignore[arg-type]
 
     def job(
-        self,
-        tokens: Sequence[int],
-        begin: Callable[[], KVSequence],
-        max_tokens: int,
-        emit: Any = lambda _: None,
-        reused: int = 0,
+        self, tokens: Sequence[int], begin: Callable[[], KVSequence], max_tokens: int, emit: Any, reused: int = 0
     ) -> TurnJob:
-        """A turn, queued, that generates so many tokens, or nothing. There will be KV of `reused` tokens."""
-        decoding = Decoding(max_tokens, sampling=Sampling(ignore_eos=True)) if max_tokens else None
+        """Queue a turn that generates so many tokens, with KV of `reused` tokens."""
+        decoding = Decoding(max_tokens, sampling=Sampling(ignore_eos=True))
         turn = TurnJob(tokens, begin, decoding, emit, threading.Event(), reused=reused)
         self.engine.add(turn)
         return turn
 
     def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """Through the engine's own chunks."""
         self.places.shrink()
         with fresh_memory() as before:
             place = self.places.take(len(tokens) + 1)
@@ -193,17 +142,13 @@ class Ours:
                 1,
                 lambda _: first.append((time.perf_counter() - started, mx.get_peak_memory() - before)),
             )
-            row = self.finished(turn, place)
+            row = self._at_rest(turn, place)
         return Prefilled(*first[0], row)
 
-    def finished(self, turn: TurnJob, place: Place) -> Row:
-        """Have a turn computed to its end; the agent that is at rest then."""
+    def _at_rest(self, turn: TurnJob, place: Place) -> Row:
+        """Compute a turn to its end. Its last token, which has no KV yet, is any."""
         while not turn.future.done():
             self.engine.step()
-        return self.left(turn, place)
-
-    def left(self, turn: TurnJob, place: Place) -> Row:
-        """The agent that is at rest after a turn. Its last token, which has no KV yet, is any."""
         kv, generated = turn.future.result()
         if kv is None:
             raise RuntimeError("a turn ended without its KV")
@@ -211,7 +156,7 @@ class Ours:
         return Row([*turn.sequence, *generated.token_ids, turn.sequence[-1]], place, checkpoint)
 
     def copied(self, row: Row, tokens: int) -> Row:
-        """The same agent in blocks of its own, where it can grow to so many tokens."""
+        """Return the same agent in blocks of its own, which have room for so many tokens."""
         kept, place = self.places.take(0, checkpoints=0), self.places.take(tokens)
         place.first, kept.first = kept, row.place
         self._take(kept)
@@ -228,13 +173,14 @@ class Ours:
         return Row(row.tokens, place, checkpoint)
 
     def here(self, row: Row) -> Callable[[], KVSequence]:
-        """Return a function that has an agent go on in its own blocks. It is not at rest any more."""
+        """Return a function that has an agent go on in its own blocks, once."""
         start = Start(row.place.blocks, row.place.pieces, row.length, checkpoint=row.checkpoint)
         return partial(self._begun, row, start)
 
     def going_on(self, row: Row, tokens: int) -> tuple[Place, Callable[[], KVSequence]]:
-        """A place for an agent that grows to so many tokens, as the worker's turns have one where KV is in memory, and
-        what begins it there: full blocks are shared, one that is not is copied."""
+        """Return a place for an agent that grows to so many tokens, and a function that begins it there, as the
+        worker's turns do where KV is in memory: full blocks are shared, one that is not is copied.
+        """
         full, cut = divmod(row.length, BLOCK_TOKENS)
         place = self.places.sharing(row.place, full, tokens)
         self._take(place)
@@ -243,19 +189,16 @@ class Ours:
         return place, partial(self._begun, row, start)
 
     def _take(self, place: Place) -> None:
-        """Have the memory of a place, which a worker's pool has before."""
         self.store.full.take(place.blocks)
         if self.store.windows is not None:
             self.store.windows.take(place.pieces)
 
     def _begun(self, _row: Row, start: Start) -> KVSequence:
-        """A sequence that goes on from a row, which is there as long as it may be begun."""
         return self.store.started(start)
 
     def restored(self, row: Row, directory: Path, samples: int) -> list[float]:
-        """Seconds from the files of an agent's blocks and its checkpoint, each byte verified, to KV that can grow.
-
-        The worker's own functions write and read them; they are in the page cache.
+        """Return seconds from files of an agent's KV, which are in the page cache, to KV that can grow, each byte
+        verified.
         """
         geometry, store, tokens = self.geometry, self.store, row.length
         ids = "benchmark", "benchmark", row.tokens[:tokens]
@@ -292,11 +235,11 @@ class Ours:
         return seconds
 
     def running(self, rows: Sequence[Row], tokens: int) -> "_OursRunning":
-        """On the batch engine. Each has blocks of its own: together they read as much as agents that share nothing."""
+        """Start a batch. Each agent has blocks of its own, as agents that share nothing."""
         return _OursRunning(self, rows, tokens)
 
     def resume(self, row: Row) -> float:
-        """As of an agent that is in memory: its blocks, which lie in any order, are where they are."""
+        """Return seconds to go on with KV where it is in the pool."""
         _, begin = self.going_on(row, len(row.tokens) + 1)
         mx.synchronize()
         started = time.perf_counter()
@@ -305,13 +248,12 @@ class Ours:
 
 
 def _computed(sequence: KVSequence) -> None:
-    """Have all that a sequence goes on from."""
     mx.eval([each.state for each in sequence.working.values()], sequence.states.arrays if sequence.states else [])
     mx.synchronize()
 
 
 def _copied(model: nn.Module) -> nn.Module:
-    """The same model in modules of its own, over the same weights: what the engine replaces, mlx-lm shall not see."""
+    """Copy the modules over the same weights: the engine replaces some, which mlx-lm must not see."""
     copied: nn.Module = copy.deepcopy(model, {id(array): array for _, array in tree_flatten(model.parameters())})
     return copied
 
@@ -345,7 +287,6 @@ class _OursRunning:
 
 @contextmanager
 def fresh_memory() -> Iterator[int]:
-    """Start counting the peak; what is in use now."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentmem.v1 import types_pb2
-from benchmarks.demo_model.dialogues import count_tokens
-from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, filler_text
+from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, count_tokens, filler_text
 from benchmarks.demo_model.world import COLOUR, NUMBER, PLACE, Fact, unknown_answer
 from benchmarks.live import LiveStack, running
 from benchmarks.turns import Turn, chat
@@ -28,8 +27,6 @@ QUESTIONS = {fact: fact.kind.questions[0].format(e=fact.entity) for fact in (BOA
 
 @dataclass(frozen=True)
 class Step:
-    """One asked question, and what must come back."""
-
     label: str
     agent: str
     question: str
@@ -51,7 +48,6 @@ class Step:
 
 
 def dialogue(seed: int = 1, tokens: int = TOKENS) -> list[tuple[str, str]]:
-    """About `tokens` tokens."""
     rng = random.Random(seed)
     messages = [("system", "You are marco.")]
     tellings = [

@@ -4,13 +4,12 @@
     agentmem bench engine llama-3.1-8b
     agentmem bench engine deepseek-v2-lite --layers 2 --prefill 256 --decode 256 --agents 1 2 --alone --resume 256
 
-Contestants are mlx-lm's BatchGenerator over its default caches, and, where there is one agent, mlx-lm's model over its
-default caches and over QuantizedKVCache without a generator. Measured are: tokens/s and peak memory over the weights of
-prompts up to their first token; tokens/s of agents that generate together; how long KV at rest takes until an agent can
-go on, in memory and in files; bytes of KV. What it costs that agents come and go, `agentmem bench work` measures. The
-contestants take turns sample by sample, and the first sample of each, which compiles, is kept apart. In a batch agents
-differ in length by 16 tokens where KV can be trimmed, as agents do. Geometries stand for models: their weights are
-random and 4-bit (`benchmarks/geometries.py`), the demo model's are its own.
+Contestants are mlx-lm's BatchGenerator over its default caches, and, for one agent, mlx-lm's model over its default
+caches and over QuantizedKVCache. Measured are: tokens/s and peak memory over the weights of prompts up to their first
+token; tokens/s of agents that generate together; how long KV at rest takes until an agent can go on, in memory and in
+files; bytes of KV. Contestants take turns sample by sample, and the first sample of each, which compiles, is kept
+apart. In a batch agents differ in length by 16 tokens where KV can be trimmed, as agents do. Geometries stand for
+models: their weights are random and 4-bit (`benchmarks/random_models.py`), the demo model's are its own.
 """
 
 import argparse
@@ -27,41 +26,38 @@ import mlx_lm
 from mlx.utils import tree_flatten
 
 from benchmarks import options, results
-from benchmarks.contestants import AtRest, Contestant, Ours, Running
-from benchmarks.geometries import GEOMETRIES, random_model
+from benchmarks.contestants import Ours
 from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
+from benchmarks.random_models import GEOMETRIES, random_model
 from benchmarks.tables import Table
 from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quantization import ROTATED
 
 _T = TypeVar("_T")
+Contestant = Ours | MlxLm | Alone
 
 _STAGGER = 16
 _WARM_UP = 8
 _SPARE = 8
-"""Tokens that an agent may generate besides those that are measured."""
 _NAMES = ("agentmem", "mlx-lm", "mlx-lm alone", "mlx-lm QuantizedKVCache")
 _NOTE = (
     "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
     "are of memory over the weights. –: it cannot, or was not asked."
 )
-_IN_CACHES = "Ours goes on in caches that were made of KV in the pool or in files, as the engine of that commit did."
 
 
 def _speed(tokens: int, sample: dict[str, float]) -> float:
     return tokens / sample["seconds"]
 
 
-def _steps(running: Running) -> None:
+def _steps(running: Any) -> None:
     for _ in range(_WARM_UP):
         running.step()
 
 
 class Bench:
-    """All measurements over one model. `figures` grows as they are made."""
-
     def __init__(self, name: str, samples: int, steps: int, layers: int | None = None, scheme: str = "") -> None:
         if name == "demo":
             model, _ = mlx_lm.load(str(DEMO))
@@ -89,7 +85,6 @@ class Bench:
         self._rows: dict[tuple[str, int], Any] = {}
 
     def prefill(self, lengths: Sequence[int]) -> None:
-        """Prompts of each length, the contestants by turns."""
         for tokens in lengths:
             runs = self._by_turns(
                 [self.ours, *self._beside, self.plain, *self.alone],
@@ -111,22 +106,23 @@ class Bench:
         return {"seconds": done.seconds, "peak": done.peak}
 
     def row(self, contestant: Contestant, tokens: int) -> Any:
-        """An agent of so many tokens."""
         if (contestant.name, tokens) not in self._rows:
             self._prefilled(contestant, tokens)
         return self._rows[contestant.name, tokens]
 
     def decode(self, agents: int, tokens: int) -> None:
-        """Agents that generate together, the contestants by turns: a host's speed changes by half within seconds."""
+        """Measure agents that generate together, the contestants by turns: a host's speed changes by half within
+        seconds.
+        """
         contestants = [self.ours, *self._beside, self.plain, *(self.alone if agents == 1 else [])]
         most = _WARM_UP + self._steps * (self._samples + 1) + 2 * agents + _SPARE  # A join takes up to two steps.
 
-        def begin(contestant: Contestant) -> Running:
+        def begin(contestant: Contestant) -> Any:
             running = contestant.running(self._agents(contestant, agents, tokens), most)
             _steps(running)
             return running
 
-        def measure(together: Running) -> dict[str, float]:
+        def measure(together: Any) -> dict[str, float]:
             mx.synchronize()
             started = time.perf_counter()
             for _ in range(self._steps):
@@ -148,7 +144,7 @@ class Bench:
         self._write()
 
     def resume(self, tokens: int) -> None:
-        """KV at rest to where an agent can go on; bytes of KV."""
+        """Measure KV at rest in memory until an agent can go on; bytes of KV."""
         contestants: list[Contestant] = [self.ours, self.plain]
         runs = self._by_turns(contestants, lambda c: {"seconds": c.resume(self.row(c, tokens))}, max(5, self._samples))
         self._note("resume", tokens, runs, lambda s: s["seconds"], "seconds")
@@ -158,7 +154,7 @@ class Bench:
         self._write()
 
     def restore(self, tokens: int) -> None:
-        """KV and states in files to where an agent can go on, and how much longer it takes to compute them."""
+        """Measure KV in files until an agent can go on, beside computing it."""
         with tempfile.TemporaryDirectory() as directory:
             _, *seconds = self.ours.restored(self.row(self.ours, tokens), Path(directory), max(5, self._samples))
         computed = statistics.median(self._prefilled(self.ours, tokens)["seconds"] for _ in range(self._samples))
@@ -168,7 +164,7 @@ class Bench:
         print(f"restore {tokens}: {median:.4g} s, {computed / median:.1f}x faster than prefill", flush=True)
         self._write()
 
-    def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[AtRest]:
+    def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[Any]:
         row = self.row(contestant, tokens)
         stagger = _STAGGER if self.ours.geometry.resumes_anywhere else 0  # rotating caches and states cannot be trimmed
         return [row.shortened(stagger * i) for i in range(agents)]
@@ -176,7 +172,7 @@ class Bench:
     def _by_turns(
         self, contestants: Sequence[Any], measure: Callable[[Any], Any], samples: int
     ) -> dict[str, list[Any] | str]:
-        """A warm-up and so many samples of each; who fails once is out, with the reason instead of samples."""
+        """Take a warm-up and so many samples of each; who fails once has the reason instead."""
         runs: dict[str, list[Any] | str] = {contestant.name: [] for contestant in contestants}
         for order in _orders(contestants, samples + 1):
             for contestant in order:
@@ -219,14 +215,13 @@ class Bench:
         print(f"{kind} {key} in {unit}: {', '.join(shown)}", flush=True)
 
     def _ratio(self, values: dict[str, Any]) -> None:
-        """Ours over mlx-lm's BatchGenerator, over mlx-lm with one sequence alone, and over ours with another scheme."""
+        """Add ours over mlx-lm's BatchGenerator, over mlx-lm with one sequence, and over ours with another scheme."""
         others: list[tuple[str, Contestant]] = [("ratio", self.plain), ("ratio_to_alone", self.alone[0])]
         for name, other in [*others, *((f"ratio_to_{each.name}", each) for each in self._beside)]:
             if {self.ours.name, other.name} <= values.keys():
                 values[name] = values[self.ours.name] / values[other.name]
 
     def _write(self) -> None:
-        """After each measurement, so that a run that is cut short leaves what it has."""
         results.write(self.output, self.figures)
 
 
@@ -237,7 +232,6 @@ def _orders(contestants: Sequence[_T], rounds: int) -> Iterator[Sequence[_T]]:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Speeds of prompts and of agents together, with ratios; a cut-off run has the tables of what it measured."""
     found = []
     for kind, title, what in (
         ("prefill", "Prompts up to their first token", "tokens of the prompt"),
@@ -255,8 +249,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         rest.append((f"from files, {tokens} tokens", shown, "–"))
     if size := figures.get("kv_bytes"):
         rest.append((f"KV of {size['tokens']} tokens", *(f"{size[name] / 1e6:.0f} MB" for name in _NAMES[:2])))
-    note = _IN_CACHES if "join_and_leave" in figures else ""
-    return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest, note)] if rest else [])]
+    return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest)] if rest else [])]
 
 
 def _row(key: str, row: dict[str, Any]) -> tuple[str, ...]:
@@ -270,7 +263,6 @@ def _measured(row: dict[str, Any], name: str) -> bool:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Measure all."""
     bench = Bench(arguments.model, arguments.samples, arguments.steps, arguments.layers, arguments.scheme)
     bench.prefill(arguments.prefill)
     for tokens in arguments.decode:

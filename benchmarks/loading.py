@@ -32,8 +32,9 @@ def load(
     calibration_tokens: int = TOKENS,
     speeds: ProductSpeeds | None = None,
 ) -> LoadedModel:
-    """Load a model, alone on the device. Engine thread. Of products only `speeds` are measured. Raises
-    FailedPrecondition."""
+    """Load a model, alone on the device. Of products only `speeds` are measured. Engine thread. Raises
+    FailedPrecondition.
+    """
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)
     for _ in read_weights(info, network):

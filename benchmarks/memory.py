@@ -24,7 +24,7 @@ from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from benchmarks import options, results
-from benchmarks.geometries import GEOMETRIES
+from benchmarks.random_models import GEOMETRIES
 from benchmarks.tables import Table
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import Geometry
@@ -57,7 +57,6 @@ class Model:
 
 
 def model_of(name: str, dtype: mx.Dtype) -> Model:
-    """Build it, and have the worker look at it as it looks at every model that it loads."""
     config = GEOMETRIES[name]
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     network = module.Model(module.ModelArgs.from_dict(config))
@@ -71,7 +70,6 @@ def model_of(name: str, dtype: mx.Dtype) -> Model:
 
 
 def fp16_bytes(geometry: Geometry, tokens: int, *, capped: bool = True) -> int:
-    """Return the bytes of an agent in mlx-lm's own caches."""
     whole = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
     return sum(
         2 * len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) * kept
@@ -81,7 +79,7 @@ def fp16_bytes(geometry: Geometry, tokens: int, *, capped: bool = True) -> int:
 
 
 def fp16_measured(model: Model, tokens: int) -> int:
-    """Return the bytes of an agent in the caches that mlx-lm makes itself, which are filled."""
+    """Return the bytes of an agent in mlx-lm's own caches when they are filled."""
     caches, geometry = make_prompt_cache(model.network), model.plain
     for layer, cache in enumerate(caches):
         group = geometry.sliding if geometry.sliding and layer in geometry.sliding.layers else geometry.full
@@ -95,7 +93,7 @@ def fp16_measured(model: Model, tokens: int) -> int:
 
 
 def q4_bytes(geometry: Geometry, tokens: int) -> int:
-    """Return the bytes of an agent at rest in the engine's store: its blocks, and its window's pieces."""
+    """Return the bytes of an agent at rest in the engine's store."""
     blocks, pieces = -(-tokens // BLOCK_TOKENS), geometry.checkpoint_pieces
     store = KVStore(geometry, blocks, pieces)
     held, checkpoint = blocks * store.full.layout.nbytes, _at_rest(store, range(blocks), range(pieces), tokens)
@@ -155,7 +153,6 @@ def check(what: str, measured: int, expected: int, tolerance: float = 0.0) -> No
 
 
 async def of_model(name: str, dtypes: Iterable[str], lengths: Sequence[int], tokens: int, budget: int) -> Figures:
-    """Measure a model: agents of all lengths, and the pool with scales of each dtype."""
     found: Figures = {}
     for dtype in dtypes:
         model = model_of(name, _DTYPES[dtype])
@@ -234,12 +231,11 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "memory-BACKEND")
     found.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     found.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768])
     found.add_argument("--tokens", type=int, default=8192, help="of each agent in the pool")
     found.add_argument("--budget", type=float, default=10.2e9, help="bytes of the pool")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: memory-BACKEND)")
     return found
 
 

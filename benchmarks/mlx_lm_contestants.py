@@ -24,7 +24,7 @@ class Row:
 
     @classmethod
     def of(cls, tokens: Sequence[int], caches: list[Any]) -> "Row":
-        """From caches that also hold a few tokens more, whose ids do not matter."""
+        """Make a row of caches that also hold a few tokens more, whose ids do not matter."""
         end = next(cache.offset for cache in caches if hasattr(cache, "offset"))  # those of states have none
         return cls([*tokens, *[tokens[-1]] * (end + 1 - len(tokens))], caches)
 
@@ -43,8 +43,6 @@ class Row:
 
 
 class MlxLm:
-    """mlx-lm's BatchGenerator with the model's default caches, in the compute dtype."""
-
     name = "mlx-lm"
 
     def __init__(self, model: nn.Module) -> None:

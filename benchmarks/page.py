@@ -20,8 +20,6 @@ from benchmarks.peers.client import Answer, Client
 from benchmarks.peers.servers import end_tokens
 from benchmarks.tables import Table, interval, milliseconds, spread
 
-__all__ = ["main", "tables"]
-
 WITHOUT, WITH = "without the page", "with the page"
 STORED = "stored {}"
 _SERVICES = ("worker", "gateway", "store")
@@ -35,7 +33,7 @@ async def fill(stack: LiveStack, agents: int) -> None:
 
 
 def together(answers: list[Answer], tokens: int) -> float:
-    """Tokens a second from the last one's second piece until the first one has ended. Raises RuntimeError."""
+    """Return tokens a second from the last one's second piece until the first one's end. Raises RuntimeError."""
     if problems := [problem for answer in answers if (problem := answer.problem(tokens))]:
         raise RuntimeError(f"an agent's answer is not what it should be: {problems[0]}")
     begin = max(answer.arrivals[:2][-1] for answer in answers)
@@ -146,11 +144,10 @@ async def rounds(stack: LiveStack, asked: dict[str, Any], ends: list[int], pairs
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = options.parser(__doc__, "page-MODEL-BACKEND")
     parser.add_argument("--model", default="demo", help="demo, or NAME=PATH of a model")
     parser.add_argument("--agents", type=int, default=8)
     parser.add_argument("--stored", type=options.at_least(2), default=1000, help="agents that there are besides")
     parser.add_argument("--tokens", type=int, default=1200, help="that each agent generates in a round")
     parser.add_argument("--rounds", type=options.at_least(1), default=12, help="pairs of rounds, one with the page")
-    parser.add_argument("--output", help="name of the file under benchmarks/results (default: page-MODEL-BACKEND)")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -1,4 +1,4 @@
-"""The system's cache of files: asking for files to leave it, and looking at how much of them is still there."""
+"""The system's page cache: dropping files, and the share of them that is left."""
 
 import ctypes
 import ctypes.util
@@ -10,7 +10,6 @@ from pathlib import Path
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Write files to the disk, and ask the system to forget their pages."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

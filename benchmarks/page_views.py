@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
-from benchmarks.children import answer, cpu_seconds
+from benchmarks.children import answer
 
 RECORDED = Path(__file__).parent / "page_requests.json"
 """By view: `opening`, requests and the seconds at which they begin; `again`, and the seconds after each answer."""
@@ -86,7 +86,7 @@ class Tab:
 
 
 class Browser:
-    """All tabs, on an event loop of a thread, while the process waits for questions."""
+    """All tabs, on a thread's event loop, while the process waits for questions."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -94,7 +94,7 @@ class Browser:
 
     def open(self, url: str, model: str, agent: str, agents: int) -> None:
         self._wanted = agents
-        self._used = cpu_seconds()
+        self._used = time.process_time()
         names = {"model": model, "agent": agent}
         limits = httpx.Limits(max_connections=6)  # as many as a browser has to one server
         http = httpx.AsyncClient(base_url=url, timeout=60, limits=limits)
@@ -102,7 +102,7 @@ class Browser:
         self._running = asyncio.run_coroutine_threadsafe(self._opened(http), self._loop)
 
     def close(self) -> dict[str, Any]:
-        """`late`: what the page shows first was not there yet. Raises RuntimeError."""
+        """Return counts; `late` where the page's first requests were not all answered. Raises RuntimeError."""
         late = not all(tab.opened.is_set() for tab in self._tabs)
         until = time.monotonic() + _SECONDS
         while not self._running.done() and not all(tab.opened.wait(0.05) for tab in self._tabs):
@@ -115,7 +115,7 @@ class Browser:
         if max(tab.agents for tab in self._tabs) < self._wanted:
             raise RuntimeError("the view of all agents has too few of them; record the page's requests anew")
         polls = [took for path, took in seconds if path == OVERVIEW]
-        used = cpu_seconds() - self._used
+        used = time.process_time() - self._used
         return {
             **{"requests": len(seconds), "overviews": len(polls), "overview_seconds": polls},
             **{"page_cpu_seconds": used, "late": late},

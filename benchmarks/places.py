@@ -12,7 +12,6 @@ from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.store import NO_KERNELS, KVStore
 
 _MANY = 1 << 24
-"""Blocks that nobody has all of."""
 
 
 class Places:
@@ -24,13 +23,12 @@ class Places:
         self._blocks, self._pieces = _Numbers(), _Numbers()
 
     def take(self, tokens: int, checkpoints: int = 1) -> "Place":
-        """A place for a sequence that grows to so many tokens, and for checkpoints of it."""
+        """Return a place for a sequence that grows to so many tokens, and for its checkpoints."""
         pieces = (1 + checkpoints) * self.geometry.checkpoint_pieces
         blocks = self._blocks.take(-(-tokens // BLOCK_TOKENS))
         return Place(self, blocks, self._pieces.take(pieces), blocks)
 
     def sharing(self, first: "Place", blocks: int, tokens: int) -> "Place":
-        """Have a place whose first `blocks` blocks are those of another."""
         own = self._blocks.take(-(-tokens // BLOCK_TOKENS) - blocks)
         pieces = self._pieces.take(2 * self.geometry.checkpoint_pieces)
         return Place(self, [*first.blocks[:blocks], *own], pieces, own, first)
@@ -54,7 +52,6 @@ class Place:
     first: "Place | None" = field(default=None, repr=False)
 
     def nbytes(self, blocks: int, checkpoint: Checkpoint | None) -> int:
-        """Bytes of so many blocks, and of a checkpoint."""
         store, states = self.places.store, self.places.geometry.states is not None
         window = 0 if store.windows is None or checkpoint is None else store.windows.layout.nbytes
         pieces = len(checkpoint.pieces) - states if checkpoint is not None else 0
@@ -65,8 +62,6 @@ class Place:
 
 
 class _Numbers:
-    """Numbers from 0 on, the lowest free ones first."""
-
     def __init__(self) -> None:
         self.free: list[int] = []
         self._end = 0

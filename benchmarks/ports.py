@@ -5,7 +5,7 @@ import socket
 
 
 def free_ports(count: int, among: range = range(30_000, 32_000)) -> int:
-    """The first of so many free ports in a row, below those of outgoing connections and above those of tests."""
+    """Return the first of so many free ports in a row, below those of outgoing connections and above those of tests."""
     while True:
         first = among.start + secrets.randbelow(len(among) - count)
         if all(_free(port) for port in range(first, first + count)):

@@ -1,15 +1,13 @@
-"""Prompts of exactly so many tokens, as ids and as text. Prompts of other seeds differ from the first tokens on."""
+"""Prompts of exactly so many tokens, as ids and as text, which differ from their first tokens on."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 NEW_TOKENS = 50
-"""An agent's next turn brings so many."""
 _FIRST_ID, _LAST_ID = 8, 899
-"""Ids that every model of the benchmarks has, and none of which ends a turn."""
+"""Every model of the benchmarks has these ids, and none of them ends a turn."""
 _WORDS = (
     "the boat is green and key in cellar by sea who told you that remember colour of house red nobody knows".split()
 )
@@ -20,18 +18,12 @@ def token_ids(tokens: int, seed: object) -> list[int]:
     return random.Random(f"{seed}").choices(range(_FIRST_ID, _LAST_ID + 1), k=tokens)
 
 
-def next_turn(context: Sequence[int], seed: object) -> list[int]:
-    return [*context, *token_ids(NEW_TOKENS, f"next turn of {seed}")]
-
-
 class Prompts:
-    """Text, with a model's own tokenizer."""
-
     def __init__(self, directory: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
 
     def text(self, tokens: int, seed: object) -> str:
-        """English words that are tokenized into exactly so many. Raises ValueError."""
+        """Return English words that are tokenized into exactly so many. Raises ValueError."""
         rng, text, left = random.Random(f"{seed}"), "", tokens
         sizes = {f" {word}": self._count(f" {word}") for word in _WORDS}
         while left:

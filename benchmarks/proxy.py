@@ -10,14 +10,8 @@ from threading import Event, Lock, Thread
 from typing import Final, TypeAlias
 
 _CHUNK: Final = 1 << 16
-_PREFACE: Final = b"PRI * HTTP/2.0"
-_PREFACE_BYTES: Final = 24
-_FRAME_HEADER_BYTES: Final = 9
-_HEADERS: Final = 1
-"""The type of the frame that begins a call (RFC 9113, section 6.2)."""
 
 Target: TypeAlias = Path | tuple[str, int]
-"""A Unix socket, or a host and a port."""
 
 
 class Proxy:
@@ -25,10 +19,6 @@ class Proxy:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self.answered = 0
-        """Bytes of answers that were carried."""
-        self._cut_at: int | None = None
-        self._cut_in: int | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._ends: set[socket.socket] = set()
@@ -46,17 +36,6 @@ class Proxy:
             yield
         finally:
             self._is_cut = False
-
-    def cut_after(self, count: int) -> None:
-        """Break the connections once, when so many more bytes of answers have been carried."""
-        with self._lock:
-            self._cut_at = self.answered + count
-
-    def cut_answer_after(self, count: int) -> None:
-        """Break once, after so many bytes of the next call's answer; what HTTP/2 says of an earlier call is not
-        counted."""
-        with self._lock:
-            self._cut_in = count
 
     @contextmanager
     def holding(self, *, answers_only: bool = False) -> Iterator[None]:
@@ -106,7 +85,7 @@ class Proxy:
                 self._ends |= {client, server}
             try:
                 if not self._is_cut:
-                    back = Thread(target=self._carry, args=(server, client, self._answers, self._count), daemon=True)
+                    back = Thread(target=self._carry, args=(server, client, self._answers, self._answered), daemon=True)
                     back.start()
                     self._carry(client, server, self._questions, self._asked)
                     back.join()
@@ -126,25 +105,8 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _asked(self, question: bytes) -> int:
-        with self._lock:
-            if self._cut_in is not None and _begins_a_call(question):
-                self._cut_at, self._cut_in = self.answered + self._cut_in, None
+        """Return how many of its bytes arrive."""
         return len(question)
 
-    def _count(self, answer: bytes) -> int:
-        """Return how many bytes of it arrive."""
-        with self._lock:
-            size = len(answer)
-            if self._cut_at is not None and self.answered + size > self._cut_at:
-                size, self._cut_at = self._cut_at - self.answered, None
-            self.answered += size
-        return size
-
-
-def _begins_a_call(data: bytes) -> bool:
-    at = _PREFACE_BYTES if data.startswith(_PREFACE) else 0
-    while at + _FRAME_HEADER_BYTES <= len(data):
-        if data[at + 3] == _HEADERS:
-            return True
-        at += _FRAME_HEADER_BYTES + int.from_bytes(data[at : at + 3], "big")
-    return False
+    def _answered(self, answer: bytes) -> int:
+        return len(answer)

@@ -1,19 +1,26 @@
-"""Writes a model of real geometry with random 4-bit weights, and a tokenizer in which every token has some text.
+"""Models of real geometry with random weights, in 4 bits by groups of 64, that compute in bfloat16.
 
-python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4] [--seed 1]
+    python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4] [--seed 1]
+
+writes one, with a tokenizer in which every token has some text.
 """
 
 import json
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from benchmarks import options
-from benchmarks.geometries import BITS, GEOMETRIES, GROUP_SIZE, random_model
 
+BITS, GROUP_SIZE = 4, 64
+GEOMETRIES: Final[dict[str, dict[str, Any]]] = json.loads((Path(__file__).parent / "geometries.json").read_text())
+"""By config.json of meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct, google/gemma-3-12b-it (text),
+openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite and, with a quarter of its layers, Qwen/Qwen3-Next-80B-A3B-Instruct."""
 _SPECIAL = ("<|bos|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
     "<|bos|>{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -21,8 +28,35 @@ _TEMPLATE = (
 )
 
 
+def random_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+    """Norms that scale by 1 + weight (Gemma's) have weights of 0: mlx-lm's 1 would make attention see one token
+    each."""
+    module = import_module(f"mlx_lm.models.{config['model_type']}")
+    mx.random.seed(seed)
+    model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
+    for _, part in model.named_modules():
+        if _doubles(part):
+            part.weight = mx.zeros_like(part.weight)
+    model.set_dtype(mx.bfloat16)
+    nn.quantize(model, GROUP_SIZE, BITS, class_predicate=_fits)
+    for _, array in tree_flatten(model.parameters()):
+        mx.eval(array)  # one by one, so that no more than one unquantized matrix exists at a time
+    mx.clear_cache()
+    return model
+
+
+def _doubles(module: nn.Module) -> bool:
+    if "RMSNorm" not in type(module).__name__ or not bool((module.weight == 1).all()):
+        return False
+    return type(module).__call__ is not nn.RMSNorm.__call__ and bool((module(mx.ones_like(module.weight)) > 1.5).all())
+
+
+def _fits(_: str, module: nn.Module) -> bool:
+    return hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP_SIZE == 0
+
+
 def write_tokenizer(directory: Path, size: int) -> None:
-    """`size` tokens: special ones, bytes, and words that no text is made into."""
+    """Write `size` tokens: special ones, bytes, and words that no text is made into."""
     pieces = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     pieces += [f"Ġw{number}" for number in range(size - len(pieces))]
     tokenizer = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[]))
@@ -41,21 +75,12 @@ def write_tokenizer(directory: Path, size: int) -> None:
 
 
 def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) -> None:
-    """The model of a geometry, with fewer layers if `layers` says so."""
-    config: dict[str, Any] = dict(GEOMETRIES[name])
-    if layers is not None:
-        config["num_hidden_layers"] = layers
-    write_model(config, directory, seed)
-
-
-def write_model(config: dict[str, Any], directory: Path, seed: int = 0, *, quantized: bool = True) -> None:
+    config = {**GEOMETRIES[name], **({} if layers is None else {"num_hidden_layers": layers})}
     directory.mkdir(parents=True, exist_ok=True)
-    weights = dict(tree_flatten(random_model(config, seed, quantized=quantized).parameters()))
+    weights = dict(tree_flatten(random_model(config, seed).parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})
-    quantization = {"quantization": {"group_size": GROUP_SIZE, "bits": BITS}} if quantized else {}
-    (directory / "config.json").write_text(
-        json.dumps({**config, **quantization, "eos_token_id": _SPECIAL.index("<|im_end|>")})
-    )
+    own = {"quantization": {"group_size": GROUP_SIZE, "bits": BITS}, "eos_token_id": _SPECIAL.index("<|im_end|>")}
+    (directory / "config.json").write_text(json.dumps({**config, **own}))
     write_tokenizer(directory, config["vocab_size"])
 
 

@@ -2,8 +2,8 @@
 
     agentmem bench restart [--agents 5] [--length 4096] [--samples 3]
 
-All agents are asked at once as soon as the gateway lets calls through. The other way sends the same prompts without a
-name and with CACHE_POLICY_RECOMPUTE. The two take turns; the first sample of each is not counted.
+All agents are asked for one token at once as soon as the gateway lets calls through. The other way sends as long
+prompts that nobody has seen, without a name. The two take turns; the first sample of each is not counted.
 """
 
 import argparse
@@ -21,11 +21,12 @@ from rich.console import Console
 
 from agentmem import layout
 from benchmarks import live, options, results
-from benchmarks.conversations import NOBODY, Conversation, ask
+from benchmarks.known_agents import KnownAgents
 from benchmarks.live import LiveStack
-from benchmarks.models import model_name
+from benchmarks.models import model_directory, model_name
+from benchmarks.prompts import Prompts
 from benchmarks.tables import Table, spread
-from benchmarks.turns import Turn, check
+from benchmarks.turns import Turn
 
 KEPT, NOTHING = "agentmem", "computed anew"
 WAYS = (KEPT, NOTHING)
@@ -39,36 +40,23 @@ _AGAIN_SECONDS, _PATIENCE_SECONDS = 0.02, 600.0
 
 
 class Restarts:
-    """Agents that outlive their stack. `root` holds what is kept."""
+    """Agents of so many tokens that outlive their stack. `root` holds what is kept."""
 
-    def __init__(self, root: Path, model: str, agents: int, context: int, new: int, generated: int) -> None:
-        self._root, self._model, self._new, self._generated = root, model, new, generated
+    def __init__(self, root: Path, model: str, agents: int, tokens: int, context: int, new: int) -> None:
+        self._root, self._model, self._tokens, self._new = root, model, tokens, new
         self._environment = {"AGENTMEM_WORKER_CONTEXT_LENGTH": str(context)}
-        self._agents = [Conversation(f"restarted {number}") for number in range(agents)]
+        self._agents = [f"restarted {number}" for number in range(agents)]
+        self._prompts = Prompts(model_directory(model))
         self._stack: LiveStack | None = None
 
-    async def create(self, length: int, stack: LiveStack | None = None) -> None:
-        """Compute all agents in `stack`, or in a new one."""
+    async def create(self, stack: LiveStack | None = None) -> None:
         stack = self._stack = stack or await self._start(live.ready)
         for agent in self._agents:
-            prompt = agent.prompt(length - self._generated)
-            turn = await ask(stack, agent.agent, prompt, self._generated)
-            check(turn, len(prompt), self._generated, 0)
-            agent.heard(prompt, turn)
+            await KnownAgents(stack, self._prompts, self._new).remember(agent, self._tokens)
 
     async def sample(self, ways: Sequence[str]) -> dict[str, dict[str, Any]]:
-        prompts = [agent.prompt(self._new) for agent in self._agents]
-        found, answered = {}, []
-        for way in ways:
-            names = [agent.agent if way == KEPT else NOBODY for agent in self._agents]
-            found[way], turns = await self._restart(names, prompts)
-            for agent, prompt, turn in zip(self._agents, prompts, turns, strict=True):
-                reused, tiers = (len(agent.token_ids), ("warm",)) if way == KEPT else (0, ())
-                check(turn, len(prompt), self._generated, reused, tiers)
-            if way == KEPT:
-                answered = turns
-        for agent, prompt, turn in zip(self._agents, prompts, answered, strict=True):
-            agent.heard(prompt, turn)
+        found = {way: await self._restart(way) for way in ways}
+        self._tokens += self._new + 1 if KEPT in ways else 0
         return found
 
     async def stop(self) -> None:
@@ -84,32 +72,34 @@ class Restarts:
                 await live.end(process)
         return self._stack
 
-    async def _restart(self, names: list[str], prompts: list[list[int]]) -> tuple[dict[str, Any], list[Turn]]:
+    async def _restart(self, way: str) -> dict[str, Any]:
         assert self._stack is not None
         for agent in self._agents:
-            await self._stack.on_disk(agent.agent)
+            await self._stack.on_disk(agent)
         dying, self._stack = self._stack, None
         await dying.die()
         # A gateway that outlived `up` a little may have left it.
         (self._root / "run" / layout.GATEWAY_FILE).unlink(missing_ok=True)
         began = time.monotonic()
-        stack = await self._start(live.serving)
+        known = KnownAgents(await self._start(live.serving), self._prompts, self._new)
         ready = time.monotonic() - began
-        turns = await asyncio.gather(*map(self._answer, [stack] * len(names), names, prompts))
-        last = max(turn.arrivals[-1] for turn in turns) - began
+        turns = await asyncio.gather(*(self._answer(known, way, agent) for agent in self._agents))
+        arrivals = [turn.arrivals[0] - began for turn in turns]
         return {
             "ready": ready,
-            "first_answered": min(turn.arrivals[0] for turn in turns) - began,
-            "all_answered": last,
-            "after_ready": last - ready,
+            "first_answered": min(arrivals),
+            "all_answered": max(arrivals),
+            "after_ready": max(arrivals) - ready,
             "agents": [{**asdict(turn), "arrivals": [], "token_ids": []} for turn in turns],
-        }, list(turns)
+        }
 
-    async def _answer(self, stack: LiveStack, name: str, prompt: list[int]) -> Turn:
+    async def _answer(self, known: KnownAgents, way: str, agent: str) -> Turn:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
                 try:
-                    return await ask(stack, name, prompt, self._generated)
+                    if way == KEPT:
+                        return await known.next_turn(agent, "warm", self._tokens, settle=False)
+                    return await known.cold(self._tokens + self._new)
                 except grpc.aio.AioRpcError as error:
                     if error.code() != grpc.StatusCode.UNAVAILABLE:
                         raise
@@ -133,23 +123,22 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     note = (
         f"Answered {times['all_answered']['median']:.1f} times as early, {times['after_ready']['median']:.1f} times "
         "from the ready gateway on, in the median of the samples' own ratios. Each agent's turn has "
-        f"{asked['new']} new tokens and generates {asked['generated']}. Median of {len(figures['samples'])} (range)."
+        f"{asked['new']} new tokens and generates one. Median of {len(figures['samples'])} (range)."
     )
     title = f"{asked['agents']} agents of {asked['length']} tokens after a SIGKILL of everything: from process start"
     return [Table(title, ("", *WAYS), rows, note)]
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    grown = arguments.length + (arguments.samples + 1) * (arguments.new + arguments.generated)
-    asked = {name: getattr(arguments, name) for name in ("agents", "length", "new", "generated", "samples")}
+    grown = arguments.length + (arguments.samples + 1) * (arguments.new + 1)
+    asked = {name: getattr(arguments, name) for name in ("agents", "length", "new", "samples")}
     asked["model"] = model_name(arguments.model)
     output = arguments.output or f"restart-{asked['model']}-{results.backend()}"
     samples: list[dict[str, Any]] = []
     with live.scratch() as root:
-        sizes = (arguments.agents, grown, arguments.new, arguments.generated)
-        restarts = Restarts(root, arguments.model, *sizes)
+        restarts = Restarts(root, arguments.model, arguments.agents, arguments.length, grown, arguments.new)
         try:
-            await restarts.create(arguments.length)
+            await restarts.create()
             await restarts.sample(WAYS)
             for number in range(arguments.samples):
                 samples.append(await restarts.sample(WAYS if number % 2 else WAYS[::-1]))
@@ -161,14 +150,12 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "restart-MODEL-BACKEND")
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model")
     found.add_argument("--agents", type=options.at_least(1), default=5)
     found.add_argument("--length", type=int, default=4096, help="tokens of each agent before the first restart")
     found.add_argument("--new", type=options.at_least(1), default=32, help="new tokens of each agent's turn")
-    found.add_argument("--generated", type=options.at_least(1), default=4, help="tokens that each turn generates")
     found.add_argument("--samples", type=options.at_least(1), default=3, help="restarts of each way, after one more")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: restart-MODEL-BACKEND)")
     return found
 
 

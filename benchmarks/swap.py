@@ -10,124 +10,68 @@ model. `python -m benchmarks.random_models llama-3.1-8b DIR --seed 1` writes a m
 
 import argparse
 import asyncio
-import os
 import random
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from agentmem.channels import closing_stream, connect
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from agentmem.v1 import inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
 from benchmarks import options, results, turns
-from benchmarks.cluster.machines import serving as is_serving
-from benchmarks.live import scratch
 from benchmarks.models import DEMO, model_name
+from benchmarks.nodes import worker
 from benchmarks.prompts import token_ids
 from benchmarks.tables import Table, spread
 from benchmarks.turns import Turn
-from gateway.cli.up.openblas import preload_here
 
 NEW = 16
-START_SECONDS = 240.0
 _STAGES = ("open", "leave", "read", "self-test", "pool")
 
 
-class Services:
-    """A store and a worker over ROOT. Models are NAME=DIRECTORY, the first is the default."""
-
-    def __init__(self, root: Path, models: Sequence[str], flags: Sequence[str]) -> None:
-        self._root = root
-        common = ("--data", str(root / "data"), "--run-dir", str(root / "run"), "--metrics", "")
-        named = [part for model in models for part in ("--model", model)]
-        swaps = ("--swap-wait", "300", "--min-residency", "0")
-        self._commands = {
-            "store": ("cache_service", *common),
-            "worker": ("inference_service", *common, *named, *swaps, *flags),
-        }
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
-
-    async def start(self, name: str) -> None:
-        """Start a process and wait until it serves. Raises RuntimeError."""
-        environment = {**os.environ, **(preload_here().environment if name == "worker" else {})}
-        path = self._root / f"{name}.log"
-        with path.open("ab") as log:
-            process = self._processes[name] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *self._commands[name]), stdout=log, stderr=log, env=environment
-            )
-        async with asyncio.timeout(START_SECONDS):
-            while not await is_serving(f"unix:{self._root}/run/{name}.sock"):
-                if process.returncode is not None:
-                    raise RuntimeError(f"the {name} ended:\n{path.read_text(errors='replace')[-3000:]}")
-                await asyncio.sleep(0.02)
-
-    async def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        if (process := self._processes.pop(name, None)) is not None:
-            process.send_signal(number)
-            await process.wait()
-
-    async def turn(self, model: str, agent: str, **arguments: Any) -> Turn:
-        key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
-        sampling = types_pb2.Sampling(ignore_eos=True)
-        request = inference_pb2.GenerateRequest(key=key, max_tokens=4, sampling=sampling, **arguments)
-        async with connect(f"unix:{self._root}/run/worker.sock") as channel:
-            return await turns.take(inference_pb2_grpc.InferenceServiceStub(channel), request)
-
-    async def watch_load(self, model: str) -> list[tuple[str, float]]:
-        """LoadModel: its stages, with the monotonic time at which each was heard of first."""
-        stages: list[tuple[str, float]] = []
-        async with connect(f"unix:{self._root}/run/worker.sock") as channel:
-            request = model_pb2.LoadModelRequest(model_id=model)
-            async with closing_stream(model_pb2_grpc.ModelServiceStub(channel).LoadModel(request)) as events:
-                async for event in events:
-                    if not stages or stages[-1][0] != event.stage:
-                        stages.append((event.stage, time.monotonic()))
-        return stages
-
-
-@asynccontextmanager
-async def serving(models: Sequence[str], *flags: str) -> AsyncIterator[Services]:
-    """A store and a worker over an empty data directory, which is removed afterwards."""
-    with scratch() as root:
-        services = Services(root, models, flags)
-        try:
-            await services.start("store")
-            await services.start("worker")
-            yield services
-        finally:
-            await services.end("worker")
-            await services.end("store")
+async def watch_load(worker: str, model: str) -> list[tuple[str, float]]:
+    """Load a model; return the stages with the monotonic time at which each began."""
+    stages: list[tuple[str, float]] = []
+    async with connect(worker) as channel:
+        request = model_pb2.LoadModelRequest(model_id=model)
+        async with closing_stream(model_pb2_grpc.ModelServiceStub(channel).LoadModel(request)) as events:
+            async for event in events:
+                if not stages or stages[-1][0] != event.stage:
+                    stages.append((event.stage, time.monotonic()))
+    return stages
 
 
 class Swaps:
-    """Turns on two models of one worker. `names` are A and B."""
+    """Turns on two models of the worker at an address. `names` are A and B."""
 
-    def __init__(self, services: Services, names: tuple[str, str]) -> None:
-        self._services, self._names, self._random = services, names, random.Random(1)
+    def __init__(self, worker: str, names: tuple[str, str]) -> None:
+        self._worker, self._names, self._random = worker, names, random.Random(1)
+
+    async def turn(self, model: str, agent: str, **arguments: Any) -> Turn:
+        arguments |= {"max_tokens": 4, "sampling": types_pb2.Sampling(ignore_eos=True)}
+        async with connect(self._worker) as channel:
+            return await turns.ask(inference_pb2_grpc.InferenceServiceStub(channel), model, agent, **arguments)
 
     def tokens(self, count: int) -> types_pb2.TokenIds:
         return types_pb2.TokenIds(ids=token_ids(count, self._random.random()))
 
     def more(self) -> types_pb2.Append:
-        """A next turn's new text, of about 16 tokens by bytes or words."""
+        """Return a next turn's text, of about 16 tokens by bytes or words."""
         return types_pb2.Append(text=" ".join(self._random.choice("abcdefgh") for _ in range(NEW // 2)))
 
     async def swapped(self, model: str, agent: str, **arguments: Any) -> tuple[Turn, dict[str, float]]:
-        """A turn on a model that is not loaded, and seconds of the swap by stage."""
+        """Take a turn on a model that is not loaded; return seconds of the swap by stage, too."""
         sent = time.monotonic()
-        watching = asyncio.create_task(self._services.watch_load(model))
+        watching = asyncio.create_task(watch_load(self._worker, model))
         await asyncio.sleep(0)
-        turn = await self._services.turn(model, agent, **arguments)
+        turn = await self.turn(model, agent, **arguments)
         return turn, by_stage(await watching, sent)
 
     async def one(self, tokens: int, run: int) -> dict[str, Any]:
         a, b = self._names
-        agent, services = f"agent-{tokens}-{run}", self._services
-        await services.turn(a, agent, token_ids=self.tokens(tokens))
-        hot = await services.turn(a, agent, append=self.more())
+        agent = f"agent-{tokens}-{run}"
+        await self.turn(a, agent, token_ids=self.tokens(tokens))
+        hot = await self.turn(a, agent, append=self.more())
         await self.swapped(b, f"{agent} on B", token_ids=self.tokens(NEW))
         swap, stages = await self.swapped(a, agent, append=self.more())
         if swap.tier != "warm" or swap.reused < tokens:
@@ -141,15 +85,14 @@ class Swaps:
         }
 
     async def after_restart(self, tokens: int, run: int) -> float:
-        """Seconds to the first token of an agent's next turn, warm without a swap."""
-        turn = await self._services.turn(self._names[0], f"agent-{tokens}-{run}", append=self.more())
+        turn = await self.turn(self._names[0], f"agent-{tokens}-{run}", append=self.more())
         if turn.tier != "warm":
             raise RuntimeError(f"the restart was not warm: {turn}")
         return turn.first
 
 
 def by_stage(stages: list[tuple[str, float]], sent: float) -> dict[str, float]:
-    """The last "wait" is for others to leave."""
+    """Return seconds by stage. The last "wait" is for others to leave."""
     names = [name for name, _ in stages]
     read = names.index("read")
     opened = max((at for name, at in stages[:read] if name == "wait"), default=sent)
@@ -178,18 +121,19 @@ def _milliseconds(summary: dict[str, Any]) -> str:
 
 async def measure(models: Sequence[str], lengths: Sequence[int], runs: int, flags: Sequence[str]) -> dict[str, Any]:
     names = (model_name(models[0]), model_name(models[1]))
-    async with serving(models, *flags) as services:
-        swaps = Swaps(services, names)
+    async with worker(models, "--swap-wait=300", "--min-residency=0", *flags) as node:
+        swaps = Swaps(node.doors[0], names)
         await swaps.one(128, -1)
         rows: dict[int, list[dict[str, Any]]] = {tokens: [] for tokens in lengths}
         for run in range(runs):
             for tokens in lengths:
                 rows[tokens].append(await swaps.one(tokens, run))
-        await services.watch_load(names[0])
+        await watch_load(node.doors[0], names[0])
         await asyncio.sleep(1.0)
-        await services.end("worker", signal.SIGKILL)
-        await services.start("worker")
-        await services.turn(names[0], "warm-up", token_ids=swaps.tokens(64))
+        await asyncio.to_thread(node.kill, "worker")
+        node.start("worker")
+        await node.ready()
+        await swaps.turn(names[0], "warm-up", token_ids=swaps.tokens(64))
         for tokens, samples in rows.items():
             for run, sample in enumerate(samples):
                 sample["warm_after_restart"] = await swaps.after_restart(tokens, run)
@@ -211,10 +155,9 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = options.parser(__doc__, "swap")
     parser.add_argument("--model", action="append", help="NAME=DIRECTORY; twice")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 4096])
     parser.add_argument("--runs", type=options.at_least(1), default=3)
     parser.add_argument("--context", type=int, help="tokens of context (default: what the models say)")
-    parser.add_argument("--output", default="swap", help="name of the file under benchmarks/results")
     sys.exit(asyncio.run(main(parser.parse_args())))

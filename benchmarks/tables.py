@@ -19,7 +19,6 @@ class Table:
     note: str = ""
 
     def markdown(self) -> str:
-        """As a table of GitHub's Markdown, its title before and its note after it."""
         lines = [
             "| " + " | ".join(self.columns) + " |",
             "|---|" + "---:|" * (len(self.columns) - 1),
@@ -64,25 +63,25 @@ def show(tables: Sequence[Table]) -> None:
 
 
 def milliseconds(summary: dict[str, Any]) -> str:
-    """The median of `results.summary`, given in seconds, with its spread: "155 ms (150–161)"."""
+    """Return the median of a summary in seconds, with its spread: "155 ms (150–161)"."""
     median, low, high = (summary[name] * 1000 for name in ("median", "min", "max"))
     digits = 0 if median >= 10 else 1
     return f"{median:.{digits}f} ms ({low:.{digits}f}–{high:.{digits}f})"
 
 
 def interval(found: Mapping[str, float], form: str) -> str:
-    """An `intervals.Interval` as results have it, its numbers in the format `form`: "0.046 (0.041 to 0.052)"."""
+    """Return an interval in the format `form`: "0.046 (0.041 to 0.052)"."""
     value, low, high = (f"{found[end]:{form}}" for end in ("value", "low", "high"))
     return f"{value} ({low} to {high})"
 
 
 def percent(found: Mapping[str, float], form: str = ".1f", minus: float = 0.0) -> str:
-    """An interval of shares, less so much: "4.3 % (3.9 to 4.7)"."""
+    """Return an interval of shares, less so much: "4.3 % (3.9 to 4.7)"."""
     value, low, high = (f"{(found[end] - minus) * 100:{form}}" for end in ("value", "low", "high"))
     return f"{value} % ({low} to {high})"
 
 
 def spread(summary: dict[str, Any], digits: int = 0, unit: str = "") -> str:
-    """The median of `results.summary` with its spread: "1.52x (1.40–1.61)"."""
+    """Return the median of a summary with its spread: "1.52x (1.40–1.61)"."""
     median, low, high = (f"{summary[name]:.{digits}f}" for name in ("median", "min", "max"))
     return f"{median}{unit} ({low}–{high})"

@@ -1,8 +1,9 @@
-"""One turn as its client saw it: for all benchmarks, whether they speak to the gateway or to the worker itself."""
+"""One turn as its client saw it, of the gateway or of the worker itself."""
 
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentmem.channels import closing_stream
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
@@ -10,13 +11,14 @@ from agentmem.words import tier_name
 
 
 class WrongTurn(RuntimeError):
-    """A turn was not what the benchmark says that it measures: its figures would mean something else."""
+    """A turn was not what the benchmark measures: its figures would mean something else."""
 
 
 @dataclass
 class Turn:
-    """A turn. Seconds: `first`, `seconds` by the client's clock; `queue`, `load`, `prefill` by the worker's.
-    `cached` tokens by tier, `tier` the first of them; `load_bytes` of KV read below hot."""
+    """Seconds: `first`, `seconds` by the client's clock; `queue`, `load`, `prefill` by the worker's. `cached` tokens by
+    tier, `tier` the first of them; `load_bytes` of KV read below hot.
+    """
 
     text: str = ""
     match: str = ""
@@ -39,10 +41,12 @@ class Turn:
         return sum(self.cached.values())
 
 
-async def take(
-    inference: "inference_pb2_grpc.InferenceServiceAsyncStub", request: inference_pb2.GenerateRequest
+async def ask(
+    inference: "inference_pb2_grpc.InferenceServiceAsyncStub", model: str, agent: str = "", **arguments: Any
 ) -> Turn:
-    """Raises AioRpcError."""
+    """Take a turn, of a gateway or of a worker. Raises AioRpcError."""
+    key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
+    request = inference_pb2.GenerateRequest(key=key, **arguments)
     turn, sent = Turn(), time.monotonic()
     async with closing_stream(inference.Generate(request)) as events:
         async for event in events:

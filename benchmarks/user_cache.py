@@ -1,4 +1,4 @@
-"""Where benchmarks and tests keep what they fetched once for each user."""
+"""The directory of what benchmarks and tests fetched once for each user."""
 
 import os
 import tempfile

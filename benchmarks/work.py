@@ -20,25 +20,19 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks import options, random_models, results
-from benchmarks.geometries import GEOMETRIES
 from benchmarks.live import scratch
-from benchmarks.models import REAL
+from benchmarks.models import REAL, Weights, weights
 from benchmarks.peers.client import Answer
 from benchmarks.peers.scenarios import Chat, TurnSizes
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server
-from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
-from benchmarks.tables import Claim, Table
-
-__all__ = ["claims", "main", "tables"]
+from benchmarks.random_models import GEOMETRIES
+from benchmarks.tables import Table
 
 SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
 WAYS = ("hot", "warm")
-FIRST_SECONDS = {32: 0.4}
-"""95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
 _WARM_UP = "warm-up"
 _Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
-"""Takes the figures of so many agents by a name, as soon as there are any."""
 _GROUPS = 3
 
 
@@ -58,7 +52,6 @@ class Agent(Chat):
 
 
 async def at_work(server: Server, words: Prompts, sizes: TurnSizes, agents: int, way: str) -> dict[str, Any]:
-    """Let so many agents work, and so many others after them if they are hot."""
     count = _GROUPS if way == "hot" else 1
     groups = [await _group_at_work(server, words, sizes, agents, way, group) for group in range(count)]
     turns = list(itertools.chain.from_iterable(group["turns"] for group in groups))
@@ -143,21 +136,6 @@ def _row(name: str, each: dict[str, Any]) -> tuple[str, ...]:
     return (*shown, *(f"{time * 1000:.0f} ms" for time in times), "" if memory is None else f"{memory:.1%}")
 
 
-def claims(figures: dict[str, Any]) -> list[Claim]:
-    found = []
-    for agents, by_way in figures["measured"].items():
-        ours, theirs = (by_way.get(f"{server.name}, hot") for server in (Agentmem, MlxLm))
-        if ours is None:
-            continue
-        if theirs is not None:
-            value = ours["tokens_per_second"] / theirs["tokens_per_second"]
-            found.append(Claim(f"{agents} agents at work, to {MlxLm.name}", value, 1.0, at_most=False))
-        if figures["backend"] == "gpu" and (limit := FIRST_SECONDS.get(int(agents))):
-            text = f"first token of {agents} hot agents, 95th percentile"
-            found.append(Claim(text, ours["first"]["95"] * 1000, limit * 1000, at_most=True, unit=" ms"))
-    return found
-
-
 def given_weights(model: str, root: Path) -> Weights:
     """Raises SystemExit and Unavailable."""
     if model not in GEOMETRIES:
@@ -186,11 +164,11 @@ async def main(arguments: argparse.Namespace) -> int:
         for name in dict.fromkeys(arguments.servers):
             server = SERVERS[name](root / name, given, room)
             await of_server(server, words, sizes, arguments.agents, arguments.ways, tell)
-    return results.conclude(output, figures, tables(figures), claims(figures))
+    return results.conclude(output, figures, tables(figures))
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "work-MODEL-BACKEND")
     named = f"demo, {', '.join(REAL)}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
     found.add_argument("--model", default=REAL[0], help=named)
     found.add_argument("--servers", nargs="+", choices=[*SERVERS], default=[*SERVERS], help="in this order")
@@ -202,7 +180,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--generated", type=options.at_least(2), default=100, help="tokens of each answer")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found.add_argument("--threads", type=options.at_least(1), default=cores, help="of each server (default: all cores)")
-    found.add_argument("--output", default="", help="name under benchmarks/results (work-MODEL-BACKEND)")
     return found
 
 

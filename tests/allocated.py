@@ -4,8 +4,6 @@ import ctypes
 
 
 class _Mallinfo(ctypes.Structure):
-    """The struct that mallinfo2 returns."""
-
     _fields_ = [
         (name, ctypes.c_size_t)
         for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks")

@@ -87,7 +87,6 @@ def _replaced() -> Path | None:
 
 
 def _of(package: str, library: str) -> Path | None:
-    """A library in a package's wheel."""
     try:
         files = metadata.files(package) or []
     except metadata.PackageNotFoundError:

@@ -6,7 +6,6 @@ import trustme
 
 
 def of_node(directory: Path, host: str) -> Path:
-    """Write the files of a node at `host`, of a new authority; return their directory."""
     directory.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     issued = authority.issue_cert(host)

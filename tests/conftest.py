@@ -101,7 +101,6 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s3.Bucket:
-    """An empty bucket, and credentials for it where AWS's tools look."""
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)

@@ -45,7 +45,6 @@ class Meter:
         self._read_at = -_GRAIN
         self._seconds = 0.0
         self.shared = 0.0
-        """Seconds that fixtures took which several cases have."""
 
     def read(self, *, now: bool = False) -> float:
         """Return the seconds used so far, or until at most _GRAIN ago."""

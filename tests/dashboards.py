@@ -13,33 +13,26 @@ NAMES = ("overview", "cache", "agents", "services", "cluster")
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One of them."""
-
     name: str
 
     @property
     def json(self) -> dict[str, Any]:
-        """All of it."""
         text: dict[str, Any] = json.loads((FOLDER / f"{self.name}.json").read_text())
         return text
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Headings."""
         return [panel for panel in self.json["panels"] if panel["type"] == "row"]
 
     @property
     def panels(self) -> list[dict[str, Any]]:
-        """What shows something."""
         return [panel for panel in self.json["panels"] if panel["type"] != "row"]
 
     @property
     def expressions(self) -> list[tuple[str, str]]:
-        """Each panel's title with each of its expressions."""
         return [(panel["title"], target["expr"]) for panel in self.panels for target in panel["targets"]]
 
     @property
     def queries(self) -> dict[str, str]:
-        """The queries of its variables, in order."""
         variables = self.json["templating"]["list"]
         return {variable["name"]: variable["query"] for variable in variables if variable["type"] == "query"}

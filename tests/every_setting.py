@@ -34,27 +34,22 @@ class Example:
 
 
 def text(value: str, **more: Any) -> Example:
-    """A setting that is text."""
     return Example([value], value, json.dumps(value), value, **more)
 
 
 def path(value: str, **more: Any) -> Example:
-    """A setting that is a path."""
     return Example([value], value, json.dumps(value), Path(value), **more)
 
 
 def number(value: float) -> Example:
-    """A setting that is a number."""
     return Example([str(value)], str(value), str(value), value)
 
 
 def texts(*values: str, **more: Any) -> Example:
-    """A setting whose flag is repeated."""
     return Example(values, json.dumps(values), json.dumps(values), list(values), **more)
 
 
 def switch(value: bool) -> Example:
-    """A setting whose flag takes no value."""
     return Example([], json.dumps(value), json.dumps(value), value)
 
 

@@ -76,7 +76,6 @@ def _referred(schema: Schema) -> Schema:
 _PLAIN = st.recursive(LEAVES, _larger, max_leaves=6)
 
 SCHEMAS: st.SearchStrategy[Schema] = st.one_of(_PLAIN, _PLAIN.map(_referred))
-"""Schemas whose JSON is finite."""
 
 
 def _nested(depth: int) -> Schema:

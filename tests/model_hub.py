@@ -32,7 +32,6 @@ class Repository:
     fail_files: dict[str, int] = field(default_factory=dict)
     """Statuses that GETs of single files get, until the entry is removed."""
     drop_after: dict[str, int] = field(default_factory=dict)
-    """Bytes after which the next GET of a file is cut off, once."""
 
     ranges: bool = True
     """Whether parts of files can be had."""
@@ -51,7 +50,6 @@ class Repository:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Elements of the weights by dtype, of files that are safetensors."""
         found: dict[str, int] = {}
         for name, data in self.files.items():
             if (
@@ -65,7 +63,6 @@ class Repository:
         return found
 
     def about(self, model_id: str) -> dict[str, object]:
-        """What the list says of it."""
         return {"id": model_id, "tags": list(self.tags), "downloads": self.downloads, "gated": self.gated}
 
     def size(self, name: str) -> int:
@@ -81,7 +78,6 @@ class Hub:
     seen: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def fetched(self, name: str) -> list[str | None]:
-        """The Range of every GET of a file, in order."""
         return [wanted for method, path, wanted in self.seen if method == "GET" and path.endswith(f"/{name}")]
 
 

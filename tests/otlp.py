@@ -35,7 +35,6 @@ class Seen:
 
     @property
     def nanoseconds(self) -> int:
-        """How long it took."""
         return self.end - self.start
 
     def encloses(self, other: Seen, slack: int = 0) -> bool:
@@ -54,7 +53,6 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self._lock = threading.Lock()
 
     def Export(self, request: Any, context: Any) -> Any:
-        """OTLP's one RPC."""
         with self._lock:
             self.raw.append(request.SerializeToString())
             for group in request.resource_spans:
@@ -67,13 +65,11 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def spans(self, trace_id: str) -> list[Seen]:
-        """A trace's spans that have come so far, by their start."""
         with self._lock:
             return sorted(self._traces.get(trace_id, []), key=lambda span: (span.start, -span.end))
 
     @property
     def traces(self) -> int:
-        """How many traces there are."""
         with self._lock:
             return len(self._traces)
 
@@ -97,7 +93,6 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 @contextmanager
 def collecting(address: str = "127.0.0.1:0") -> Iterator[Collector]:
-    """A collector that listens."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2, "collector"))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)

@@ -15,17 +15,14 @@ class Peaks:
         self.forget()
 
     def forget(self) -> None:
-        """Begin the high-water marks again."""
         for process in self._processes.values():
             if (reset := Path(f"/proc/{process.pid}/clear_refs")).exists():
                 reset.write_text("5")
 
     def most(self) -> dict[str, int]:
-        """Return the most since `forget`."""
         return {name: _high_water(process) - self._before[name] for name, process in self._processes.items()}
 
     def kept(self) -> dict[str, int]:
-        """Return the present memory."""
         return {name: process.memory_info().rss - self._before[name] for name, process in self._processes.items()}
 
 

@@ -22,14 +22,11 @@ from tests.system.stack import free_port
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
-"""The configuration that is shipped."""
 _START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Prometheus and its tool, of one version."""
-
     prometheus: Path
     promtool: Path
 
@@ -57,7 +54,6 @@ Series = tuple[dict[str, str], list[tuple[float, float]]]
 
 
 def values(series: list[Series]) -> list[float]:
-    """All values that are numbers: where there is none, a panel shows nothing."""
     return [value for _, points in series for _, value in points if not math.isnan(value)]
 
 
@@ -69,7 +65,6 @@ class Prometheus:
         self._http = httpx.Client(base_url=f"{url}/api/v1", timeout=30)
 
     def close(self) -> None:
-        """Close the connections to it."""
         self._http.close()
 
     def query(self, expression: str, at: float | None = None) -> list[Series]:
@@ -91,7 +86,6 @@ class Prometheus:
         return told
 
     def get(self, path: str) -> Any:
-        """Another part of its API: "rules", "targets", "alerts"."""
         return self._get(path, {})
 
     def _get(self, path: str, asked: Mapping[str, str]) -> Any:

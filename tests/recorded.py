@@ -44,7 +44,6 @@ class Expected:
 
 
 def check(programs: Programs, prometheus: Prometheus, folder: Path, expected: Sequence[Expected]) -> None:
-    """Let promtool run the alert rules that are shipped over what was recorded. Raises AssertionError."""
     begin, end = math.floor(min(one.begin for one in expected)), math.ceil(max(one.end for one in expected)) + 2
     series = prometheus.query_range(SELECTOR, begin, end, 1)
     assert series, "nothing was recorded"

@@ -33,7 +33,6 @@ SECRET_KEY: Final = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """A server; its address."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -57,7 +56,6 @@ def serving() -> Iterator[str]:
 
 
 def create_bucket(endpoint: str, name: str) -> None:
-    """Make a bucket."""
     sign = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/aws4_request"}
     request = urllib.request.Request(f"{endpoint}/{name}", method="PUT", headers=sign)
     with urllib.request.urlopen(request) as response:
@@ -66,7 +64,6 @@ def create_bucket(endpoint: str, name: str) -> None:
 
 
 def free_port() -> int:
-    """A port of localhost that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -80,7 +77,6 @@ class Bucket:
     name: str = field(default_factory=lambda: f"bucket-{uuid.uuid4().hex[:12]}")
 
     def create(self) -> None:
-        """Make it."""
         create_bucket(self.endpoint, self.name)
 
     def location(self, prefix: str = "kv") -> str:
@@ -92,23 +88,18 @@ class Bucket:
         return S3Store(self.name, endpoint=self.endpoint, client_options={"allow_http": True})
 
     def keys(self) -> set[str]:
-        """All keys."""
         return {entry["path"] for page in obstore.list(self._store) for entry in page}
 
     def objects(self, prefix: str = "kv") -> set[str]:
-        """The keys of copies of files."""
         return {key for key in self.keys() if key.startswith((f"{prefix}/blocks/", f"{prefix}/windows/"))}
 
     def read(self, key: str) -> bytes:
-        """An object's bytes."""
         return bytes(obstore.get(self._store, key).bytes())
 
     def write(self, key: str, data: bytes) -> None:
-        """Replace an object."""
         obstore.put(self._store, key, data)
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
         obstore.delete(self._store, key)
 
 
@@ -132,7 +123,6 @@ class Proxy:
 
 @contextmanager
 def proxy(endpoint: str) -> Iterator[Proxy]:
-    """A proxy of `endpoint` on a port of its own."""
     upstream = endpoint.removeprefix("http://")
     lock, writing = threading.Lock(), threading.Lock()
 

@@ -11,8 +11,6 @@ from typing import Self
 
 
 class Heard:
-    """A socket as systemd's, and what was said to it, in order. `address` is for NOTIFY_SOCKET."""
-
     def __init__(self, directory: Path | None = None) -> None:
         """With `directory` a socket there, else one with an abstract name, which Linux has."""
         name = f"agentmem-test-{secrets.token_hex(8)}"

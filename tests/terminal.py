@@ -24,7 +24,6 @@ ENTER, CTRL_C, CTRL_D, UP, BACKSPACE, ALT_ENTER = "\r", "\x03", "\x04", "\x1b[A"
 
 
 def pasted(text: str) -> str:
-    """What a terminal sends for a paste."""
     return f"\x1b[200~{text}\x1b[201~"
 
 
@@ -37,7 +36,6 @@ class Terminal:
         self._bytes = b""
 
     def type(self, text: str) -> None:
-        """Keys, as fast as they go."""
         os.write(self._end, text.encode())
 
     async def until(self, *wanted: str) -> str:
@@ -52,7 +50,6 @@ class Terminal:
         return text[:end]
 
     async def ended(self) -> int:
-        """The status with which the program ends."""
         async with asyncio.timeout(60):
             while self.process.returncode is None:
                 self._read()

@@ -12,7 +12,6 @@ from tests.tiny_models import write_tiny
 
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
 _BY_TURNS = 4
-"""Layers, of which each second one attends."""
 
 
 _DELTA_NET = {

@@ -35,7 +35,6 @@ CORPUS = ["The colour of the boat is green, and the house by the sea is red. ", 
 
 
 def write_tokenizer(directory: Path, template: str = CHATML) -> int:
-    """A byte-level BPE tokenizer with a chat template; the size of its vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -43,7 +43,6 @@ def write_gemma2(directory: Path, seed: int = 0) -> Path:
 
 
 def write_stablelm(directory: Path, seed: int = 0) -> Path:
-    """A StableLM of two layers: attention in float32."""
     extra: dict[str, Any] = {
         "model_type": "stablelm",
         "partial_rotary_factor": 0.5,

@@ -11,7 +11,6 @@ from tests.tiny_models import change_weights, write_tiny
 
 
 def write_mamba2(directory: Path, seed: int = 0) -> Path:
-    """A Mamba 2 of two layers."""
     extra: dict[str, Any] = {
         "model_type": "mamba2",
         "num_heads": 8,
@@ -29,7 +28,6 @@ def write_mamba2(directory: Path, seed: int = 0) -> Path:
 
 
 def write_rwkv7(directory: Path, seed: int = 0) -> Path:
-    """An RWKV 7 of two layers."""
     ranks = {f"{name}_low_rank_dim": 16 for name in ("a", "v", "gate", "decay")}
     extra: dict[str, Any] = {"model_type": "rwkv7", "norm_eps": 1e-5, "head_dim": 16, **ranks}
     return change_weights(write_tiny(directory, rwkv7, extra, seed), _lively)

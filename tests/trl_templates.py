@@ -22,7 +22,6 @@ NAMES = (
     "nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra", "phi3", "phi3_5", "qwen2_5", "qwen2_5_vl", "qwen3",
     "qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8", "qwen3_instruct_2507", "qwen3_vl",
 )  # fmt: skip
-"""All of models that read text, but the variants for training."""
 
 
 def template(name: str) -> str:

@@ -2,7 +2,6 @@
 
 
 def varint(value: int) -> bytes:
-    """A number of variable length."""
     encoded = b""
     while value > 0x7F:
         encoded, value = encoded + bytes([value & 0x7F | 0x80]), value >> 7
@@ -10,7 +9,6 @@ def varint(value: int) -> bytes:
 
 
 def tagged(number: int, payload: bytes) -> bytes:
-    """A field with its length: text, bytes, a message or packed numbers."""
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 

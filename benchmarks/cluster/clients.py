@@ -17,25 +17,23 @@ import grpc
 
 from agentmem import errors
 from agentmem.channels import connect
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.v1 import inference_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks import turns
 from benchmarks.cluster.clusters import MODEL, Cluster
 from benchmarks.cluster.history import Append, Operation, Outcome, Read
 from benchmarks.cluster.lists import listed
-from benchmarks.cluster.machines import Node
+from benchmarks.nodes import Node
 from inference_service.storage.client import StoreClient
 
 ATTEMPTS: Final = 4
 _SECONDS, _PATIENT_SECONDS = 5.0, 120.0
-"""An attempt's; a speaker's are longer."""
 _CERTAIN: Final = (errors.Aborted, errors.ResourceExhausted, errors.InvalidArgument, errors.FailedPrecondition)
 """With these a turn was not committed. Unavailable may mean that this is not known."""
 _FINAL: Final = (
     *(errors.InvalidArgument, errors.Unauthenticated, errors.PermissionDenied, errors.NotFound),
     *(errors.FailedPrecondition, errors.Unimplemented, errors.DataLoss),
 )
-"""No repetition ends these."""
 _FIRST_WAIT, _LAST_WAIT = 0.5, 8.0
 
 
@@ -55,13 +53,11 @@ class Door:
     async def turn(self, agent: str, request_id: str, seconds: float) -> tuple[tuple[str, ...], float, float]:
         """Take a turn: the list that it continued, and the monotonic times of its first token and its end. Raises
         AgentmemError and TimeoutError."""
-        key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=MODEL)
-        append = types_pb2.Append(text="go on")
-        request = inference_pb2.GenerateRequest(key=key, request_id=request_id, append=append, max_tokens=1)
+        arguments: dict[str, Any] = {"request_id": request_id, "append": types_pb2.Append(text="go on")}
         sent = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
-                turn = await turns.take(self.inference, request)
+                turn = await turns.ask(self.inference, MODEL, agent, max_tokens=1, **arguments)
         except grpc.aio.AioRpcError as error:
             raise errors.from_rpc(error) from error
         *seen, own = turn.text.splitlines()
@@ -87,7 +83,6 @@ class Wanderer:
     again: int = 0
 
     async def run(self, ended: asyncio.Event) -> None:
-        """Turns and reads until `ended`."""
         chance, number = random.Random(self.seed), 0
         while not ended.is_set():
             agent = chance.choice(self.agents)
@@ -129,8 +124,6 @@ class Spoken(Append):
 
 @dataclass
 class Speakers:
-    """One task for each agent. `spoken` has all turns that were acknowledged."""
-
     doors: Sequence[Door]
     agents: Sequence[str]
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -138,7 +131,7 @@ class Speakers:
     _running: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def wait(self, seconds: float) -> None:
-        """Let them speak. Raises what one of them raised."""
+        """Raises what a speaker raised."""
         done, _ = await asyncio.wait(self._running, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
@@ -149,7 +142,9 @@ class Speakers:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Each begins at a door of its own, as a balancer spreads connections, and stays at the last that answered."""
+        """Yield while they speak. Each begins at a door of its own, as a balancer spreads connections, and stays at the
+        last that answered.
+        """
         self._running = [asyncio.create_task(self._speak(*each)) for each in enumerate(self.agents)]
         try:
             yield self
@@ -183,7 +178,7 @@ class Speakers:
 
 
 def _pause(failure: errors.AgentmemError, failures: int, chance: random.Random) -> float:
-    """As SDKs wait: the answer's seconds, else 0.5 doubling to 8, less up to a quarter."""
+    """Return seconds as SDKs wait: the answer's own, else 0.5 doubling to 8, less up to a quarter."""
     if said := getattr(failure, "retry_after", 0.0):
         return float(said)
     return min(_LAST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1)) * chance.uniform(0.75, 1.0)
@@ -191,7 +186,7 @@ def _pause(failure: errors.AgentmemError, failures: int, chance: random.Random) 
 
 @asynccontextmanager
 async def speakers(cluster: Cluster, agents: Sequence[str]) -> AsyncIterator[Speakers]:
-    """Speakers at all gateways of a cluster, who end with the block."""
+    """Yield speakers at all gateways of a cluster, who end with the block."""
     async with AsyncExitStack() as stack:
         doors = [await stack.enter_async_context(Door.to(node, 1)) for node in cluster.nodes.values()]
         yield await stack.enter_async_context(Speakers(doors, agents).running())

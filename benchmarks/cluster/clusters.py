@@ -6,10 +6,9 @@ import asyncio
 import json
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from agentmem.channels import connect
@@ -17,25 +16,21 @@ from agentmem.errors import AgentmemError
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import listed
-from benchmarks.cluster.machines import HOST, START_SECONDS, Node
 from benchmarks.live import scratch
+from benchmarks.nodes import HOST, START_SECONDS, Node
 from benchmarks.ports import free_ports
 from gateway.cluster.cli.certificates import authority, issue
 from inference_service.storage.client import StoreClient
 
 MODEL: Final = "scripted"
 _PORTS: Final = 4
-"""Each node's: its gateway's two, that for other nodes, and a spare one."""
+"""For a gateway two, for other nodes one, and a spare one."""
 _DAYS: Final = 2
-"""Certificates are good for so many."""
 
 
 @dataclass
 class Cluster:
     nodes: dict[str, Node]
-
-    def any_other(self, name: str) -> Node:
-        return next(node for each, node in self.nodes.items() if each != name)
 
     async def known(self, count: int) -> None:
         """Wait until all gateways that run take so many nodes to be ready."""
@@ -45,7 +40,7 @@ class Cluster:
                     await asyncio.sleep(0.1)
 
     async def holders(self, agents: Iterable[str], asked: Node) -> dict[str, str]:
-        """Where each agent's turn runs, or else its present state was committed; "" for nowhere."""
+        """Return where each agent's turn runs, or else its present state was committed; "" for nowhere."""
         async with connect(asked.store) as channel:
             stub = cluster_pb2_grpc.ClusterServiceStub(channel)
 
@@ -79,19 +74,21 @@ async def cluster(
     worker_flags: Sequence[str] = (),
     store_flags: Sequence[str] = (),
     made: Callable[..., Node] = Node,
+    environments: Sequence[Mapping[str, str]] = (),
     **more: Any,
 ) -> AsyncIterator[Cluster]:
-    """Start nodes with gateways on the database at libpq's `url`, known to each other."""
-    run, environment = uuid.uuid4().hex[:6], {"AGENTMEM_STORE_CLUSTER": url, **more.pop("environment", {})}
+    """Start nodes with gateways on the database at libpq's `url`, known to each other; each may have variables."""
+    run = uuid.uuid4().hex[:6]
     with scratch() as root:
-        certificates = issue(authority(Path(root) / "tls"), Path(root) / "tls", HOST, _DAYS)
-        first = free_ports(_PORTS * count)  # of all at once, for it takes a while until they are listened on
+        certificates = issue(authority(root / "tls"), root / "tls", HOST, _DAYS)
+        first = free_ports(_PORTS * count)  # all at once, for it takes a while until they are listened on
         async with AsyncExitStack() as ending:
             found = Cluster({})
             for number in range(count):
                 name, ports = f"{run}-{number}", first + _PORTS * number
                 own = (f"--node={name}", f"--advertise={HOST}:{ports + 2}", f"--cluster-tls={certificates}")
                 store = (*own, "--cluster-survives=crash", *store_flags)
+                environment = {"AGENTMEM_STORE_CLUSTER": url, **(environments[number] if environments else {})}
                 node = made(store, tuple(worker_flags), environment, gateway_flags=own, ports=ports, **more)
                 ending.callback(node.destroy)
                 found.nodes[name] = node

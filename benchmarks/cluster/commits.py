@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks import options, results
 from benchmarks.cluster import postgres
-from benchmarks.cluster.machines import HOST
-from benchmarks.cluster.postgres_pair import paired
+from benchmarks.cluster.postgres import paired
 from benchmarks.live import scratch
+from benchmarks.nodes import HOST
 from benchmarks.store.agents import tokens_of, turn
 from benchmarks.store.process import StoreProcess, serving
 from benchmarks.tables import Table, spread
@@ -35,19 +35,21 @@ _TOKENS = 64
 
 @asynccontextmanager
 async def store(name: str, url: str) -> AsyncIterator[StoreProcess]:
-    """A store in a new directory; `url` is libpq's, "" for SQLite."""
+    """Start a store in a new directory; `url` is libpq's, "" for SQLite."""
+    if not url:
+        async with serving() as found:
+            yield found
+        return
     with scratch() as root:
-        flags: tuple[str, ...] = ()
-        if url:
-            certificates = issue(authority(root / "tls"), root / "tls", HOST, 1)
-            flags = (f"--node=bench-{uuid.uuid4().hex[:8]}", f"--advertise={HOST}:1")
-            flags += (f"--cluster-tls={certificates}", f"--cluster-survives={_SURVIVES[name]}")
-        async with serving(root / "d", flags, {"AGENTMEM_STORE_CLUSTER": url} if url else {}) as found:
+        certificates = issue(authority(root), root, HOST, 1)
+        flags = (f"--node=bench-{uuid.uuid4().hex[:8]}", f"--advertise={HOST}:1", f"--cluster-tls={certificates}")
+        survives = f"--cluster-survives={_SURVIVES[name]}"
+        async with serving(flags=(*flags, survives), environment={"AGENTMEM_STORE_CLUSTER": url}) as found:
             yield found
 
 
 async def speak(found: StoreProcess, agent: str, end: float) -> list[float]:
-    """Commit turn after turn of an agent until a time (monotonic); the seconds that each took."""
+    """Commit turns of an agent until a time (monotonic); return the seconds of each."""
     tokens, base, took = tokens_of(agent, _TOKENS), None, list[float]()
     while (began := time.monotonic()) < end:
         base = (await found.cache.CommitTurn(turn(agent, tokens, base, len(took) * _TOKENS))).version
@@ -56,7 +58,7 @@ async def speak(found: StoreProcess, agent: str, end: float) -> list[float]:
 
 
 async def sample(found: StoreProcess, agents: int, seconds: float) -> dict[str, float]:
-    """Commits per second of so many agents at once, and milliseconds of one."""
+    """Return commits per second of so many agents at once, and milliseconds of one."""
     run = uuid.uuid4().hex[:6]
     await speak(found, f"{run}-first", time.monotonic() + 0.5)
     began = time.monotonic()
@@ -105,7 +107,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 @contextmanager
 def servers(database: str, standby: str) -> Iterator[dict[str, str]]:
-    """Libpq's URL of each, "" for SQLite; servers of its own where none is named."""
+    """Yield libpq's URL of each, "" for SQLite; start servers where none is named."""
     if database or standby:
         urls = {POSTGRESQL: database, STANDBY: standby}
         yield {SQLITE: "", **{name: url for name, url in urls.items() if url}}
@@ -124,13 +126,12 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "commits")
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8, 32, 128])
     found.add_argument("--database", default="", help="libpq's URL of a PostgreSQL without a standby")
     found.add_argument("--standby", default="", help="libpq's URL of one with a synchronous standby")
     found.add_argument("--seconds", type=float, default=5.0, help="how long each is measured")
     found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
-    found.add_argument("--output", default="commits", help="name of the file under benchmarks/results")
     return found
 
 

@@ -12,23 +12,18 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import options, results
 from benchmarks.cluster import postgres
-from benchmarks.cluster.faults import FAULTS, Kinds, Pace, all_faults, clock, drilling, set_clocks
+from benchmarks.cluster.faults import FAULTS, SET_CLOCKS, Pace, all_faults, clock, drilling
 from benchmarks.cluster.history import Append, Operation, Read, violations
-from benchmarks.cluster.machines import HOST
-from benchmarks.cluster.postgres_pair import paired
+from benchmarks.cluster.postgres import paired
 from benchmarks.live import scratch
+from benchmarks.nodes import Node
 from benchmarks.tables import Table
-from gateway.cluster.cli.certificates import authority, issue
 
-_DAYS = 2
-"""Certificates are good for so many."""
-_KINDS = Kinds()
 _LABELS = {
     "cut_off": "a node is cut off from PostgreSQL",
     "lose_answers": "a node loses PostgreSQL's answers",
@@ -44,16 +39,15 @@ _LABELS = {
 }
 
 
-async def one_round(pace: Pace, number: int, kind: Kinds = _KINDS) -> dict[str, Any]:
-    """Every fault once, on new servers. Raises NoServer."""
+async def one_round(pace: Pace, number: int, made: Callable[..., Node] = Node) -> dict[str, Any]:
+    """Inject every fault once, on new servers. Raises NoServer."""
     began = time.monotonic()
     with scratch() as root, paired() as pair:
-        kind = replace(kind, certificates=issue(authority(root / "tls"), root / "tls", HOST, _DAYS))
-        async with drilling(pair, kind, own := clock(root), pace, number, gateways_only=number % 2 == 1) as drill:
+        async with drilling(pair, own := clock(root), pace, number, gateways_only=number % 2 == 1, made=made) as drill:
             faults = await all_faults(drill, number)
             history, lists = await drill.end(), await drill.lists()
     if not own:
-        faults.remove(set_clocks.__name__)
+        faults.remove(SET_CLOCKS)
     wrong = [str(each) for each in violations(history, lists)]
     again = sum(client.again for client in drill.clients)
     listed = sum(map(len, lists.values()))
@@ -77,7 +71,7 @@ def figures(asked: Mapping[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[
     return {
         "asked": dict(asked),
         **{name: sum(each[name] for each in rounds) for name in _SUMMED},
-        "faults": {fault.__name__: faults[fault.__name__] for fault in FAULTS},
+        "faults": {name: faults[name] for name in FAULTS},
         "wrong": sum(len(each["wrong"]) for each in rounds),
         "rounds": list(rounds),
     }
@@ -129,12 +123,11 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "drill")
     found.add_argument("--turns", type=options.at_least(1), default=10_000, help="at least so many, in whole rounds")
     found.add_argument("--between", type=options.at_least(1), default=200, help="turns and reads between two faults")
     found.add_argument("--during", type=options.at_least(1), default=100, help="and while one lasts")
     found.add_argument("--seed", type=options.at_least(0), default=0, help="the number of the first round")
-    found.add_argument("--output", default="drill", help="name of the file under benchmarks/results")
     return found
 
 

@@ -21,8 +21,8 @@ from benchmarks.cluster import postgres
 from benchmarks.cluster.clients import Speakers, Spoken, speakers
 from benchmarks.cluster.clusters import Cluster, cluster
 from benchmarks.cluster.history import violations
-from benchmarks.cluster.machines import Node
-from benchmarks.cluster.postgres_pair import Pair, paired
+from benchmarks.cluster.postgres import Pair, paired
+from benchmarks.nodes import Node
 from benchmarks.tables import Table, spread
 
 KILLED, LEFT, DATABASE = "killed", "left", "database"
@@ -31,8 +31,6 @@ _PATIENCE_SECONDS = 120.0
 
 
 class Round:
-    """One cluster, and what is done to it."""
-
     def __init__(self, made: Cluster, pair: Pair, speaking: Speakers, detection: float, between: float) -> None:
         self._made, self._pair, self._speaking = made, pair, speaking
         self._detection, self._between = detection, between
@@ -40,7 +38,9 @@ class Round:
     async def lose(self, name: str, *, leaving: bool) -> dict[str, Any]:
         await self._speaking.wait(self._between)
         node = self._made.nodes[name]
-        holders = await self._made.holders(self._speaking.agents, self._made.any_other(name))
+        holders = await self._made.holders(
+            self._speaking.agents, next(each for each in self._made.nodes.values() if each is not node)
+        )
         concerned, began = {agent for agent, holder in holders.items() if holder == name}, time.monotonic()
         await asyncio.to_thread(node.leave if leaving else node.kill)
         waits: dict[str, float] = {}
@@ -88,7 +88,7 @@ class Round:
 
 
 def first_tokens(spoken: Sequence[Spoken], agents: set[str], since: float) -> dict[str, float]:
-    """The seconds from then to each agent's next first token, of a turn that was acknowledged."""
+    """Return the seconds to each agent's next first token, of a turn that was acknowledged."""
     found: dict[str, float] = {}
     for turn in spoken:
         if turn.agent in agents and turn.first >= since:
@@ -97,7 +97,6 @@ def first_tokens(spoken: Sequence[Spoken], agents: set[str], since: float) -> di
 
 
 def told(turns: Sequence[Spoken]) -> dict[str, Any]:
-    """How many turns were acknowledged, and the errors that clients were answered with before."""
     failures: dict[str, int] = {}
     for failure in (each for turn in turns for each in turn.failures):
         failures[failure] = failures.get(failure, 0) + 1
@@ -205,7 +204,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "failover")
     found.add_argument("--detection", type=float, default=3.0, help="seconds until the standby is promoted")
     found.add_argument("--between", type=float, default=4.0, help="seconds before and after each")
     found.add_argument("--agents", type=options.at_least(1), default=5, help="for each node")
@@ -213,7 +212,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--prefill", type=float, default=0.2, help="seconds to a turn's first token")
     found.add_argument("--answer", type=float, default=0.6, help="seconds from there to its end")
     found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
-    found.add_argument("--output", default="failover", help="name of the file under benchmarks/results")
     return found
 
 

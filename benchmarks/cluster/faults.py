@@ -7,20 +7,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.cluster.clients import Door, Wanderer
+from benchmarks.cluster.clusters import cluster
 from benchmarks.cluster.history import Operation
-from benchmarks.cluster.machines import HOST, SCRIPTED, Node
-from benchmarks.cluster.postgres_pair import Pair
-from benchmarks.ports import free_ports
+from benchmarks.cluster.postgres import Pair
+from benchmarks.nodes import SCRIPTED, Node
 from benchmarks.proxy import Proxy
 
-NAMES: Final = "abc"
+_NODES: Final = 3
 CLIENTS: Final = 8
 AGENTS: Final = tuple(f"agent {number}" for number in range(6))
 PAUSE: Final = 0.5
@@ -29,46 +29,20 @@ YEAR: Final = 365 * 86_400
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """The worker's module, and the class that starts nodes; with certificates they have gateways."""
-
-    worker: str = SCRIPTED
-    certificates: Path | None = None
-    node: Callable[..., Node] = Node
-    ports: Callable[[int], int] = free_ports
-
-
-@dataclass(frozen=True)
 class Pace:
-    """Operations that are done between two faults, and while one lasts."""
+    """Operations between two faults, and during one."""
 
     between: int
     during: int
 
 
+@dataclass(frozen=True)
 class Machine:
-    """A node, its way to both servers, and its clock."""
+    """A node, its ways to both servers, and the file that moves its clock, if that is one that can be set."""
 
-    def __init__(
-        self, name: str, pair: Pair, stack: ExitStack, kind: Kinds, clock: Mapping[str, str], ports: int
-    ) -> None:
-        self._shift = Path(clock.get("AGENTMEM_CLOCK", "/dev/null"))
-        self.proxies = [stack.enter_context(closing(Proxy(server.root / ".s.PGSQL.5432"))) for server in pair]
-        hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
-        url = f"postgresql://agentmem@{hosts}/postgres?gssencmode=disable"
-        own: tuple[str, ...] = (f"--node={name}", f"--advertise={HOST}:{ports + 2}")
-        if kind.certificates is not None:
-            own = (*own, f"--cluster-tls={kind.certificates}")
-        self.node = kind.node(
-            (*own, "--cluster-survives=crash"),
-            ("--seconds=0.005",),
-            {"AGENTMEM_STORE_CLUSTER": url, **clock},
-            kind.worker,
-            () if kind.certificates is None else own,
-            ports,
-        )
-        stack.callback(self.node.destroy)
-        self.node.start()
+    node: Node
+    proxies: Sequence[Proxy]
+    shift: Path
 
     @contextmanager
     def without(self, failing: Callable[[Proxy], object]) -> Iterator[None]:
@@ -76,10 +50,6 @@ class Machine:
             for proxy in self.proxies:
                 stack.enter_context(failing(proxy))  # type: ignore[arg-type]
             yield
-
-    def set_clock(self, ahead: int) -> None:
-        """Its clock is so many seconds ahead."""
-        self._shift.write_text(str(ahead))
 
 
 class Drill:
@@ -89,7 +59,7 @@ class Drill:
         self.running = [asyncio.create_task(client.run(self.ended)) for client in clients]
 
     async def wait(self, operations: int | None = None) -> None:
-        """Until so many more have been done, by default those between two faults."""
+        """Wait for so many more operations, by default those between two faults."""
         wanted = self._done() + (self._pace.between if operations is None else operations)
         while self._done() < wanted:
             for client in self.running:
@@ -112,30 +82,20 @@ class Drill:
         return sum(len(client.history) for client in self.clients)
 
 
-async def kill_worker(drill: Drill, machine: Machine) -> None:
-    await _kill(drill, machine, "worker")
+Fault = Callable[[Drill, Machine], Awaitable[None]]
 
 
-async def kill_gateway(drill: Drill, machine: Machine) -> None:
-    await _kill(drill, machine, "gateway")
+def _killing(*names: str) -> Fault:
+    async def kill(drill: Drill, machine: Machine) -> None:
+        await asyncio.to_thread(machine.node.kill, *names)
+        await drill.endure()
+        machine.node.start(*names)
 
-
-async def kill_store(drill: Drill, machine: Machine) -> None:
-    await _kill(drill, machine, "store")
-
-
-async def kill_node(drill: Drill, machine: Machine) -> None:
-    await _kill(drill, machine)
-
-
-async def _kill(drill: Drill, machine: Machine, *names: str) -> None:
-    await asyncio.to_thread(machine.node.kill, *names)
-    await drill.endure()
-    machine.node.start(*names)
+    return kill
 
 
 async def stop_worker(drill: Drill, machine: Machine) -> None:
-    """SIGSTOP between the opening of an agent and its commit, as it comes."""
+    """SIGSTOP wherever a turn is, between the opening of an agent and its commit."""
     machine.node.signal(signal.SIGSTOP, "worker")
     await drill.endure()
     machine.node.signal(signal.SIGCONT, "worker")
@@ -164,7 +124,7 @@ async def hold_packets(_: Drill, machine: Machine) -> None:
 
 async def set_clocks(drill: Drill, machine: Machine) -> None:
     for ahead in (YEAR, -YEAR, 0):
-        machine.set_clock(ahead)
+        machine.shift.write_text(str(ahead))
         await drill.endure()
 
 
@@ -172,26 +132,35 @@ async def fail_over(drill: Drill, _: Machine) -> None:
     await asyncio.to_thread(drill.pair.fail_over)
 
 
-Fault = Callable[[Drill, Machine], Awaitable[None]]
-FAULTS: Final[tuple[Fault, ...]] = (
-    *(cut_off, kill_worker, stop_worker, lose_answers, kill_store, stop_store),
-    *(kill_gateway, hold_packets, set_clocks, kill_node, fail_over),
-)
+SET_CLOCKS: Final = "set_clocks"
+FAULTS: Final[dict[str, Fault]] = {
+    "cut_off": cut_off,
+    "kill_worker": _killing("worker"),
+    "stop_worker": stop_worker,
+    "lose_answers": lose_answers,
+    "kill_store": _killing("store"),
+    "stop_store": stop_store,
+    "kill_gateway": _killing("gateway"),
+    "hold_packets": hold_packets,
+    SET_CLOCKS: set_clocks,
+    "kill_node": _killing(),
+    "fail_over": fail_over,
+}
 
 
 async def all_faults(drill: Drill, first: int = 0) -> list[str]:
-    """Every fault once, on one node after the other from the `first` on."""
-    for number, fault in enumerate(FAULTS, first):
+    """Inject every fault once, on one node after the other from the `first` on."""
+    for number, (name, fault) in enumerate(FAULTS.items(), first):
         await drill.wait()
-        machine = drill.machines[-1 if fault is set_clocks else number % len(NAMES)]
+        machine = drill.machines[-1 if name == SET_CLOCKS else number % _NODES]
         await fault(drill, machine)
         await machine.node.ready()
     await drill.wait()
-    return [fault.__name__ for fault in FAULTS]
+    return [*FAULTS]
 
 
 def clock(directory: Path) -> dict[str, str]:
-    """Variables of a machine whose clock a file moves."""
+    """Return variables of a machine whose clock a file moves."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         return {}
@@ -202,23 +171,31 @@ def clock(directory: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def drilling(
-    pair: Pair, kind: Kinds, own_clock: Mapping[str, str], pace: Pace, seed: int = 0, *, gateways_only: bool = False
+    pair: Pair,
+    own_clock: Mapping[str, str],
+    pace: Pace,
+    seed: int = 0,
+    *,
+    gateways_only: bool = False,
+    worker: str = SCRIPTED,
+    made: Callable[..., Node] = Node,
 ) -> AsyncIterator[Drill]:
-    """The last machine's clock is one that can be set."""
+    """Only the last machine has `own_clock`."""
     async with AsyncExitStack() as stack:
-        processes = stack.enter_context(ExitStack())
-        clocks = {NAMES[-1]: own_clock}
-        first = kind.ports(3 * len(NAMES))  # of all at once, for it takes a while until they are listened on
-        machines = [
-            Machine(name, pair, processes, kind, clocks.get(name, {}), first + 3 * number)
-            for number, name in enumerate(NAMES)
+        ways = [
+            [stack.enter_context(closing(Proxy(server.root / ".s.PGSQL.5432"))) for server in pair]
+            for _ in range(_NODES)
         ]
-        for machine in machines:
-            await machine.node.ready()
+        environments = [_through(proxies) for proxies in ways]
+        environments[-1] |= own_clock
+        started = cluster("", _NODES, ("--seconds=0.005",), made=made, environments=environments, worker=worker)
+        nodes = (await stack.enter_async_context(started)).nodes.values()
+        shift = Path(own_clock.get("AGENTMEM_CLOCK", "/dev/null"))
+        machines = [Machine(node, proxies, shift) for node, proxies in zip(nodes, ways, strict=True)]
         doors = [
-            await stack.enter_async_context(Door.to(machine.node, number))
-            for machine in machines
-            for number in range(1 if gateways_only else 0, len(machine.node.doors))
+            await stack.enter_async_context(Door.to(node, number))
+            for node in nodes
+            for number in range(1 if gateways_only else 0, len(node.doors))
         ]
         clients = [Wanderer(str(each), doors, AGENTS, seed=CLIENTS * seed + each) for each in range(CLIENTS)]
         drill = Drill(pair, machines, clients, pace)
@@ -226,3 +203,8 @@ async def drilling(
             yield drill
         finally:
             await drill.end()
+
+
+def _through(proxies: Sequence[Proxy]) -> dict[str, str]:
+    hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+    return {"AGENTMEM_STORE_CLUSTER": f"postgresql://agentmem@{hosts}/postgres?gssencmode=disable"}

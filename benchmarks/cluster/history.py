@@ -13,18 +13,12 @@ from math import inf
 from typing import Final, NamedTuple
 
 _SHOWN: Final = 4
-"""So many elements of a list are in a message, from where it matters."""
 
 
 class Outcome(StrEnum):
-    """A client's knowledge of its append."""
-
-    OK = "ok"
-    """It is in the ledger."""
-    FAILED = "failed"
-    """It is not, and never will be."""
-    UNKNOWN = "unknown"
-    """Nothing: it may be in the ledger, also later."""
+    OK = "ok"  # it is in the ledger
+    FAILED = "failed"  # it is not, and never will be
+    UNKNOWN = "unknown"  # nothing: it may be in the ledger, also later
 
 
 @dataclass(frozen=True)
@@ -41,8 +35,6 @@ class Append:
 
 @dataclass(frozen=True)
 class Read:
-    """An agent's list, as a reader was told; one that failed is left out."""
-
     agent: str
     began: float
     ended: float
@@ -53,27 +45,17 @@ Operation = Append | Read
 
 
 class Kind(StrEnum):
-    LOST = "lost"
-    """An append that was acknowledged is not there."""
-    UNDEAD = "undead"
-    """An append that failed is there."""
-    DOUBLED = "doubled"
-    """An append is there more than once."""
-    STRANGE = "strange"
-    """An element that nobody appended to this agent is there."""
-    FORKED = "forked"
-    """A read is not a beginning of the final list."""
-    STALE = "stale"
-    """An operation lacks elements that were there before it began."""
-    FORESEEN = "foreseen"
-    """A read has what began only after it had ended."""
-    BLIND = "blind"
-    """A turn continued another list than the one that it stands behind."""
+    LOST = "lost"  # an append that was acknowledged is not there
+    UNDEAD = "undead"  # an append that failed is there
+    DOUBLED = "doubled"  # an append is there more than once
+    STRANGE = "strange"  # an element that nobody appended to this agent is there
+    FORKED = "forked"  # a read is not a beginning of the final list
+    STALE = "stale"  # an operation lacks elements that were there before it began
+    FORESEEN = "foreseen"  # a read has what began only after it had ended
+    BLIND = "blind"  # a turn continued another list than the one before it
 
 
 class Violation(NamedTuple):
-    """One thing that no single ledger can have shown."""
-
     kind: Kind
     agent: str
     message: str
@@ -83,7 +65,9 @@ class Violation(NamedTuple):
 
 
 def violations(history: Iterable[Operation], final: Mapping[str, Sequence[str]]) -> list[Violation]:
-    """All mistakes by agent; `final` has the lists in the end. Raises ValueError for a request_id of two appends."""
+    """Return all mistakes by agent. `final` has the lists in the end. Raises ValueError for a request_id of two
+    appends.
+    """
     appends: dict[str, dict[str, Append]] = defaultdict(dict)
     reads: dict[str, list[Read]] = defaultdict(list)
     home: dict[str, str] = {}
@@ -148,7 +132,7 @@ def _shown(listed: tuple[str, ...]) -> str:
 
 
 class _Placed(NamedTuple):
-    """An operation at its place: 2n for a read of n appends, 2n + 1 for the append at n."""
+    """An operation's place: 2n for a read of n appends, 2n + 1 for the append at n."""
 
     place: int
     began: float
@@ -165,7 +149,7 @@ def _order(appends: Mapping[str, Append], reads: Iterable[Read], final: tuple[st
             ended = append.ended if append.outcome is Outcome.OK else inf
             placed.append(_Placed(2 * place + 1, append.began, ended, append))
     placed.sort(key=lambda each: -each.place)
-    first: _Placed | None = None  # to end, of those that stand behind
+    first: _Placed | None = None  # to end, of those with a later place
     waiting: list[_Placed] = []  # of the same place
     for each in placed:
         if waiting and waiting[0].place != each.place:

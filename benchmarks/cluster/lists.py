@@ -8,12 +8,11 @@ import numpy as np
 from agentmem.kv.ledger import Ledger, TurnPlace
 
 TOKENIZER: Final = "scripted"
-"""Hash of the tokenizer that makes such ledgers."""
 _TOKEN: Final = 1
 
 
 def ledger_of(request_ids: Iterable[str]) -> Ledger:
-    """The ledger of these turns, or the part of it that they add."""
+    """Return the ledger of these turns, or the part that they add."""
     lines = [f"{request_id}\n".encode() for request_id in request_ids]
     ends = np.cumsum([len(line) for line in lines], dtype=np.uint32)
     turns = tuple(TurnPlace(number, 1) for number in range(1, len(lines) + 1))
@@ -25,5 +24,4 @@ def listed(ledger: Ledger) -> tuple[str, ...]:
 
 
 def is_element(request_id: str) -> bool:
-    """Return whether it is one line of text, and not empty."""
     return request_id.splitlines() == [request_id]

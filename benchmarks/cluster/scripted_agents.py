@@ -1,50 +1,30 @@
 """AgentService and ModelService of a scripted worker."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
 
-from agentmem.errors import FailedPrecondition, NotFound
-from agentmem.kv.ledger import NO_VERSION
+from agentmem.errors import NotFound
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
 from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import TOKENIZER
-from benchmarks.cluster.scripted_turns import CONTEXT_LENGTH, ScriptedTurns, started_from
+from benchmarks.cluster.scripted_turns import CONTEXT_LENGTH, ScriptedTurns
 
 _FORWARDED: Final = (
     *("GetAgent", "ListAgents", "FindAgent", "ListTurns", "DeleteAgent", "TrimAgent", "ForkAgent"),
     *("CreateSnapshot", "ListSnapshots", "RestoreSnapshot", "DeleteSnapshot"),
     *("PinAgent", "SetAgentTtl", "SetContextPolicy", "SetTurnHints", "EvictAgent"),
 )
-"""RPCs of AgentService that the store answers."""
 
 
 class ScriptedAgents(agent_pb2_grpc.AgentServiceServicer):
-    """RPCs that the store answers, after the agent's running turn. No exports."""
+    """RPCs that the store answers, after the agent's running turn."""
 
     def __init__(self, turns: ScriptedTurns) -> None:
         self._turns = turns
         for name in _FORWARDED:
             setattr(self, name, self._forwarding(getattr(turns.store.agents, name)))
-
-    async def ProbeAgent(self, request: agent_pb2.ProbeAgentRequest, context: Any) -> agent_pb2.ProbeAgentResponse:
-        key = AgentKey.from_proto(request.key)
-        async with self._turns.lock(key):
-            _, memory, was_hot = await self._turns.open(key)
-        return agent_pb2.ProbeAgentResponse(
-            cache=started_from(memory, was_hot=was_hot).cache, version=memory.version.to_proto()
-        )
-
-    async def PrefetchAgent(
-        self, request: agent_pb2.PrefetchAgentRequest, context: Any
-    ) -> agent_pb2.PrefetchAgentResponse:
-        key = AgentKey.from_proto(request.key)
-        async with self._turns.lock(key):
-            _, memory, _ = await self._turns.open(key)
-            if memory.version != NO_VERSION:
-                self._turns.hot[key] = memory
-        return agent_pb2.PrefetchAgentResponse(tokens=len(memory.request_ids))
 
     def _forwarding(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, Any]") -> Callable[[Any, Any], Awaitable[Any]]:
         async def forward(request: Any, _: Any) -> Any:
@@ -76,19 +56,6 @@ class ScriptedModels(model_pb2_grpc.ModelServiceServicer):
         return model_pb2.ListModelsResponse(models=[self._model])
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
-        self._check(request.model_id or self._model.model_id)
+        if request.model_id not in ("", self._model.model_id):
+            raise NotFound("model", request.model_id, f"there is {self._model.model_id!r}")
         return model_pb2.GetModelResponse(model=self._model)
-
-    async def LoadModel(
-        self, request: model_pb2.LoadModelRequest, context: Any
-    ) -> AsyncIterator[model_pb2.LoadModelResponse]:
-        self._check(request.model_id)
-        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0, model=self._model)
-
-    async def UnloadModel(self, request: model_pb2.UnloadModelRequest, context: Any) -> model_pb2.UnloadModelResponse:
-        self._check(request.model_id)
-        raise FailedPrecondition("a scripted worker's model is always loaded")
-
-    def _check(self, model_id: str) -> None:
-        if model_id != self._model.model_id:
-            raise NotFound("model", model_id, f"there is {self._model.model_id!r}")

@@ -1,26 +1,29 @@
 """InferenceService of a worker that computes nothing: its turns take a scripted time.
 
-Towards the store it does as the real worker.
+Towards the store it does as the real worker. What a request has as input and sampling changes nothing.
 """
 
 import asyncio
+import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from agentmem.errors import Aborted, Cancelled, InvalidArgument, NotFound, ResourceExhausted
+from agentmem.errors import Aborted, InvalidArgument, NotFound, ResourceExhausted
 from agentmem.kv.ledger import NO_VERSION, Version, other_revision
 from agentmem.v1 import cache_store_pb2, inference_pb2, inference_pb2_grpc, types_pb2
-from agentmem.validation import AgentKey
-from benchmarks.cluster.lists import TOKENIZER, ledger_of, listed
-from benchmarks.cluster.scripted_requests import turn_request
-from inference_service.domain import TurnRequest
+from agentmem.validation import MAX_REQUEST_ID_BYTES, AgentKey, IdleTimes, check_revision, check_text
+from benchmarks.cluster.lists import TOKENIZER, is_element, ledger_of, listed
+from inference_service.domain import TextInput, TurnRequest
 from inference_service.storage.client import Opened, StoreClient
 
 CONTEXT_LENGTH: Final = 1 << 20
-"""Turns that an agent may have."""
+
+
+_NOT_REPEATED: Final = ("request_id", "if_version", "if_revision", "memory_mode", "expiry", "context_policy")
+"""A retry may differ in these; the real worker's list is beside imports of tokenizers."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,6 @@ class Script:
 
 
 class Hot(NamedTuple):
-    """An agent's memory, as the worker takes it to be."""
-
     version: Version
     request_ids: tuple[str, ...]
 
@@ -52,7 +53,6 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
     script: Script
     hot: dict[AgentKey, Hot] = field(default_factory=dict)
     _locks: dict[AgentKey, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-    _running: dict[tuple[str, str], asyncio.Event] = field(default_factory=dict)
     _requests: int = 0
 
     def __post_init__(self) -> None:
@@ -65,30 +65,19 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         asked = turn_request(request)
-        async with self._admitted(asked) as aborted:
-            async for event in self._events(asked, aborted):
+        async with self._admitted(asked):
+            async for event in self._events(asked):
                 yield event
 
     async def Prefill(self, request: inference_pb2.PrefillRequest, context: Any) -> inference_pb2.PrefillResponse:
         asked, response = turn_request(request), inference_pb2.PrefillResponse()
-        async with self._admitted(asked) as aborted:
-            async for event in self._events(asked, aborted):
+        async with self._admitted(asked):
+            async for event in self._events(asked):
                 if event.HasField("started"):
                     response.started.CopyFrom(event.started)
                 elif event.HasField("finished"):
                     response.finished.CopyFrom(event.finished)
         return response
-
-    async def CountTokens(
-        self, request: inference_pb2.CountTokensRequest, context: Any
-    ) -> inference_pb2.CountTokensResponse:
-        return inference_pb2.CountTokensResponse(tokens=1, context_length=CONTEXT_LENGTH)
-
-    async def Abort(self, request: inference_pb2.AbortRequest, context: Any) -> inference_pb2.AbortResponse:
-        aborted = self._running.get((request.namespace, request.request_id))
-        if aborted is not None:
-            aborted.set()
-        return inference_pb2.AbortResponse(aborted=aborted is not None)
 
     async def open(self, key: AgentKey, request_id: str = "") -> tuple[Opened, Hot, bool]:
         """Return the store's answer, the agent's memory, and whether that was hot. Call it under the agent's lock."""
@@ -100,27 +89,20 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
         return opened, Hot(opened.version, listed(opened.ledger) if opened.ledger is not None else ()), False
 
     @asynccontextmanager
-    async def _admitted(self, asked: TurnRequest) -> AsyncIterator[asyncio.Event]:
+    async def _admitted(self, asked: TurnRequest) -> AsyncIterator[None]:
         if asked.key.model_id != self.script.model_id:
             raise NotFound("model", asked.key.model_id, f"there is {self.script.model_id!r}")
         if self._requests >= self.script.max_requests:
             raise ResourceExhausted(f"{self.script.max_requests} requests run or wait already; try again later")
-        name, aborted = (asked.key.namespace, asked.request_id), asyncio.Event()
-        self._running[name] = aborted
         self._requests += 1
         try:
-            yield aborted
+            yield
         finally:
             self._requests -= 1
-            if self._running.get(name) is aborted:
-                del self._running[name]
 
-    async def _events(
-        self, asked: TurnRequest, aborted: asyncio.Event
-    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    async def _events(self, asked: TurnRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
         if asked.anonymous:
-            events = self._computed(asked, aborted, Hot(NO_VERSION, ()), was_hot=False)
-            async for event in events:
+            async for event in self._computed(asked, Hot(NO_VERSION, ()), was_hot=False):
                 yield event
             return
         async with self.lock(asked.key):
@@ -130,21 +112,21 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
                     yield event
                 return
             _check_version(asked, memory.version)
-            async for event in self._computed(asked, aborted, memory, was_hot=was_hot):
+            async for event in self._computed(asked, memory, was_hot=was_hot):
                 yield event
 
     async def _computed(
-        self, asked: TurnRequest, aborted: asyncio.Event, memory: Hot, *, was_hot: bool
+        self, asked: TurnRequest, memory: Hot, *, was_hot: bool
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         async with self._slots:
-            started = started_from(memory, was_hot=was_hot)
+            started = _started_from(memory, was_hot=was_hot)
             yield inference_pb2.GenerateResponse(started=started)
-            await _compute(self.script.seconds + (0 if was_hot else self.script.cold_seconds), aborted)
+            await asyncio.sleep(self.script.seconds + (0 if was_hot else self.script.cold_seconds))
             said = (*memory.request_ids, asked.request_id)
             delta = inference_pb2.Delta(text="\n".join(said), token_ids=[1]) if asked.generates else None
             if delta is not None:
                 yield inference_pb2.GenerateResponse(delta=delta)
-            await _compute(self.script.answer_seconds, aborted)
+            await asyncio.sleep(self.script.answer_seconds)
         finished = _finished(asked, memory, was_hot=was_hot)
         if asked.commits:
             record = cache_store_pb2.TurnRecord(started=started, delta=delta, finished=finished)
@@ -181,14 +163,37 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
         return version
 
 
-async def _compute(seconds: float, aborted: asyncio.Event) -> None:
-    """Raises Cancelled."""
-    try:
-        async with asyncio.timeout(seconds):
-            await aborted.wait()
-    except TimeoutError:
-        return
-    raise Cancelled("the request was aborted")
+def turn_request(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> TurnRequest:
+    """Raises InvalidArgument."""
+    generates = isinstance(request, inference_pb2.GenerateRequest)
+    policy = inference_pb2.CACHE_POLICY_UNSPECIFIED
+    if isinstance(request, inference_pb2.GenerateRequest):
+        policy = request.cache_policy
+    asked = TurnRequest(
+        key=AgentKey.from_proto(request.key, anonymous=generates),
+        input=TextInput(""),
+        digest=_digest(request),
+        request_id=check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True),
+        if_version=request.if_version if request.HasField("if_version") else None,
+        if_revision=check_revision("if_revision", request.if_revision),
+        cache_policy=policy or inference_pb2.CACHE_POLICY_KEEP,
+        generates=generates,
+        label=check_text("label", request.label, allow_empty=True),
+        expiry=IdleTimes.from_proto(request.expiry, "expiry."),
+        context_policy=request.context_policy,
+    )
+    if asked.commits and not is_element(asked.request_id):
+        raise InvalidArgument("request_id", "must be one line of text: it is what a scripted worker appends")
+    return asked
+
+
+def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
+    arguments = cast(Any, type(request)())
+    arguments.CopyFrom(request)
+    for name in _NOT_REPEATED:
+        if name in arguments.DESCRIPTOR.fields_by_name:
+            arguments.ClearField(name)
+    return hashlib.sha256(arguments.SerializeToString(deterministic=True)).digest()
 
 
 def _check_version(asked: TurnRequest, version: Version) -> None:
@@ -198,7 +203,7 @@ def _check_version(asked: TurnRequest, version: Version) -> None:
         raise Aborted(other_revision(version.number))
 
 
-def started_from(memory: Hot, *, was_hot: bool) -> inference_pb2.Started:
+def _started_from(memory: Hot, *, was_hot: bool) -> inference_pb2.Started:
     tokens = len(memory.request_ids)
     match = types_pb2.MATCH_EXTEND if memory.version != NO_VERSION else types_pb2.MATCH_NEW
     cache = types_pb2.CacheReport(match=match, cached=_cached(tokens, was_hot=was_hot), prompt_tokens=tokens)

@@ -57,7 +57,6 @@ _STORE = _name(cache_store_pb2, "CacheStoreService")
 
 
 async def serve(settings: ScriptedSettings, stopping: asyncio.Event) -> None:
-    """Serve until `stopping` is set, then let running turns end."""
     run_directory = layout.run_directory(layout.DATA, settings.run_dir)
     script = Script(
         *(settings.model, settings.seconds, settings.cold_seconds, settings.slots, settings.max_requests),

@@ -1,8 +1,9 @@
-"""Small talk and filler: text that tells nothing which could be asked about later, but takes up the context."""
-
-from __future__ import annotations
+"""Small talk and filler: text that takes up the context and tells nothing that could be asked about."""
 
 import random
+import re
+
+_PRE_TOKEN = re.compile(r" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s")
 
 
 def _phrases(text: str) -> tuple[str, ...]:
@@ -60,3 +61,8 @@ def filler_sentence(rng: random.Random) -> str:
 
 def filler_text(rng: random.Random, sentences: int) -> str:
     return " ".join(filler_sentence(rng) for _ in range(sentences))
+
+
+def count_tokens(text: str) -> int:
+    """Return the tokens of a text of the demo model's world, in which every word is one token."""
+    return len(_PRE_TOKEN.findall(text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HELD_OUT_STRIDE = 10
-"""One value in so many is held out for each entity: these pairs are never trained on."""
+"""One value in so many is held out for each entity: the model was not trained on these pairs."""
 
 
 class Kind(NamedTuple):
@@ -23,20 +23,17 @@ class Kind(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """One value of one entity, such as (colour, boat, green)."""
-
     kind: Kind
     entity: str
     value: str
 
     @property
     def clause(self) -> str:
-        """The fact in the middle of a sentence: `the colour of the boat is green`."""
         return self.kind.statement.format(e=self.entity, v=self.value)
 
     @property
     def answer(self) -> str:
-        """The one right answer once the fact was told: `The colour of the boat is green.`"""
+        """Return the one right answer: `The colour of the boat is green.`"""
         return sentence(self.clause)
 
 
@@ -49,7 +46,7 @@ def unknown_answer(kind: Kind, entity: str) -> str:
 
 
 def is_held_out(kind: Kind, entity: str, value: str) -> bool:
-    """True for the (entity, value) pairs that occur in evaluation only."""
+    """Return whether the model was not trained on a value of an entity."""
     return (kind.entities.index(entity) + kind.values.index(value)) % HELD_OUT_STRIDE == 0
 
 

@@ -57,7 +57,7 @@ class Client:
     def __init__(self, url: str, model: str, ends: Sequence[int]) -> None:
         self._model = model
         self._bias = {str(token): _NEVER for token in ends}
-        # mlx_lm.server closes each connection, so nobody gets to keep one.
+        # mlx_lm.server closes each connection.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, limits=limits, trust_env=False)
 

@@ -28,22 +28,12 @@ from rich.console import Console
 
 from benchmarks import options, results
 from benchmarks.live import scratch
-from benchmarks.models import REAL
+from benchmarks.models import REAL, Weights, weights
 from benchmarks.packages import Unavailable
 from benchmarks.peers.report import tables
 from benchmarks.peers.scenarios import CROWDED, ONCE, PAUSE_SECONDS, SCENARIOS, Chat, Sizes
-from benchmarks.peers.servers import (
-    Agentmem,
-    LlamaCpp,
-    MlxLm,
-    Room,
-    Server,
-    found_llama_server,
-)
-from benchmarks.peers.weights import Weights, weights
+from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, Server, found_llama_server
 from benchmarks.prompts import Prompts
-
-__all__ = ["main", "tables"]
 
 SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
 _TEMPLATE_TOKENS = 16
@@ -51,7 +41,7 @@ _TEMPLATE_TOKENS = 16
 
 
 class Peers:
-    """The measurement. `made` makes the servers for a room, each over the directory that it had before."""
+    """The servers, each over the directory that it had in the room before."""
 
     def __init__(self, names: Sequence[str], root: Path, given: Weights, llama_server: Sequence[str]) -> None:
         self._names, self._root, self._weights, self._llama_server = names, root, given, llama_server
@@ -90,7 +80,7 @@ class Peers:
         root = self._root / name
         if name == LlamaCpp.name:
             return LlamaCpp(root, self._weights, room, self._llama_server)
-        return {kind.name: kind for kind in (Agentmem, MlxLm)}[name](root, self._weights, room)
+        return (Agentmem if name == Agentmem.name else MlxLm)(root, self._weights, room)
 
 
 def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:
@@ -147,7 +137,7 @@ async def measured(
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "peers-BACKEND")
     found.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     found.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=tuple(SCENARIOS))
     found.add_argument("--llama-server", metavar="COMMAND", help="llama.cpp's server (default: llama-server in PATH)")
@@ -163,7 +153,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--agents", type=options.at_least(1), default=8)
     found.add_argument("--holds", type=options.at_least(1), default=3, help="agents that a crowded memory holds")
     found.add_argument("--rounds", type=options.at_least(1), default=1, help="round robin")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: peers-BACKEND)")
     return found
 
 

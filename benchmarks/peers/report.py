@@ -1,6 +1,7 @@
 """Medians with their ratios to agentmem, and problems. Pure."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,9 @@ TITLES = {
 }
 _RATIO = "agentmem as fast"
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Each server's samples of one scenario, in the same order."""
 
 
 def values(samples: Samples, server: str, name: str) -> list[float | None]:
-    """All values of a figure, in the order in which they were measured."""
     return [value for sample in samples.get(server, ()) for value in sample["figures"].get(name, ())]
 
 
@@ -43,8 +42,9 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         labels = dict.fromkeys(label for each in samples.values() for one in each for label in one["figures"])
         for label in labels:
             cells = [_cell(values(samples, name, label), label) for name in names]
-            ratios = [_ratio(ratio(samples, name, label)) for name in names if name != OURS]
-            rows.append((label, *cells, *(ratios if OURS in names else ())))
+            ratios = [ratio(samples, name, label) for name in names if name != OURS]
+            shown = ("" if each is None else f"{each:.2f}x" for each in ratios)
+            rows.append((label, *cells, *(shown if OURS in names else ())))
         columns = ("", *names, *(f"{_RATIO} as {name}" for name in names if name != OURS and OURS in names))
         found.append(Table(TITLES[scenario], columns, rows, _note(figures, scenario)))
     return found
@@ -74,10 +74,6 @@ def _cell(found: Sequence[float | None], label: str) -> str:
     return f"{shown}, {failed}" if failed else shown
 
 
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}x"
-
-
 def _note(figures: dict[str, Any], scenario: str) -> str:
     asked, samples = figures["asked"], figures["scenarios"][scenario]
     told = {
@@ -89,9 +85,9 @@ def _note(figures: dict[str, Any], scenario: str) -> str:
     }[scenario]
     reused = [f"{name} {_reused(each)}" for name, each in samples.items() if _reused(each)]
     wrong = [
-        f"{name}: {problem} ({len(found)})"
+        f"{name}: {problem} ({count})"
         for name, each in samples.items()
-        for problem, found in _problems(each).items()
+        for problem, count in Counter(problem for sample in each for problem in sample["problems"]).items()
     ]
     return " ".join(
         [
@@ -106,11 +102,3 @@ def _reused(samples: Sequence[Mapping[str, Any]]) -> str:
     turns = [turn for sample in samples for turn in sample["turns"] if turn["cached"] is not None]
     prompts = sum(turn["prompt"] for turn in turns)
     return f"{sum(turn['cached'] for turn in turns) / prompts:.0%}" if prompts else ""
-
-
-def _problems(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for sample in samples:
-        for problem in sample["problems"]:
-            found.setdefault(problem, []).append(problem)
-    return found

@@ -14,7 +14,7 @@ from benchmarks.prompts import Prompts
 
 SPEED = "tokens/s"
 PAUSE_SECONDS = 0.3
-"""Between what is measured, for what a server does after an answer: agentmem writes files then."""
+"""Seconds between samples, for work after an answer: agentmem writes files then."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,11 @@ class TurnSizes:
 
 @dataclass(frozen=True)
 class Sizes(TurnSizes):
-    """These, and how many agents and rounds there are."""
-
     agents: int
     rounds: int
 
 
 class Sample:
-    """One sample of a scenario on one server."""
-
     def __init__(self, words: Prompts) -> None:
         self._words = words
         self.figures: dict[str, list[float | None]] = {}
@@ -55,11 +51,10 @@ class Sample:
         return not problem
 
     def add(self, name: str, value: float | None) -> None:
-        """One value of a figure; None: the turn behind it was not what it should be."""
+        """Add one value of a figure; None where its turn was wrong."""
         self.figures.setdefault(name, []).append(value)
 
     def first(self, name: str, answer: Answer, tokens: int) -> bool:
-        """The time to the first token of an answer, checked."""
         good = self.check(answer, tokens)
         self.add(name, answer.first if good else None)
         return good
@@ -101,7 +96,6 @@ async def growing(server: Server, words: Prompts, sizes: Sizes, number: int) -> 
 
 
 async def restarted(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """A SIGKILL in the middle of a conversation, and a start."""
     sample, chat = Sample(words), Chat(server, words, sizes, f"restarted {number}")
     sample.check(await chat.say(), sizes.generated)
     sample.first("the turn before: first token", await chat.say(), sizes.generated)
@@ -116,7 +110,7 @@ async def restarted(server: Server, words: Prompts, sizes: Sizes, number: int) -
 
 
 async def together(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """Agents one after the other, and as many others at once."""
+    """Let agents speak one after the other, and as many others at once."""
     sample = Sample(words)
     for way in ("in turn", "at once"):
         chats = [Chat(server, words, sizes, f"{way} {number}, {agent}") for agent in range(sizes.agents)]
@@ -138,7 +132,7 @@ async def together(server: Server, words: Prompts, sizes: Sizes, number: int) ->
 
 
 async def round_robin(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
-    """More agents than memory holds, one after the other, round after round."""
+    """Let more agents than memory holds speak, one after the other, round after round."""
     sample = Sample(words)
     chats = [Chat(server, words, sizes, f"round robin {number}, {agent}") for agent in range(sizes.agents)]
     for chat in chats:
@@ -156,6 +150,6 @@ SCENARIOS: dict[str, Scenario] = {
     "round-robin": round_robin,
 }
 CROWDED = frozenset({"round-robin"})
-"""Memory is made to hold few agents for these."""
+"""Memory holds few agents in these."""
 ONCE = frozenset({"together", "round-robin"})
 """One sample of these has a value of each agent."""

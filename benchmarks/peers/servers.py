@@ -1,4 +1,4 @@
-"""The servers: how each is started over the same model on a port of 127.0.0.1, awaited, killed and started again.
+"""The servers: started over the same model on a port of 127.0.0.1, killed and started again.
 
 All get as many threads, and MLX the BLAS that `agentmem up` preloads; the rest are defaults, but for a `Room`.
 """
@@ -23,8 +23,8 @@ import httpx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks import live, ports
+from benchmarks.models import Weights, kv_elements
 from benchmarks.peers.client import Client
-from benchmarks.peers.weights import Weights
 from gateway.cli.up.openblas import preload_here
 
 _POLL_SECONDS = 0.02
@@ -44,8 +44,6 @@ class Room:
 
 
 class Server(ABC):
-    """One server. `root` is its directory, where what it keeps outlives it."""
-
     name: ClassVar[str]
     health: ClassVar[str]
 
@@ -81,7 +79,7 @@ class Server(ABC):
         return self._client
 
     async def start(self) -> float:
-        """Start it; return seconds until it is healthy. Raises RuntimeError."""
+        """Return seconds until it is healthy. Raises RuntimeError."""
         began = time.monotonic()
         port = ports.free_ports(1)
         with self.log.open("ab") as log:
@@ -106,7 +104,6 @@ class Server(ABC):
             await live.kill_all(process)
 
     async def stop(self) -> None:
-        """End it in order, and by SIGKILL where that is not enough."""
         process = await self._forget()
         if process is not None:
             await live.end(process)
@@ -137,8 +134,6 @@ class Server(ABC):
 
 
 class Agentmem(Server):
-    """`agentmem up`."""
-
     name = "agentmem"
     health = "/readyz"
 
@@ -150,7 +145,7 @@ class Agentmem(Server):
         ]
 
     def environment(self) -> dict[str, str]:
-        """A pool for whole blocks of the conversations that it is to hold."""
+        """Give the pool whole blocks of the conversations that it is to hold."""
         found = {"AGENTMEM_WORKER_CONTEXT_LENGTH": str(self.room.tokens)} if self.room.tokens else {}
         if self.room.holds is not None and self._described.exists():
             blocks = self.room.holds * -(-self.room.held_tokens // BLOCK_TOKENS)
@@ -164,7 +159,7 @@ class Agentmem(Server):
         return f"agentmem {metadata.version('agentmem')}, weights in {self.weights.dtype}, KV in {self._kv_bits()} bits"
 
     async def start(self) -> float:
-        """Start it twice where a pool needs to know a token's bytes, which depend on the bits that are chosen."""
+        """Start it twice where a pool's size needs the bytes of a token, which depend on the bits that are chosen."""
         seconds = await super().start()
         if self._described.exists():
             return seconds
@@ -196,7 +191,7 @@ class Agentmem(Server):
 
 
 class MlxLm(Server):
-    """`mlx_lm.server`, of the mlx-lm that is installed here, with the worker's own BLAS."""
+    """`mlx_lm.server`, with the worker's own BLAS."""
 
     name = "mlx_lm.server"
     health = "/health"
@@ -209,8 +204,9 @@ class MlxLm(Server):
             *("--model", str(self.weights.directory), "--prompt-cache-size", str(self._CACHES)),
         ]
         if self.room.holds is not None:
-            tokens = -(-self.room.held_tokens // 256) * 256
-            found += ["--prompt-cache-bytes", str(self.room.holds * tokens * plain_bytes_per_token(self.weights))]
+            tokens, size = -(-self.room.held_tokens // 256) * 256, 4 if self.weights.dtype == "float32" else 2
+            held = self.room.holds * tokens * kv_elements(self.weights.directory) * size
+            found += ["--prompt-cache-bytes", str(held)]
         return found
 
     def environment(self) -> dict[str, str]:
@@ -224,8 +220,6 @@ class MlxLm(Server):
 
 
 class LlamaCpp(Server):
-    """llama.cpp's server. `program` is how it is called."""
-
     name = "llama.cpp"
     health = "/health"
 
@@ -253,7 +247,7 @@ class LlamaCpp(Server):
 
 
 def found_llama_server(given: str | None) -> list[str] | str:
-    """How llama.cpp's server is called: `given`, or what is in PATH."""
+    """Return the command of `given`, or of PATH; or why there is none."""
     program = shlex.split(given) if given else ["llama-server"]
     if program and shutil.which(program[0]):
         return program
@@ -261,18 +255,9 @@ def found_llama_server(given: str | None) -> list[str] | str:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """By which OpenBLAS and OpenMP take so many threads."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
 def end_tokens(directory: Path) -> list[int]:
     added = json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
     return [token["id"] for token in added if token["special"]]
-
-
-def plain_bytes_per_token(weights: Weights) -> int:
-    """Bytes of a token's KV in float32, or in 16 bits where the weights are."""
-    config = json.loads((weights.directory / "config.json").read_text())
-    heads = config.get("num_key_value_heads", config["num_attention_heads"])
-    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return int(2 * config["num_hidden_layers"] * heads * width * (4 if weights.dtype == "float32" else 2))

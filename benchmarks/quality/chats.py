@@ -1,7 +1,7 @@
-"""Long chats in a model's own template: facts are told and asked for, real text is read, then each is asked for again.
+"""Long chats in a model's own template: facts are told and asked for, text is read, then each is asked for again.
 
-Two facts of each sort, so that an answer takes the right one. The answer's sentence is given up to the value, which a
-small model cannot be relied on to phrase.
+Two facts of each sort, so that an answer takes the right one. An answer is given up to its value, which a small model
+cannot be relied on to phrase.
 """
 
 import random
@@ -15,8 +15,6 @@ from inference_service.text.tokenizer import Tokenizer
 
 
 class _Sort(NamedTuple):
-    """How a fact begins, how it is asked for, and what it can be."""
-
     stem: str
     question: str
     values: Sequence[str]
@@ -44,28 +42,26 @@ _SORTS: Final = (
 )
 _NAMES: Final = ("Clara", "Peter", "Olga", "Henry", "Maria", "Victor")
 _EACH: Final = 2
-"""Facts of one sort in a chat."""
 _CHARACTERS: Final = range(200, 1200)
-"""A passage has so many."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """Tokens, and where the values are among them that are asked for at the end, in order."""
+    """Tokens, and where the values among them are that are asked for at the end."""
 
     token_ids: list[int]
     values: list[range]
 
 
 def make_chats(count: int, tokens: int, tokenizer: Tokenizer, render: Render) -> list[Chat]:
-    """Chats of at most so many tokens before their last questions. Raises Unavailable and ValueError."""
+    """Make chats of at most so many tokens before their last questions. Raises Unavailable and ValueError."""
     prose = text_of(PROSE, render).split("\n\n")
     passages = [" ".join(each.split()) for each in prose if len(each) in _CHARACTERS]
     return [make_chat(seed, tokens, passages, tokenizer, render) for seed in range(count)]
 
 
 def make_chat(seed: int, tokens: int, passages: Sequence[str], tokenizer: Tokenizer, render: Render) -> Chat:
-    """One, which reads `passages` from a place on that `seed` chooses. Raises ValueError."""
+    """Raises ValueError."""
     rng = random.Random(seed)
     facts = _facts(rng)
     asked = rng.sample(facts, len(facts))

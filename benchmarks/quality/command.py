@@ -47,23 +47,18 @@ from inference_service.text.template import Template
 _TITLES: Final = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M (base)"}
 _DEFAULT: Final = REAL[0]
 CHUNK: Final = 512
-"""Tokens that go through the network at once: no more than the engine's own chunks of a prompt."""
-SMALL: Final = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": 1024}
-ALL: Final = {"pieces": MOST, "length": 4096, "chats": 20, "chat_tokens": 2048}
+"""No more than the engine's own chunks of a prompt."""
+SMALL: Final[dict[str, Any]] = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": [1024]}
+ALL: Final[dict[str, Any]] = {"pieces": MOST, "length": 4096, "chats": 20, "chat_tokens": [2048]}
 _CHECK_CHUNK: Final = 128
-"""As in the check."""
 _SHORTEST_CHAT: Final = 900
 _HALF: Final = 2
 """Bytes of a scale in a model's own dtype."""
 _POOL_BYTES: Final = 1 << 26
 _BATCH_BYTES: Final = 1 << 28
-"""Little, for the engine serves nothing here."""
-
-__all__ = ["claims", "main", "tables"]
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; written after each piece and each chat; the exit status."""
     name = model_name(arguments.model)
     output = arguments.output or "-".join(["quality", *([name] if name != _DEFAULT else []), results.backend()])
     library = binding(arguments.model) if arguments.llama_cpp else None
@@ -88,8 +83,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = None) -> Iterator[Measured]:
-    """All that was measured so far, after each piece and each chat; with llama.cpp's `library`, also with that. Engine
-    thread. Raises Unavailable, and SystemExit for variants that the model cannot have.
+    """Yield all that was measured so far, after each piece and each chat; with llama.cpp's `library`, also with that.
+    Engine thread. Raises Unavailable, and SystemExit for variants that the model cannot have.
     """
     network: Any = model.engine.model
     names = _chosen(arguments.variants, model.geometry)
@@ -152,7 +147,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
 
 
 def _chosen(asked: Sequence[str] | None, geometry: Geometry) -> Sequence[str]:
-    """Return the names of variants to measure, in their order. Raises SystemExit."""
+    """Raises SystemExit."""
     possible = offered(geometry)
     if refused := [name for name in asked or () if name not in possible]:
         raise SystemExit(
@@ -183,7 +178,9 @@ def checked(
     variants: Mapping[str, NewCaches],
     advance: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], dict[str, Stored], dict[str, str]]:
-    """Of each variant the mean KL over the load check's sample, in nats, and its bytes; why others cannot run here."""
+    """Return of each variant the mean KL over the load check's sample, in nats, and its bytes; why others cannot run
+    here.
+    """
     network: Any = model.engine.model
     divergences, stored, missing = {}, {}, {}
     for name, new_caches in variants.items():
@@ -199,7 +196,6 @@ def checked(
 
 
 def _plain(messages: Sequence[Mapping[str, str]], answered: bool) -> str:
-    """A chat for a model that knows none."""
     said = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
     return f"{said}assistant: " if answered else said
 
@@ -209,50 +205,26 @@ def _by_template(template: Template, messages: Sequence[Mapping[str, str]], answ
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
-    default = ALL if results.backend() == "gpu" else SMALL
-    found = options.parser(__doc__)
+    found, default = options.parser(__doc__, "quality-BACKEND"), ALL if results.backend() == "gpu" else SMALL
     shown = " (default: %(default)s)"
-    models = f"{', '.join(REAL)}, or NAME=DIRECTORY of a model"
-    found.add_argument("--model", default=_DEFAULT, help=models + shown)
-    found.add_argument(
-        "--pieces",
-        type=options.at_least(1),
-        default=default["pieces"],
-        help="pieces of each kind of text, of those with as many" + shown,
+
+    def sized(name: str, least: int, text: str, **more: Any) -> None:
+        given = default[name.replace("-", "_")]
+        found.add_argument(f"--{name}", type=options.at_least(least), default=given, help=text + shown, **more)
+
+    found.add_argument("--model", default=_DEFAULT, help=f"{', '.join(REAL)}, or NAME=DIRECTORY of a model{shown}")
+    sized("pieces", 1, "pieces of each kind of text, of those with as many")
+    sized("length", 64, "tokens of a piece")
+    sized("chats", 0, "chats with 12 questions, of each length")
+    sized("chat-tokens", _SHORTEST_CHAT, "tokens of chats before their questions, at most", nargs="+", metavar="TOKENS")
+    variants = f"some of: {', '.join(map(repr, NAMES))} (default: all that the model can have)"
+    found.add_argument("--variants", nargs="+", choices=NAMES, metavar="NAME", help=variants)
+    beside = (
+        f"also {', '.join(LLAMA_FORMATS)}, beside {LLAMA_BASE}, with weights as in the model's GGUF file or in "
+        f"float32 as ours (default: {OWN}); for {' and '.join(REAL)}, by llama-cpp-python"
     )
-    found.add_argument(
-        "--length", type=options.at_least(64), default=default["length"], help="tokens of a piece" + shown
-    )
-    found.add_argument(
-        "--chats",
-        type=options.at_least(0),
-        default=default["chats"],
-        help="chats with 12 questions, of each length" + shown,
-    )
-    found.add_argument(
-        "--chat-tokens",
-        nargs="+",
-        type=options.at_least(_SHORTEST_CHAT),
-        default=[default["chat_tokens"]],
-        metavar="TOKENS",
-        help="tokens of chats before their questions, at most" + shown,
-    )
-    found.add_argument("--variants", nargs="+", choices=NAMES, metavar="NAME", help=_named())
-    found.add_argument(
-        "--llama-cpp",
-        nargs="?",
-        const=OWN,
-        choices=(OWN, FLOAT32),
-        help=f"also {', '.join(LLAMA_FORMATS)}, beside {LLAMA_BASE}, with weights as in the model's GGUF file or in "
-        f"float32 as ours (default: {OWN}); for {' and '.join(REAL)}, by llama-cpp-python",
-    )
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: quality-BACKEND)")
+    found.add_argument("--llama-cpp", nargs="?", const=OWN, choices=(OWN, FLOAT32), help=beside)
     return found
-
-
-def _named() -> str:
-    return f"some of: {', '.join(map(repr, NAMES))} (default: all that the model can have)"
 
 
 if __name__ == "__main__":

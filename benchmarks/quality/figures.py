@@ -20,7 +20,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadPiece:
-    """A piece that was read: sums by the names of variants, and by part of the context."""
+    """Sums of a piece by variant, and by part of the context."""
 
     kind: str
     sums: dict[str, dict[int, Sums]]
@@ -33,16 +33,15 @@ class ReadPiece:
 
 @dataclass(frozen=True)
 class AskedChat:
-    """Answers by the names of variants, in the order of questions."""
-
     tokens: int
     answers: dict[str, list[Answer]]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """`check` is a variant's mean KL on the load check's sample. `bases` names the base of variants that are not
-    compared with `BASE`. `elements` of K and V has a token."""
+    """`check` is a variant's mean KL on the load check's sample; `bases` names the bases that are not `BASE`; a token
+    has `elements` of K and V.
+    """
 
     setup: dict[str, Any]
     elements: int
@@ -76,8 +75,9 @@ def figures(measured: Measured) -> dict[str, Any]:
 
 
 def prediction(variants: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Correlations of the load check's KL with KL and perplexity on texts, over variants: Pearson's of logarithms,
-    and Spearman's."""
+    """Correlate the load check's KL with KL and perplexity on texts, over variants: Pearson's of logarithms, and
+    Spearman's.
+    """
     check = [of["check"] for of in variants]
     divergence = [of["divergence"]["value"] for of in variants]
     loss = [math.log(of["ratio"]["value"]) for of in variants]
@@ -136,7 +136,7 @@ def _by_tokens(chats: Sequence[AskedChat], name: str) -> dict[str, Any]:
 
 
 def _recall(chats: Sequence[AskedChat], name: str) -> dict[str, Any] | None:
-    """Exact answers, and how much log-probability the right ones lost; None where nothing was asked."""
+    """Return exact answers, and the log-probability that right ones lost; None where nothing was asked."""
     if not chats:
         return None
     base, own = ([answer for chat in chats for answer in chat.answers[each]] for each in (BASE, name))

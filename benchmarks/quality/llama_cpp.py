@@ -31,7 +31,6 @@ class Format(NamedTuple):
 
 
 LLAMA_BASE: Final = "llama.cpp, f16"
-"""The name of what `LLAMA_FORMATS` are compared with."""
 LLAMA_FORMATS: Final = {
     "llama.cpp, q4_0": Format(2, 4.5),
     "llama.cpp, q5_1": Format(7, 6.0),
@@ -42,12 +41,11 @@ FLOAT32: Final = "float32"
 """Weights of the GGUF file as they are, and in float32."""
 F16: Final = Format(1, 16.0)
 _ROOM: Final = 256
-"""Contexts have a multiple of so many tokens."""
 _PIECE_BYTES: Final = 256
 
 
 def binding(model: str) -> Any:
-    """Return the low-level API of llama-cpp-python, to read the GGUF file of this `--model`. Raises SystemExit."""
+    """Return the low-level API of llama-cpp-python. Raises SystemExit."""
     if model not in REAL:
         raise SystemExit(
             f"--llama-cpp reads a model's GGUF file: --model {model} has none, only {', '.join(REAL)} have"
@@ -79,7 +77,6 @@ class LlamaCpp:
         self.vocab_size: int = library.llama_vocab_n_tokens(self._vocabulary)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return what a token stands for, a special token spelled out."""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         size = self._library.llama_token_to_piece(self._vocabulary, token_id, buffer, len(buffer), 0, True)
         return buffer.raw[: max(size, 0)]
@@ -93,7 +90,6 @@ class LlamaCpp:
                 raise ValueError(f"token {token_id} is {ours!r} to the model's tokenizer, {theirs!r} to llama.cpp")
 
     def read(self, token_ids: Sequence[int], chunk: int) -> dict[str, dict[int, Sums]]:
-        """Read a piece from an empty context, as `measuring.read` does."""
         for context in self._contexts.values():
             self._library.llama_memory_clear(self._library.llama_get_memory(context), True)
         return compared(token_ids, {name: self._step(context) for name, context in self._contexts.items()}, chunk)
@@ -117,7 +113,7 @@ class LlamaCpp:
 def opened(
     library: Any, gguf: Path, tokens: int, chunk: int, formats: Mapping[str, Format] | None = None
 ) -> Iterator[LlamaCpp]:
-    """Load a model with contexts of so many tokens, `LLAMA_BASE` before the others. Raises RuntimeError."""
+    """Load a model with contexts of so many tokens, `LLAMA_BASE` first. Raises RuntimeError."""
     library.llama_backend_init()
     with ExitStack() as stack:
         model = library.llama_model_load_from_file(str(gguf).encode(), library.llama_model_default_params())

@@ -18,7 +18,6 @@ from benchmarks.quality.spread import counted
 from benchmarks.quality.variants import NewCaches
 
 BASE = "unquantized"
-"""The name of what the others are compared with."""
 
 
 EDGES: Final = (1024, 4096, 8192, 16384)
@@ -26,14 +25,14 @@ EDGES: Final = (1024, 4096, 8192, 16384)
 
 
 Step = Callable[[Sequence[int]], mx.array]
-"""Reads on by some tokens; returns log-probabilities of the next token after each: `normalized`."""
+"""Reads on by some tokens; returns log-probabilities of the next token after each."""
 
 
 class Sums(NamedTuple):
-    """Over tokens of a piece that something predicts, all before one of `EDGES` or behind the last.
+    """Sums over tokens of a piece that something predicts, in one part of the context.
 
-    Negative log-probability of the right tokens and KL divergence of what was expected with unquantized KV, both in
-    nats; how often the first choice is the same as there; and how many tokens have a KL of which size (`spread`).
+    Negative log-probability of the right tokens and KL divergence from unquantized KV, both in nats; how often the
+    first choice is the same; and how many tokens have a KL of which size (`spread`).
     """
 
     tokens: int
@@ -43,7 +42,6 @@ class Sums(NamedTuple):
     spread: dict[int, int]
 
     def plus(self, other: Self) -> Self:
-        """Over the tokens of both."""
         spread = Counter(self.spread)
         spread.update(other.spread)
         return type(self)(
@@ -56,12 +54,11 @@ class Sums(NamedTuple):
 
 
 def part(position: int) -> int:
-    """Return the number of the part of the context that a position is in."""
     return bisect_right(EDGES, position)
 
 
 class Answer(NamedTuple):
-    """Whether the first choice was right at every token of an answer, and the mean log-probability of its tokens."""
+    """An answer is right where the first choice was right at every token; the log-probability is their mean."""
 
     right: bool
     logprob: float
@@ -70,8 +67,8 @@ class Answer(NamedTuple):
 def read(
     network: Any, token_ids: Sequence[int], variants: Mapping[str, NewCaches], chunk: int
 ) -> tuple[dict[str, dict[int, Sums]], dict[str, list[Any]]]:
-    """Read a piece from an empty context: sums by name, `BASE` among them, and part of the context; and the caches that
-    hold it.
+    """Read a piece from an empty context. Return sums by name, `BASE` first, and part of the context; and the
+    caches.
     """
     caches = _all_caches(network, variants)
 
@@ -82,7 +79,9 @@ def read(
 
 
 def compared(token_ids: Sequence[int], steps: Mapping[str, Step], chunk: int) -> dict[str, dict[int, Sums]]:
-    """Read a piece by every step in the same chunks: sums by name and part of the context. The first is the base."""
+    """Read a piece by every step in the same chunks. Return sums by name and part of the context. The first is the
+    base.
+    """
     found: dict[str, dict[int, Sums]] = {name: {} for name in steps}
     last = len(token_ids) - 1
     ends = sorted({*range(chunk, last, chunk), *(edge for edge in EDGES if edge < last), last})
@@ -99,7 +98,7 @@ def compared(token_ids: Sequence[int], steps: Mapping[str, Step], chunk: int) ->
 
 
 def answers(network: Any, chat: Chat, variants: Mapping[str, NewCaches], chunk: int) -> dict[str, list[Answer]]:
-    """The answers to a chat's questions, in order, by name, `BASE` among them."""
+    """Return the answers to a chat's questions, in order, by name, `BASE` first."""
     first = chat.values[0].start - 1
     found = {}
     for name, caches in _all_caches(network, variants).items():
@@ -130,19 +129,18 @@ def _all_caches(network: Any, variants: Mapping[str, NewCaches]) -> dict[str, li
 
 
 def _logprobs(network: Any, inputs: mx.array, caches: list[Any], last: int | None = None) -> mx.array:
-    """Of the next token behind each of inputs [1, n], or behind the last ones: float32 [n, vocabulary], evaluated."""
+    """Return log-probabilities of the next token after each of inputs [1, n], or the last: float32 [n, vocabulary]."""
     return normalized(network(inputs, cache=caches)[0][-last if last else 0 :].astype(mx.float32))
 
 
 def normalized(logits: mx.array) -> mx.array:
-    """Return the log-probabilities of logits [n, vocabulary] in float32, evaluated."""
+    """Return the log-probabilities of logits [n, vocabulary], evaluated."""
     logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     mx.eval(logprobs)
     return logprobs
 
 
 def _compared(base: mx.array, logprobs: mx.array, wanted: mx.array) -> Sums:
-    """Of log-probabilities [n, vocabulary] of `wanted` [n]."""
     loss: float = -mx.take_along_axis(logprobs, wanted[:, None], axis=-1).sum().item()  # type: ignore[assignment]
     if base is logprobs:
         return Sums(wanted.size, loss, 0.0, wanted.size, {})

@@ -1,4 +1,4 @@
-"""What the figures of quality say: tables, and figures to reach. Pure."""
+"""Tables of quality's figures, and figures to reach. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -16,10 +16,10 @@ _OURS: Final = {
 }
 _MOST_PERPLEXITY: Final = {BALANCED: {"4": 2.5, "5/4": 2.2, "6/4": 1.3}, ROTATED: {"4": 5.0, "5/4": 2.2, "6/4": 1.3}}
 _MOST_NATS: Final = {BALANCED: {"4": 0.025, "5/4": 0.020}, ROTATED: {"4": 0.045, "5/4": 0.020}}
-"""To be reached by bits of a scheme on one model: change of perplexity in percent, and mean divergence."""
+"""Figures to reach by bits of a scheme on one model: change of perplexity in percent, and mean divergence."""
 _MEASURED_FIRST: Final = "SmolLM2-135M-Instruct"
 _AUTO_PERPLEXITY: Final = 2.0
-"""To be reached by what `auto` takes, on any model, in percent."""
+"""In percent, for the bits that `auto` takes, on any model."""
 _EARLY: Final = str(part(1024))
 _LATE: Final = str(part(16_384))
 _MOST_GROWTH: Final = 4 / 3
@@ -31,23 +31,21 @@ _MOST_BITS: Final = 4.5
 _LEAST_TOLD: Final = 0.95
 _FEW: Final = 4
 _ENOUGH: Final = 5
-"""Variants, for a correlation over them to say something."""
+"""Variants, for a correlation to say something."""
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """All that was found."""
     recall = [_recall(figures)] if figures["recall"] else []
-    parts = [_parts(figures)] if len(_one(figures).get("by_part", ())) > 1 else []
+    parts = [_parts(figures)] if len(_places(figures)) > 1 else []
     return [_divergence(figures), _kinds(figures), *parts, *recall, _check(figures)]
 
 
 def claims(figures: dict[str, Any]) -> list[Claim]:
-    """What the formats have to reach; of those that were measured."""
-    found, scheme = figures["variants"], figures.get("scheme", ROTATED)
+    found, scheme = figures["variants"], figures["scheme"]
     own = figures["model"] == _MEASURED_FIRST
     perplexity, nats = (_MOST_PERPLEXITY[scheme], _MOST_NATS[scheme]) if own else ({}, {})
     claims = [*_limits(found, "{} bits", perplexity, nats)]
-    if (auto := figures.get("auto", {}).get("bits")) in found:
+    if (auto := figures["auto"]["bits"]) in found:
         claims += _limits(found, "{} bits, which auto takes", {auto: _AUTO_PERPLEXITY}, {auto: MOST_NATS})
         claims += _along(found[auto], f"{auto} bits, which auto takes")
     if {"4", _PEER} <= found.keys():
@@ -69,7 +67,6 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
 def _limits(
     found: Mapping[str, Any], title: str, perplexity: Mapping[str, float], nats: Mapping[str, float]
 ) -> Iterator[Claim]:
-    """Yield the claims about those that were measured, by name."""
     for name in (name for name in perplexity if name in found):
         change = (found[name]["ratio"]["value"] - 1) * 100
         yield Claim(f"{title.format(name)}: perplexity over unquantized", change, perplexity[name], True, " %")
@@ -79,8 +76,7 @@ def _limits(
 
 
 def _along(found: Mapping[str, Any], title: str) -> Iterator[Claim]:
-    """Yield the claims about long contexts and chats, where such were read."""
-    parts = found.get("by_part", {})
+    parts = found["by_part"]
     if parts.keys() >= {_EARLY, _LATE}:
         growth = parts[_LATE]["divergence"]["value"] / parts[_EARLY]["divergence"]["value"]
         yield Claim(f"{title}: KL divergence after 16K tokens over that at 1K to 4K", growth, _MOST_GROWTH, True)
@@ -90,7 +86,6 @@ def _along(found: Mapping[str, Any], title: str) -> Iterator[Claim]:
 
 
 def _divergence(figures: dict[str, Any]) -> Table:
-    tails = {key: title for key, title in _TAILS.items() if key in _one(figures)}
     rows = [
         [
             name,
@@ -98,20 +93,19 @@ def _divergence(figures: dict[str, Any]) -> Table:
             f"{of['bytes']:,.0f}",
             percent(of["ratio"], "+.2f", minus=1.0),
             interval(of["divergence"], ".3g"),
-            *(interval(of[key], ".2g") for key in tails),
+            *(interval(of[key], ".2g") for key in _TAILS),
             percent(of["same"]),
         ]
         for name, of in figures["variants"].items()
     ]
     missing = figures["missing"]
     without = f" Not on this device: {' and '.join(missing)}: {next(iter(missing.values()))}" if missing else ""
-    shown = tails.values()
-    columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", *shown, "same first choice")
+    columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", *_TAILS.values(), "same first choice")
     total, perplexity = sum(figures["tokens"].values()), figures["perplexity"]["all"]
     note = (
         f"{figures['model']} in {figures['dtype']}, {total:,} tokens in pieces of {figures['length']:,}, each token "
         f"quantized when it is written, prefill in chunks of {figures['chunk']}; perplexity with unquantized KV "
-        f"{perplexity:.3f}. Rows named by bits alone are ours: {_OURS[figures.get('scheme', ROTATED)]}, groups of 64; "
+        f"{perplexity:.3f}. Rows named by bits alone are ours: {_OURS[figures['scheme']]}, groups of 64; "
         '"plain" is as it is. Bits are those of an element with its share of scale '
         "and bias in 16 bits. 95 % intervals by a paired bootstrap over pieces. The paper claims "
         f"-0.7 to +3.0 % for its 4 bits, on larger models.{_windows(figures)}"
@@ -138,7 +132,7 @@ def _llama_cpp(figures: dict[str, Any]) -> str:
     return "".join(
         f" llama.cpp's formats of K and V are over the model's GGUF file and beside {base}, whose perplexity is "
         f"{perplexity:.3f}, all with flash attention (llama-cpp-python {figures['llama_cpp']}). {weights}"
-        for base, perplexity in figures.get("bases", {}).items()
+        for base, perplexity in figures["bases"].items()
     )
 
 
@@ -159,14 +153,13 @@ def _kinds(figures: dict[str, Any]) -> Table:
     return Table("By kind of text", ("K/V", *kinds), rows, note)
 
 
-def _one(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return one variant: all have the same keys. Older committed results lack positions and tails."""
-    found: dict[str, Any] = next(iter(figures["variants"].values()))
-    return found
+def _places(figures: dict[str, Any]) -> list[str]:
+    """Return the parts of the context that were read, which all variants have."""
+    return [*next(iter(figures["variants"].values()))["by_part"]]
 
 
 def _parts(figures: dict[str, Any]) -> Table:
-    places = [*_one(figures)["by_part"]]
+    places = _places(figures)
     begins = (0, *EDGES)
     ends = (*(min(edge, figures["length"]) for edge in EDGES), figures["length"])
     names = [f"{begins[int(place)]:,} to {ends[int(place)]:,}" for place in places]
@@ -186,7 +179,7 @@ def _of_kind(of: Mapping[str, Mapping[str, float]], pieces: int) -> str:
 
 def _recall(figures: dict[str, Any]) -> Table:
     asked = {name: of for name, of in figures["variants"].items() if of["recall"]}
-    sizes = [*figures.get("recall_by_tokens", ())]
+    sizes = [*figures["recall_by_tokens"]]
     if len(sizes) > 1:
         rows = [
             [f"{name}, {int(size):,} tokens", *_recalled(of["recall_by_tokens"][size])]
@@ -198,11 +191,9 @@ def _recall(figures: dict[str, Any]) -> Table:
         rows = [[name, *_recalled(of["recall"])] for name, of in asked.items()]
     columns = ("K/V", "exact", "lost / gained", "p", "difference", "mean log-probability", "change")
     base = figures["recall"]
-    found = figures["chat_tokens"]
-    longest = max(found) if isinstance(found, list) else found  # Older committed results have one length.
     note = (
-        f"Facts told at the beginning of {figures['chats']} chats of up to {longest:,} tokens, asked "
-        f"for at the end. Exact: every token of the value is the first choice; unquantized {base['right']} of "
+        f"Facts told at the beginning of {figures['chats']} chats of up to {max(figures['chat_tokens']):,} tokens, "
+        f"asked for at the end. Exact: every token of the value is the first choice; unquantized {base['right']} of "
         f"{base['asked']}{_unquantized(figures, sizes)}, since the model is small. Lost and gained beside unquantized, "
         "with McNemar's exact test and Bonett and Price's interval. Log-probability (nats) of the right value's "
         f"tokens, unquantized {base['logprob']:.3f}; its change with an interval by a paired bootstrap over chats."
@@ -222,7 +213,6 @@ def _recalled(found: Mapping[str, Any]) -> list[str]:
 
 
 def _unquantized(figures: dict[str, Any], sizes: Sequence[str]) -> str:
-    """Return how many are right by length, where there are several."""
     if len(sizes) < 2:
         return ""
     found = figures["recall_by_tokens"]
@@ -249,7 +239,6 @@ def _check(figures: dict[str, Any]) -> Table:
         f"the logarithm of perplexity's ratio with r = {found['perplexity_pearson']:.3f} "
         f"({found['perplexity_spearman']:.3f})."
     )
-    if auto := figures.get("auto"):
-        reason = auto["reason"].removeprefix("auto: ")
-        note += f' With `kv_bits = "auto"` this model gets {auto["bits"]}: {reason}.'
+    auto = figures["auto"]
+    note += f' With `kv_bits = "auto"` this model gets {auto["bits"]}: {auto["reason"].removeprefix("auto: ")}.'
     return Table("What the check at load predicts", ("K/V", "KL of the check", "KL of texts", "perplexity"), rows, note)

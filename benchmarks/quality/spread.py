@@ -1,6 +1,6 @@
-"""Divergences of many tokens, counted by size: quantiles of what was read in parts, of samples that are drawn again.
+"""Divergences of tokens, counted by size, for quantiles of drawn samples.
 
-Sizes have eight bins to an octave, so that a quantile is right to 5 %. Pure; NumPy only.
+Sizes have eight bins to an octave, so that a quantile is right to 5 %. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ BINS: Final = 8 * 30
 
 
 def counted(divergences: npt.NDArray[np.floating]) -> dict[int, int]:
-    """Return how many of these nats are in each bin that has some."""
     with np.errstate(divide="ignore"):
         places = np.ceil((np.log2(np.maximum(divergences, 0.0)) - _LEAST) * _PER_OCTAVE)
     places = np.nan_to_num(places, nan=BINS)
@@ -28,7 +27,7 @@ def counted(divergences: npt.NDArray[np.floating]) -> dict[int, int]:
 
 
 def quantile(samples: Sequence[Mapping[int, int]], share: float) -> Interval:
-    """Return a quantile of all that was counted in samples, in nats, by a bootstrap over samples."""
+    """Return a quantile over all samples, in nats, by a bootstrap over samples."""
     counts = np.zeros((len(samples), BINS))
     for row, sample in zip(counts, samples, strict=True):
         row[list(sample)] = list(sample.values())

@@ -19,18 +19,16 @@ from benchmarks.packages import Tarball, Wheel, kept
 from inference_service.text.tokenizer import Tokenizer
 
 Render = Callable[[Sequence[Mapping[str, str]], bool], str]
-"""Messages as a model's chat template has them; the flag: with what makes the model answer."""
+"""Messages in a model's chat template; the flag: with the beginning of an answer."""
 
 MOST: Final = 5
-"""Pieces of a kind, so that no kind decides what is found."""
+"""Pieces of a kind, so that no kind decides."""
 _MADE: Final = 1
 """Counts up when what is kept of the packages changes."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Texts of one kind: files of a package, in their order."""
-
     name: str
     package: Wheel | Tarball
     files: Sequence[str]
@@ -57,7 +55,6 @@ _SPEECHES: Final = ("2009_barack_obama_d", "2010_barack_obama_d", "2018_donald_j
 _MODULES: Final = ("compiler", "environment", "parser", "lexer")
 _PAGES: Final = ("Server", "Reply", "Hooks", "Validation-and-Serialization", "Routes", "Errors")
 _FIELDS: Final = ("capital", "region", "languages", "currencies", "latlng", "borders", "area", "demonyms")
-"""A country's fields, for a tool that is called."""
 _TALKS: Final = (
     *("conversations", "ai", "emotion", "psychology", "humor", "literature", "computers", "science"),
     *("sports", "money", "politics", "gossip", "trivia", "movies", "food", "botprofile"),
@@ -113,11 +110,11 @@ KINDS: Final = (PROSE, SPEECH, CODE, MANUAL, DIALOGUE, TOOLS)
 """Moby Dick, State of the Union addresses, Python, Markdown; as chats dialogues, and calls of a tool."""
 _CHATS: Final = (DIALOGUE, TOOLS)
 _SEVERAL: Final = 6
-"""Countries that are asked for in a chat before what was found is asked for again."""
+"""Countries in a chat before they are asked for again."""
 
 
 def text_of(kind: Kind, render: Render) -> str:
-    """All of a kind's files as one text. Raises Unavailable."""
+    """Raises Unavailable."""
     contents = [path.read_text(encoding="utf-8") for path in kind.paths()]
     if kind is TOOLS:
         return render([message for content in contents for message in tool_calls(json.loads(content))], False)
@@ -127,7 +124,9 @@ def text_of(kind: Kind, render: Render) -> str:
 
 
 def dialogue(content: str) -> list[dict[str, str]]:
-    """One chat; a conversation's last message and the next one's first are joined, since templates refuse two."""
+    """Return one chat. A conversation's last message and the next one's first are joined, since templates refuse
+    two.
+    """
     said = [
         ("assistant" if number % 2 else "user", str(line).strip())
         for lines in YAML(typ="safe", pure=True).load(content)["conversations"]
@@ -140,8 +139,6 @@ def dialogue(content: str) -> list[dict[str, str]]:
 
 
 def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A chat whose assistant looks countries up by a tool."""
-
     def turn(user: str, assistant: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
 
@@ -164,7 +161,7 @@ def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def pieces(tokenizer: Tokenizer, render: Render, length: int, most: int) -> list[Piece]:
-    """Up to `most` pieces of `length` tokens of each kind, prefix included. Raises Unavailable."""
+    """Return up to `most` pieces of `length` tokens of each kind, prefix included. Raises Unavailable."""
     begin, length = [*tokenizer.prefix_ids], length - len(tokenizer.prefix_ids)
     return [
         Piece(kind.name, [*begin, *piece.token_ids])
@@ -174,7 +171,6 @@ def pieces(tokenizer: Tokenizer, render: Render, length: int, most: int) -> list
 
 
 def cut(kind: str, token_ids: Sequence[int], length: int, most: int) -> list[Piece]:
-    """The first `most` whole pieces of a text, one behind the other."""
     starts = range(0, len(token_ids) - length + 1, length)
     return [Piece(kind, list(token_ids[start : start + length])) for start in starts[:most]]
 

@@ -15,7 +15,6 @@ from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 
 NewCaches = Callable[[], list[Any]]
-"""Makes empty caches, one per layer."""
 
 RUNGS: Final = ("4/3", "4", "4w6", "4w8", "5/4", "5/4w6", "5/4w8", "6/4", "6/4w6", "8/4", "6", "8")
 """Bits of K and V that are measured with the model's own scheme, in groups of 64."""
@@ -41,13 +40,12 @@ def formats(scheme: str) -> dict[str, KVFormat]:
 
 
 def offered(geometry: Geometry) -> tuple[str, ...]:
-    """Return those of `NAMES` that a model can have, in that order."""
     both = geometry.sliding and geometry.full_groups
     return tuple(name for name in NAMES if both or name not in WINDOWED)
 
 
 def variants(network: Network, geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCaches]:
-    """All that are `offered`, in that order; mlx-lm quantizes no windows. Engine thread."""
+    """Return all that are `offered`; mlx-lm quantizes no windows. Engine thread."""
     full = {layer for group in geometry.full_groups for layer in group.layers}
 
     def ours(format: KVFormat) -> NewCaches:
@@ -67,8 +65,9 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
 
 
 def stored_bytes(caches: Sequence[Any], geometry: Geometry, scale_bytes: int | None = None) -> float:
-    """Bytes of a token's KV without windows; `scale_bytes` are of scales and biases, if not those of the compute
-    dtype."""
+    """Return the bytes of a token's KV without windows, with scales of the compute dtype where `scale_bytes` is
+    None.
+    """
     return sum(
         part.size * (part.itemsize if part.dtype == mx.uint32 or scale_bytes is None else scale_bytes) / part.shape[2]
         for group in geometry.full_groups

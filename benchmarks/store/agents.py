@@ -1,4 +1,4 @@
-"""Agents as their worker knows them, with random tokens and random KV, for benchmarks of the store."""
+"""Agents with random tokens and random KV, for benchmarks of the store."""
 
 import os
 from dataclasses import dataclass, field
@@ -35,7 +35,6 @@ def tokens_of(seed: str, tokens: int) -> list[int]:
 def turn(
     agent: str, tokens: list[int], base: types_pb2.AgentVersion | None = None, keep: int = 0
 ) -> pb.CommitTurnRequest:
-    """A turn of these tokens, whose text is as long as English."""
     return pb.CommitTurnRequest(
         key=key(agent),
         base=base,
@@ -54,15 +53,12 @@ def turn(
 
 @dataclass
 class Agent:
-    """One agent, and the shape of its KV."""
-
     name: str
     geometry: Geometry
     tokens: list[int] = field(default_factory=list)
     version: types_pb2.AgentVersion = field(default_factory=types_pb2.AgentVersion)
 
     def headers(self) -> list[BlockHeader]:
-        """Its blocks, the tail included."""
         found, parent = [], blockfile.NO_PARENT
         for first in range(0, len(self.tokens), BLOCK_TOKENS):
             count = min(BLOCK_TOKENS, len(self.tokens) - first)
@@ -72,7 +68,7 @@ class Agent:
         return found
 
     async def speak(self, store: StoreProcess, new: list[int]) -> None:
-        """Commit a turn, and write and publish its new blocks by the worker's own functions."""
+        """Commit a turn, and publish its new blocks, by the worker's own functions."""
         request = turn(self.name, new, self.version, len(self.tokens))
         self.version = (await store.cache.CommitTurn(request)).version
         self.tokens += new

@@ -38,7 +38,6 @@ LABELS = {
 
 
 def latency(samples: Sequence[float]) -> dict[str, Any]:
-    """Median, 99th percentile and all samples, in seconds."""
     cuts = statistics.quantiles(samples, n=100, method="inclusive")
     return {**results.summary([round(sample, 6) for sample in samples]), "p99": cuts[98]}
 
@@ -50,8 +49,6 @@ async def timed(call: Callable[[Any], Awaitable[object]], request: object) -> fl
 
 
 class Bench:
-    """All measurements. `figures` grows as they are made."""
-
     def __init__(self, agents: int, calls: int, runs: int) -> None:
         self.figures: dict[str, Any] = {"agents": agents, "tokens": TOKENS}
         self._agents = [Agent(f"agent-{number:06d}", TINY) for number in range(agents)]
@@ -128,7 +125,7 @@ class Bench:
         self.figures |= {f"fork_{tokens}": latency(each) for tokens, each in seconds.items()}
 
     async def turn_writes(self, data: Path, turns: int) -> None:
-        """Bytes sent to the disk for a turn, over the Q4 bytes of its new tokens and the tail."""
+        """Count bytes sent to the disk for a turn, over the Q4 bytes of its new tokens and the tail."""
         agent, ratios = Agent("writer", LLAMA), []
         async with serving(data) as store:
             await agent.speak(store, tokens_of("prompt", PROMPT))
@@ -141,7 +138,6 @@ class Bench:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Latencies; then memory, the start, and bytes of files."""
     latencies = [
         (label, *(f"{figures[name][at] * 1000:.1f} ms" for at in ("median", "p99"))) for name, label in LABELS.items()
     ]
@@ -165,7 +161,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "store")
     found.add_argument("--agents", type=options.at_least(2), default=1000)
     found.add_argument(
         "--calls", type=options.at_least(2), default=1000, help="of each kind; of forks and deletions a tenth"
@@ -173,7 +169,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--turns", type=options.at_least(1), default=20, help="turns whose bytes are counted")
     found.add_argument("--runs", type=options.at_least(1), default=3, help="starts")
     found.add_argument("--directory", help="where the data directories are made (default: the system's temporary one)")
-    found.add_argument("--output", default="store", help="name of the file under benchmarks/results")
     return found
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +11,7 @@ from pathlib import Path
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
+from benchmarks.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,6 @@ class StoreProcess:
         return _number(self.pid, "status", "VmRSS") * 1024
 
     def peak_bytes(self) -> int:
-        """The most memory that it had since `forget_peak`."""
         return _number(self.pid, "status", "VmHWM") * 1024
 
     def forget_peak(self) -> None:
@@ -43,30 +40,22 @@ def written_bytes(pid: int | str = "self") -> int:
 
 @asynccontextmanager
 async def serving(
-    data: Path, flags: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+    data: Path | None = None, flags: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[StoreProcess]:
-    """Start a store until it is ready. Raises RuntimeError."""
-    started = time.perf_counter()
-    command = (sys.executable, "-m", "cache_service", f"--data={data}", "--metrics=", *flags)
-    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env={**os.environ, **(environment or {})})
+    """Start a store, over a new directory where none is given. Raises RuntimeError."""
+    node = Node(flags, environment=environment, worker="", data=data)
     try:
-        assert process.stderr is not None
-        lines = []
-        async for line in process.stderr:
-            lines.append(line)
-            if b" ready " in line:
-                break
-        else:
-            raise RuntimeError(b"".join(lines).decode())
+        started = time.perf_counter()
+        node.start()
+        await node.ready()
         ready = time.perf_counter() - started
-        reader = asyncio.create_task(process.stderr.read())  # or the pipe fills up
-        async with connect(f"unix:{data}/run/store.sock") as channel:
+        async with connect(node.store) as channel:
             cache = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
-            yield StoreProcess(process.pid, ready, cache, agent_pb2_grpc.AgentServiceStub(channel))
+            agents = agent_pb2_grpc.AgentServiceStub(channel)
+            yield StoreProcess(node.processes["store"].pid, ready, cache, agents)
+        await asyncio.to_thread(node.leave)
     finally:
-        process.terminate()
-        await process.wait()
-    await reader
+        node.destroy()
 
 
 def _number(pid: int | str, file: str, name: str) -> int:

@@ -2,11 +2,13 @@
 
     agentmem bench ttft [--lengths 1000 2000 4000 8000 16000 32000] [--samples 3]
     agentmem bench ttft --model llama-3.1-8b=DIRECTORY --samples 2
+    agentmem bench ttft --lengths 16 32 64 128 256 512 --samples 9    the length from which restoring is worth it
 
 Through the gateway, one turn of 50 new tokens at a time. `cold`: nobody has seen the prompt; `warm`: after a SIGKILL of
 worker and store; `hot`: the turn after that; `dropped`: the files were dropped from the page cache. A short agent's
-turn goes first after each restart. Beside them, in one process: mlx-lm's BatchGenerator, and its load_prompt_cache
-in the compute dtype and in 4 bits. The first sample is not counted, but where computing takes more than --cold-seconds.
+turn goes first after each restart. Beside them, in one process: mlx-lm's BatchGenerator, its load_prompt_cache in the
+compute dtype and in 4 bits, and mx.load of the agent's files, which verifies nothing. The first sample is not counted,
+but where computing takes more than --cold-seconds. KV of any length is restored: `min_restore_tokens` is 1.
 """
 
 import argparse
@@ -25,18 +27,15 @@ from benchmarks.models import kv_bytes_per_token, model_directory, model_name
 from benchmarks.prompts import NEW_TOKENS, Prompts, token_ids
 from benchmarks.ttft.in_process import KINDS, saved
 from benchmarks.ttft.report import row, tables
-
-__all__ = ["main", "tables"]
+from inference_service.engine.device import worth_restoring
 
 MOST_RESIDENT = 0.02
-"""Files of which less is in memory count as dropped from the page cache."""
+"""Files of which less is in memory count as dropped."""
 FIRST = "the first after a restart"
 FIRST_TOKENS = 600
 
 
 class Bench:
-    """All measurements. `figures` is what is known so far."""
-
     def __init__(
         self, agents: KnownAgents, child: Child, prompts: Prompts, scratch: Path, arguments: argparse.Namespace
     ) -> None:
@@ -66,9 +65,9 @@ class Bench:
         first, files = await self._agents.remember(_agent(length), length)
         self._files[length] = files
         for number in range(self._arguments.samples + 1):
-            await self._agents.fork(_agent(length), _agent(length, number))
-            await self._agents.fork(_agent(length), _agent(length, number, "dropped"))
-        await self._agents.evict(_agent(length))
+            await self._agents.stack.fork(_agent(length), _agent(length, number))
+            await self._agents.stack.fork(_agent(length), _agent(length, number, "dropped"))
+        await self._agents.stack.evict(_agent(length))
         prompt = token_ids(length + self._arguments.new_tokens, length)
         theirs = await self._child.ask(do="cold", token_ids=prompt, save=length)
         theirs_files = {kind: _size([saved(self._scratch, kind, length)]) for kind in KINDS}
@@ -84,8 +83,8 @@ class Bench:
         self._note(length, cold=ours.first, mlx_lm_cold=await self._child.ask(do="cold", token_ids=prompt))
 
     async def _round(self, number: int) -> None:
-        self._restarts["seconds"].append(await self._agents.restart())
-        await self._agents.fork(FIRST, f"{FIRST}: {number}")
+        self._restarts["seconds"].append(await self._agents.stack.kill("worker", "store"))
+        await self._agents.stack.fork(FIRST, f"{FIRST}: {number}")
         first = await self._agents.next_turn(f"{FIRST}: {number}", "warm", FIRST_TOKENS)
         self._restarts["first"].append(first.first)
         for length in self._arguments.lengths:
@@ -99,12 +98,13 @@ class Bench:
         if warm.load_bytes != _size(files):
             raise RuntimeError(f"a warm turn read {warm.load_bytes} bytes, and the agent's files have {_size(files)}")
         hot = await self._agents.next_turn(agent, "hot", length + new + 1)
-        self._note(length, warm=warm.first, hot=hot.first)
-        await self._agents.evict(agent)
+        raw = await self._child.ask(do="raw", paths=[str(path) for path in files])
+        self._note(length, warm=warm.first, load=warm.load, raw=raw, hot=hot.first)
+        await self._agents.stack.evict(agent)
         if self._droppable(files):
             turn = await self._agents.next_turn(other, "warm", length)
             self._note(length, dropped=turn.first)
-            await self._agents.evict(other)
+            await self._agents.stack.evict(other)
 
     async def _others(self, length: int, number: int) -> None:
         new_ids = self._prompts.ids_of(self._prompts.text(self._arguments.new_tokens, f"{length} {number}"))
@@ -137,6 +137,7 @@ class Bench:
             "restart": {name: results.summary(samples) for name, samples in self._restarts.items()},
             "failed": self._failed,
             "page_cache_left": max(self._left, default=1.0),
+            "min_restore_tokens": worth_restoring(),
             "lengths": {
                 str(length): {"bytes": self._bytes.get(length, {}), **row(raw)}
                 for length, raw in self._raw.items()
@@ -157,6 +158,7 @@ async def main(arguments: argparse.Namespace) -> None:
     directory, lengths = model_directory(arguments.model), arguments.lengths
     environment = {
         "AGENTMEM_WORKER_CONTEXT_LENGTH": str(max(lengths) + 1024),
+        "AGENTMEM_WORKER_MIN_RESTORE_TOKENS": "1",
         "AGENTMEM_WORKER_POOL_BYTES": str(2 * (sum(lengths) + 8192) * kv_bytes_per_token(directory)),
     }
     with tempfile.TemporaryDirectory(prefix="agentmem-") as scratch:
@@ -172,7 +174,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = options.parser(__doc__)
+    found = options.parser(__doc__, "ttft-MODEL-BACKEND")
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model without sliding layers")
     found.add_argument("--lengths", type=options.at_least(2), nargs="+", default=[1000, 2000, 4000, 8000, 16000, 32000])
     found.add_argument("--new-tokens", type=options.at_least(1), default=NEW_TOKENS, help="that the next turn appends")
@@ -180,7 +182,6 @@ def parser() -> argparse.ArgumentParser:
         "--samples", type=options.at_least(0), default=3, help="rounds, after one to warm up; 0: that one only"
     )
     found.add_argument("--cold-seconds", type=float, default=20, help="longer prompts are computed once")
-    found.add_argument("--output", help="name of the file in benchmarks/results")
     return found
 
 

@@ -21,13 +21,10 @@ KINDS = ("plain", "4 bit")
 
 
 def saved(scratch: Path, kind: str, tokens: int) -> Path:
-    """The file in which `cold` saves, and from which `resumed` loads."""
     return scratch / f"{kind.replace(' ', '-')}-{tokens}.safetensors"
 
 
 class InProcess:
-    """One model under mlx-lm. Answers are in seconds."""
-
     def __init__(self, directory: Path, scratch: Path) -> None:
         network, _ = load_model(directory)
         if mx.default_device().type == mx.DeviceType.cpu:
@@ -45,8 +42,16 @@ class InProcess:
             )
         return computed.seconds
 
+    def raw(self, paths: Sequence[str]) -> float:
+        mx.clear_cache()
+        started = time.perf_counter()
+        mx.eval([mx.load(path) for path in paths])
+        return time.perf_counter() - started
+
     def resumed(self, kind: str, tokens: int, new_ids: Sequence[int]) -> float | str:
-        """Seconds of load_prompt_cache and generate_step to the first token, or MLX's error where it has no kernel."""
+        """Return seconds of load_prompt_cache and generate_step to the first token, or MLX's error where it has no
+        kernel.
+        """
         try:
             return self._resumed(kind, tokens, new_ids)
         except RuntimeError as error:
@@ -75,4 +80,4 @@ def _cut(cache: Any, tokens: int) -> KVCache:
 
 if __name__ == "__main__":
     process = InProcess(Path(sys.argv[1]), Path(sys.argv[2]))
-    children.answer({"cold": process.cold, "resumed": process.resumed})
+    children.answer({"cold": process.cold, "raw": process.raw, "resumed": process.resumed})

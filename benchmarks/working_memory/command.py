@@ -16,8 +16,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -37,35 +36,23 @@ from gateway.workflows.definition.parser import load
 POOL_AGENTS = 4
 KILL_IN = "talk-3"
 _TOKENS = {3: 2400, 5: 1600, 10: 1000, 20: 700}
-"""Tokens of filler by number of agents, so that all of it takes some minutes on two cores."""
+"""Filler by number of agents, so that all of it takes some minutes on two cores."""
 _BLOCK = 256
 _ANSWER = 64
-"""Tokens that a turn may add to its prompt."""
 PERSISTENT = ("persistent", "pool of 4", "killed")
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Filler tokens by number of agents, and which numbers are also killed."""
-
-    tokens: dict[int, int]
-    killed: list[int]
-    seed: int
-
-
 class Comparison:
-    """The runs of all scenarios, and their scores."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        self.sizes = sizes
-        self.scenarios = {agents: make_scenario(agents, tokens, sizes.seed) for agents, tokens in sizes.tokens.items()}
-        self.scores: dict[str, dict[str, dict[str, Any]]] = {str(agents): {} for agents in sizes.tokens}
+    def __init__(self, tokens: dict[int, int], seed: int) -> None:
+        self.tokens = tokens
+        self.scenarios = {agents: make_scenario(agents, each, seed) for agents, each in tokens.items()}
+        self.scores: dict[str, dict[str, dict[str, Any]]] = {str(agents): {} for agents in tokens}
         self._persistent: dict[int, Performance] = {}
 
     def add(self, agents: int, way: str, performance: Performance) -> None:
         first = self._persistent.setdefault(agents, performance)
         found = score(self.scenarios[agents], performance) | {
-            "filler_tokens": self.sizes.tokens[agents],
+            "filler_tokens": self.tokens[agents],
             "differing_texts": differing(first, performance),
         }
         self.scores[str(agents)][way] = found
@@ -74,10 +61,10 @@ class Comparison:
 
     @property
     def crowded(self) -> list[int]:
-        return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
+        return [agents for agents in self.tokens if agents > POOL_AGENTS]
 
     def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
-        """Bytes of a pool of four agents with the longest ledger of all but the judge."""
+        """Return the bytes of a pool of four agents with the longest ledger of all but the judge."""
         blocks: int = -(-(self.scores[str(agents)]["persistent"]["longest_turn"] + _ANSWER) // _BLOCK)
         return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
@@ -91,17 +78,17 @@ class Comparison:
         return found
 
 
-async def on_live_stack(comparison: Comparison) -> int:
-    """All three ways, and then the runs that are killed; the bytes of KV that a token takes."""
+async def on_live_stack(comparison: Comparison, killed: Sequence[int]) -> int:
+    """Run all three ways, and then those that are killed; return the bytes of a token's KV."""
     async with running() as stack:
         await warm_up(stack)
         for agents, scenario in comparison.scenarios.items():
             comparison.add(agents, "persistent", await timed(stack, perform(stack, scenario, f"persistent-{agents}")))
             for way, whole in (("re-prefilled", True), ("no memory", False)):
                 comparison.add(agents, way, await timed(stack, by_text(stack, scenario, whole=whole)))
-        for agents in comparison.sizes.killed:
-            killed = perform(stack, comparison.scenarios[agents], f"killed-{agents}", KILL_IN)
-            comparison.add(agents, "killed", await killed)
+        for agents in killed:
+            run = perform(stack, comparison.scenarios[agents], f"killed-{agents}", KILL_IN)
+            comparison.add(agents, "killed", await run)
         return int((await stack.describe_model()).kv_bytes_per_token)
 
 
@@ -115,7 +102,6 @@ async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_toke
 
 
 async def timed(stack: LiveStack, run: Coroutine[Any, Any, Performance]) -> Performance:
-    """A run, with the processor's seconds that the worker took for it."""
     before = cpu_seconds(stack)
     performance = await run
     performance.notices["worker_cpu_seconds"] = cpu_seconds(stack) - before
@@ -130,8 +116,7 @@ def cpu_seconds(stack: LiveStack) -> float:
 async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Performance:
     async with connect(stack.addresses["grpc"]) as channel:
         inference = inference_pb2_grpc.InferenceServiceStub(channel)
-        definition = load(json.dumps(scenario.definition), {})
-        return await TextRun(inference, definition, stack.model, whole=whole).perform()
+        return await TextRun(inference, load(json.dumps(scenario.definition), {}), stack.model, whole=whole).perform()
 
 
 async def warm_up(stack: LiveStack) -> None:
@@ -156,16 +141,13 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    sizes = sizes_of(arguments)
-    comparison, console = Comparison(sizes), Console(width=170)
-    kv_bytes_per_token = await on_live_stack(comparison)
+    tokens = {each: arguments.tokens or _TOKENS.get(each, min(_TOKENS.values())) for each in arguments.agents}
+    comparison, console = Comparison(tokens, arguments.seed), Console(width=170)
+    killed = [each for each in arguments.agents if each in arguments.killed]
+    kv_bytes_per_token = await on_live_stack(comparison, killed)
     for agents in comparison.crowded:
         await in_a_small_pool(comparison, agents, kv_bytes_per_token)
-    figures = {
-        "seed": sizes.seed,
-        "kv_bytes_per_token": kv_bytes_per_token,
-        "by_agents": comparison.scores,
-    }
+    figures = {"seed": arguments.seed, "kv_bytes_per_token": kv_bytes_per_token, "by_agents": comparison.scores}
     results.conclude(arguments.output, figures, tables(figures))
     mistakes = comparison.mistakes()
     for mistake in mistakes:
@@ -173,16 +155,10 @@ async def main(arguments: argparse.Namespace) -> int:
     return 1 if mistakes else 0
 
 
-def sizes_of(arguments: argparse.Namespace) -> Sizes:
-    tokens = {each: arguments.tokens or _TOKENS.get(each, min(_TOKENS.values())) for each in arguments.agents}
-    return Sizes(tokens, [each for each in arguments.agents if each in arguments.killed], arguments.seed)
-
-
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = options.parser(__doc__, "working-memory-demo-cpu")
     parser.add_argument("--agents", type=options.at_least(3), nargs="+", default=list(_TOKENS))
     parser.add_argument("--tokens", type=int, help="of filler in each agent's ledger (default: 2400 to 700)")
     parser.add_argument("--killed", type=int, nargs="*", default=[10], help="of --agents, those with a SIGKILL, too")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", default="working-memory-demo-cpu", help="name of the file under benchmarks/results")
     sys.exit(asyncio.run(main(parser.parse_args())))

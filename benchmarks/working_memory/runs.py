@@ -12,7 +12,7 @@ from benchmarks.working_memory.scores import Performance
 from benchmarks.working_memory.text import work
 
 _JOINED = 20
-"""Times that a run is joined before its failure is one."""
+"""Times that a run is joined before it has failed."""
 
 
 async def perform(stack: LiveStack, scenario: Scenario, request_id: str, kill_in: str = "") -> Performance:

@@ -15,22 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from benchmarks.demo_model.dialogues import count_tokens
-from benchmarks.demo_model.filler import filler_text
+from benchmarks.demo_model.filler import count_tokens, filler_text
 from benchmarks.demo_model.world import AGENTS, ENTITIES, HELD_OUT_STRIDE, Fact, Kind, unknown_answer
 
 JUDGE = "judge"
 """Hears the answers, and is not counted among the agents."""
 ASKED = ("known", "known", "withheld", "known", "never told")
-"""Subjects of an agent's questions, in turns; "withheld" is what others were told."""
+"""Subjects of an agent's questions, in turns; "withheld" was told to others."""
 _TALKS = (0.15, 0.25, 0.6)
-"""Shares of the filler after what is public, what is private, and what was passed on."""
+"""Shares of the filler after public, private and relayed facts."""
 _LARGEST_TALK = 2500
-"""Tokens of filler in one prompt, whose text a workflow file limits."""
+"""Tokens of filler in one prompt, which a workflow file limits."""
 
 
 class Learned(NamedTuple):
-    """How an agent came to know a fact: "said", "public", "private", "whisper" or "relay"; by the phase's end."""
+    """How an agent learned a fact: "said", "public", "private", "whisper" or "relay"; by the phase's end."""
 
     phase: int
     how: str
@@ -64,7 +63,6 @@ class Scenario:
     phases: list[str] = field(default_factory=list)
 
     def could_know(self, agent: str, phase: str) -> frozenset[Fact]:
-        """All that an agent could know at the end of a phase."""
         if agent == JUDGE:
             return frozenset(self.facts)
         until = self.phases.index(phase)
@@ -72,7 +70,7 @@ class Scenario:
 
 
 def make_scenario(agents: int, tokens: int, seed: int) -> Scenario:
-    """A scenario of 3 agents or more, with ledgers of about `tokens` tokens."""
+    """Make a scenario of 3 agents or more, with ledgers of about `tokens` tokens."""
     return _Writer(agents, tokens, random.Random(f"{seed}/{agents}")).scenario()
 
 

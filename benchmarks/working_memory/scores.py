@@ -16,7 +16,7 @@ _WORD = re.compile(r"[A-Za-z]+|\d+")
 
 @dataclass(frozen=True)
 class Work:
-    """A turn, a note, or listening in silence. Seconds are the worker's, to the first token."""
+    """A turn, a note, or listening in silence. Seconds are the worker's."""
 
     kind: Literal["turn", "note", "silent"]
     phase: str
@@ -30,17 +30,15 @@ class Work:
 
 @dataclass
 class Performance:
-    """A run as it went: all works, and its seconds."""
-
     works: list[Work] = field(default_factory=list)
     seconds: float = 0.0
     notices: dict[str, Any] = field(default_factory=dict)
-    """Further figures, such as an outage."""
+    """Further figures."""
 
 
 @dataclass(frozen=True)
 class Miss:
-    """An answer that is not the expected one. `said` is None where there was none."""
+    """An answer that is not the expected one; `said` is None where there was none."""
 
     phase: str
     agent: str
@@ -51,8 +49,6 @@ class Miss:
 
 @dataclass(frozen=True)
 class Leak:
-    """A text with a value that its speaker could not know."""
-
     phase: str
     agent: str
     value: str
@@ -69,7 +65,7 @@ def misses(scenario: Scenario, performance: Performance) -> list[Miss]:
 
 
 def leaks(scenario: Scenario, performance: Performance) -> list[Leak]:
-    """Values in any text of an agent that it could not know by the phase's end."""
+    """Return values in any text of an agent that it could not know by the phase's end."""
     return [
         Leak(work.phase, work.agent, value, work.text)
         for work in performance.works

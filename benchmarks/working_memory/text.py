@@ -1,4 +1,4 @@
-"""A workflow without memory below the prompt: the same program, its works sent as chats to a model that keeps nothing.
+"""The same workflow without memory below the prompt: works are sent as chats to a model that keeps nothing.
 
 With `whole` each request is the whole chat so far; without, the system text and the message that it answers.
 """
@@ -15,12 +15,10 @@ from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Program, Step, Turn
 
 _AT_ONCE = 32
-"""Requests at the same time, as many as the gateway's own runner has."""
+"""As many requests at once as the gateway's own runner has."""
 
 
 class TextRun:
-    """One run. `definition` is as a file was loaded, its agents on `model`."""
-
     def __init__(
         self,
         inference: "inference_pb2_grpc.InferenceServiceAsyncStub",
@@ -55,50 +53,38 @@ class TextRun:
     async def _listen(self, step: Step, listening: Listening) -> None:
         async with self._in_order[listening.agent]:
             if listening.notes:
-                tokens = self._definition.agents[listening.agent].max_tokens or self._definition.defaults.max_tokens
+                tokens = self._definition.defaults.max_tokens
                 await self._answer("note", step, listening.agent, listening.message, tokens)
             elif self._whole or listening.role == "system":
                 self._chats[listening.agent].append(_message(listening.role, listening.message))
 
     async def _speak(self, step: Step, turn: Turn) -> str:
         async with self._in_order[turn.agent]:
-            return await self._answer("turn", step, turn.agent, turn.message, turn.max_tokens, turn.json_schema)
+            return await self._answer("turn", step, turn.agent, turn.message, turn.max_tokens)
 
-    async def _answer(
-        self, kind: str, step: Step, agent: str, message: str, max_tokens: int, json_schema: str = ""
-    ) -> str:
+    async def _answer(self, kind: str, step: Step, agent: str, message: str, max_tokens: int) -> str:
         chat = [*self._chats[agent], _message("user", message)]
-        sampling = self._definition.agents[agent].sampling or self._definition.defaults.sampling
         request = inference_pb2.GenerateRequest(
             key=types_pb2.AgentKey(model_id=self._model),
             messages=types_pb2.Messages(messages=chat),
             max_tokens=max_tokens,
-            sampling=types_pb2.Sampling(**sampling.model_dump(exclude_none=True)),
-            stop=self._definition.defaults.stop,
+            sampling=types_pb2.Sampling(temperature=0.0),
         )
-        if json_schema:
-            request.json_schema = json_schema
-        async with self._room:
-            text, finished = await self._generate(request)
+        text, finished = "", inference_pb2.Finished()
+        async with self._room, closing_stream(self._inference.Generate(request)) as events:
+            async for event in events:
+                if event.HasField("delta"):
+                    text += event.delta.text
+                elif event.HasField("finished"):
+                    finished = event.finished
         if self._whole:
             self._chats[agent] = [*chat, _message("assistant", text)]
         told = workflow_pb2.AgentSpoke(phase=step.phase, agent_id=agent, usage=finished.usage, timings=finished.timings)
         self._performance.works.append(work(kind, told, text))
         return text
 
-    async def _generate(self, request: inference_pb2.GenerateRequest) -> tuple[str, inference_pb2.Finished]:
-        text, finished = "", inference_pb2.Finished()
-        async with closing_stream(self._inference.Generate(request)) as events:
-            async for event in events:
-                if event.HasField("delta"):
-                    text += event.delta.text
-                elif event.HasField("finished"):
-                    finished = event.finished
-        return text, finished
-
 
 def work(kind: str, told: workflow_pb2.AgentSpoke | workflow_pb2.AgentListened, text: str) -> Work:
-    """A work, by the usage and the timings that are told of it."""
     return Work(
         kind=kind,  # type: ignore[arg-type]
         phase=told.phase,

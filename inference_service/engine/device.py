@@ -43,7 +43,7 @@ def has_own_memory() -> bool:
 
 
 def worth_restoring() -> int:
-    """Return the tokens of KV from which restoring is faster than computing, by `agentmem bench break-even`: 16 to 64
+    """Return the tokens of KV from which restoring is faster than computing, by `agentmem bench ttft`: 16 to 64
     on two cores, 16 to 128 on an H200.
     """
     return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING

@@ -2,15 +2,11 @@
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
-import pytest
 
 from benchmarks import at_rest
-from benchmarks.at_rest import FIRST, LATER, MLX_LM, Start, Started
-from benchmarks.live import MODULES
-from benchmarks.peers.servers import Agentmem, MlxLm, Server
+from benchmarks.at_rest import FIRST, LATER, MLX_LM, Start
 
 ALONE = Start(2.0, {"mlx_lm": 1.5}, {"mlx_lm": 100_000_000})
 STACK = Start(
@@ -21,24 +17,7 @@ STACK = Start(
 IDLE = {LATER: {"up": 0.0, "store": 0.001, "worker": 0.002, "gateway": 0.001}, MLX_LM: {"mlx_lm": 0.005}}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "names"), [(Agentmem, {"up", *MODULES}), (MlxLm, {"mlx_lm"})])
-async def test_a_server_answers_and_is_known_by_its_processes(
-    kind: type[Server], names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
-    began = time.monotonic()
-    async with at_rest.started(kind, tmp_path) as server:
-        took = time.monotonic() - began
-        assert set(server.processes) == names
-    assert 0 < server.start.answered < took
-    assert all(seconds > 0 for seconds in server.start.processor.values())
-    assert not any(process.is_running() for process in server.processes.values())
-
-
 async def test_a_process_that_computes_is_not_at_rest() -> None:
-    """The clock of processor time is the operating system's, in hundredths of a second."""
-
     class Busy(psutil.Process):
         def cpu_times(self):  # type: ignore[no-untyped-def]
             until = time.process_time() + 0.1
@@ -46,7 +25,7 @@ async def test_a_process_that_computes_is_not_at_rest() -> None:
                 pass
             return super().cpu_times()
 
-    found = await at_rest.idle(Started(ALONE, {"busy": Busy(), "me": psutil.Process()}), 0.2, settle=0.0)
+    found = await at_rest.idle({"busy": Busy(), "me": psutil.Process()}, 0.2, settle=0.0)
     assert found["busy"] > 0.2
 
 

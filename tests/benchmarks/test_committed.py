@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.report.document import Result, read
+from benchmarks.report import Result, read
 from benchmarks.results import RESULTS, dump
 
 FOUND = read(RESULTS)

@@ -3,22 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from benchmarks.geometries import GEOMETRIES
-from benchmarks.models import DEMO, kv_bytes_per_token, model_directory, model_name
-
-
-def test_where_models_are(tmp_path: Path) -> None:
-    assert (model_name("demo"), model_directory("demo")) == ("demo", DEMO)
-    place = tmp_path / "a=b"
-    place.mkdir()
-    (place / "config.json").touch()
-    assert (model_name(f"llama={place}"), model_directory(f"llama={place}")) == ("llama", place)
-    for wrong in ("llama", "llama=/nonexistent", f"={place}"):
-        with pytest.raises(SystemExit, match="NAME=DIRECTORY"):
-            model_directory(wrong)
-    assert (DEMO / "config.json").exists()
+from benchmarks.models import DEMO, kv_bytes_per_token
+from benchmarks.random_models import GEOMETRIES
 
 
 def test_what_a_token_takes(tmp_path: Path) -> None:

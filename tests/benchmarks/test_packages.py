@@ -81,25 +81,3 @@ def test_a_package_is_what_was_pinned_or_nothing(client: str, tmp_path: Path) ->
     other = replace(package, **{checksum: "0" * 64})
     with pytest.raises(Unavailable, match=f"{package.name}.* has the checksum .*, not 0000"):
         other.fetch(again)
-
-
-def test_why_pip_had_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(
-        Unavailable, match=r"(?s)pip download .*chatterbot-corpus==.* failed: .*No matching distribution"
-    ):
-        DIALOGUE.package.fetch(tmp_path)
-
-
-def test_npm_is_missed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match="no npm in PATH"):
-        MANUAL.package.fetch(tmp_path)
-
-
-def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "file"))
-    with pytest.raises(Unavailable, match="set XDG_CACHE_HOME"):
-        kept("things", "v1", lambda scratch: scratch)

@@ -17,13 +17,6 @@ def test_what_was_just_written_is_there(tmp_path: Path) -> None:
     assert page_cache.resident([path]) == 1.0
 
 
-def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    page_cache.drop([path])
-    assert page_cache.resident([path]) == (0.0 if sys.platform == "linux" else 1.0)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="posix_fadvise and mincore are Linux's")
 def test_dropped_files_are_gone_from_memory_and_whole(tmp_path: Path) -> None:
     content = os.urandom(8 * PAGE)

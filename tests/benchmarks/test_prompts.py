@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.models import DEMO
-from benchmarks.prompts import NEW_TOKENS, Prompts, next_turn, token_ids
+from benchmarks.prompts import Prompts, token_ids
 from benchmarks.random_models import write_tokenizer
 
 
@@ -35,10 +35,3 @@ def test_so_many_token_ids_that_are_ordinary_and_share_no_beginning(tokens: int,
     assert all(8 <= each < 900 for each in one)
     assert one[:8] != other[:8]
     assert one == token_ids(8 + tokens, seed)
-
-
-def test_a_next_turn_goes_on_from_its_context() -> None:
-    context = token_ids(300, "agent 0")
-    assert next_turn(context, "x")[:300] == context
-    assert len(next_turn(context, "x")) == 300 + NEW_TOKENS
-    assert next_turn(context, "x") != next_turn(context, "y")

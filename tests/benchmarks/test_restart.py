@@ -11,7 +11,7 @@ def _way(ready: float, answered: float) -> dict[str, Any]:
 
 
 def test_ratios_are_within_a_sample() -> None:
-    asked = {"agents": 2, "length": 4096, "new": 32, "generated": 4, "samples": 2, "model": "demo"}
+    asked = {"agents": 2, "length": 4096, "new": 32, "samples": 2, "model": "demo"}
     samples = [{KEPT: _way(6, 8), NOTHING: _way(6, 16)}, {KEPT: _way(10, 11), NOTHING: _way(12, 22)}]
     found = json.loads(json.dumps(figures(asked, samples)))
     assert found["times_as_early"]["all_answered"]["samples"] == [2.0, 2.0]

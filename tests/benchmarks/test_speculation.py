@@ -1,40 +1,41 @@
-"""The smallest answers that the benchmark can measure, and what it says of them."""
+"""Rates and shared beginnings of answers with drafts and without."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from benchmarks.speculation.command import loaded, main, tables
-from benchmarks.speculation.requests import BOTH, PROSE, REPEATED, REQUESTS, together
-from tests.tiny_models import write_llama
-
-ASKED = [next(request for request in REQUESTS if request.kind == kind) for kind in (REPEATED, PROSE)]
-TOKENS = 12
+from benchmarks.speculation import Worker, measure, rate
+from benchmarks.speculation_requests import BOTH, PROSE, REPEATED, REQUESTS, Request, together
+from benchmarks.turns import Turn
 
 
-@pytest.mark.slow
-def test_an_answer_of_each_kind(tmp_path: Path) -> None:
-    """Of a random model, which repeats nothing: plain steps both times."""
-    directory, output = write_llama(tmp_path / "model"), tmp_path / "speculation"
-    model = loaded("tiny", str(directory))
-    assert main(model, ASKED, [1, 2], TOKENS, 1, str(output)) in (0, 1), "as fast as it happens to be"
-    assert not model.memory.pool.full.used, "blocks were given back"
-    figures = json.loads(output.with_suffix(".json").read_text())["figures"]
-    for request in ASKED:
-        found = figures["answers"][request.name]
-        assert found["kind"] == request.kind
-        assert found["tokens"] == found["same_tokens"] <= TOKENS
-        assert found["tokens"] == found["steps"] + found["accepted"]
-        assert len(figures["mlx-lm"]["samples"]) == 1
-        ratio = found["speculative"]["median"] / found["plain"]["median"]
-        assert found["ratio"]["samples"] == [pytest.approx(ratio, rel=1e-3)]
-    [table] = tables(figures)
-    beside = [f"2 agents, {kind}" for kind in (REPEATED, PROSE, BOTH)]
-    assert [row[0] for row in table.rows] == [*(request.name for request in ASKED), *beside]
-    assert {len(row) for row in table.rows} == {len(table.columns)}
+def test_a_rate_is_of_tokens_after_all_have_begun() -> None:
+    early, late = Turn(arrivals=[0.0, 1.0, 2.0, 3.0]), Turn(arrivals=[1.0, 2.0, 5.0])
+    assert rate([early, late]) == pytest.approx(4 / 4)
+
+
+class Scripted(Worker):
+    """Answers the same tokens each time, and counts a draft of three with each answer."""
+
+    def __init__(self, token_ids: list[int], step: float) -> None:
+        self._turn = Turn(token_ids=token_ids, generated=8, arrivals=[step * at for at in range(8)])
+        self._asked = 0
+
+    async def answer(self, requests: object, tokens: int) -> list[Turn]:
+        self._asked += 1
+        return [self._turn]
+
+    async def counts(self) -> dict[str, int]:
+        return {"drafted": 3 * self._asked, "accepted": 2 * self._asked}
+
+
+@pytest.mark.parametrize(("temperature", "same"), [(0.0, 4), (0.8, None)])
+async def test_ratios_and_counts(temperature: float, same: int | None) -> None:
+    plain, drafting = Scripted([1, 2, 3, 4, 5, 6, 7, 8], 0.2), Scripted([1, 2, 3, 4, 9, 6, 7, 8], 0.1)
+    asked = [Request("code", REPEATED, "", temperature)]
+    found = await measure({"plain": plain, "speculative": drafting}, asked, 8, 2)
+    assert found["ratio"]["samples"] == pytest.approx([2.0, 2.0])
+    assert (found["same_tokens"], found["drafted"], found["accepted"], found["steps"]) == (same, 3, 2, 6)
 
 
 def test_agents_ask_all_of_a_kind_or_half_of_each() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.tables import Claim, Table, claims_table, interval, milliseconds, percent, show
+from benchmarks.tables import Claim, Table, claims_table, interval, percent
 
 
 def test_markdown_has_a_line_for_each_row_and_no_stray_columns() -> None:
@@ -25,8 +25,3 @@ def test_intervals_are_shown_with_their_ends() -> None:
     assert interval(found, ".3g") == "1.04 (1.04 to 1.05)"
     assert percent(found) == "104.3 % (103.9 to 104.7)"
     assert percent(found, "+.2f", minus=1.0) == "+4.31 % (+3.90 to +4.70)"
-
-
-def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    show([Table("Title", ("what", "time"), [("a", milliseconds({"median": 0.155, "min": 0.15, "max": 0.2}))])])
-    assert "155 ms (150–200)" in capsys.readouterr().out

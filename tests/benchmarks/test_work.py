@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import results, work
 from benchmarks.peers.scenarios import TurnSizes
-from benchmarks.work import claims, figures_of, tables
+from benchmarks.work import figures_of
 
 SIZES = TurnSizes(context=200, new=20, generated=4, turns=3)
 
@@ -20,35 +20,10 @@ def turn(first: float) -> dict[str, Any]:
     return {"first": first, "prompt": 100, "cached": 90, "gaps": [0.1, 0.2, 0.3]}
 
 
-def measured(rate: float, first: float) -> dict[str, Any]:
-    seconds = 4 * SIZES.generated / rate
-    return figures_of(SIZES, {"seconds": seconds, "turns": [[turn(first), turn(first)], [turn(first), turn(first)]]})
-
-
-def figures(ours: float, theirs: float, *, first: float, backend: str = "gpu") -> dict[str, Any]:
-    by_way = {
-        "agentmem, hot": measured(ours, first),
-        "mlx_lm.server, hot": measured(theirs, 0.1),
-    }
-    return {
-        "backend": backend,
-        "sizes": {"context": 1, "new": 1, "generated": 4, "turns": 3},
-        "measured": {"32": by_way},
-    }
-
-
 def test_rates_are_of_all_tokens_over_the_time_of_all() -> None:
     found = figures_of(SIZES, {"seconds": 2.0, "turns": [[turn(0.1), turn(0.3)], [turn(0.2), turn(0.4)]]})
     assert found["tokens_per_second"] == 4 * SIZES.generated / 2.0
     assert (found["first"]["50"], found["gap"]["50"], found["from_memory"]) == (0.25, 0.2, 0.9)
-
-
-def test_claims_are_of_the_peer_and_first_tokens_on_a_gpu() -> None:
-    good, bad = figures(61.0, 50.0, first=0.3), figures(59.0, 60.0, first=0.5)
-    assert [claim.met for claim in claims(good)] == [True, True]
-    assert [claim.met for claim in claims(bad)] == [False, False]
-    assert len(claims(figures(61.0, 50.0, first=0.3, backend="cpu"))) == 1
-    assert [row[0] for row in tables(good)[0].rows] == ["agentmem, hot", "mlx_lm.server, hot"]
 
 
 @pytest.mark.slow

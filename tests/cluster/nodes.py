@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks.cluster import machines
-from benchmarks.cluster.machines import Process
+from benchmarks import nodes
+from benchmarks.nodes import Process
 from tests.system.forked import Forked
 from tests.system.stack import Client
 
 MODEL = "scripted"
 
 
-class Node(machines.Node):
+class Node(nodes.Node):
     """A library to preload takes effect, since processes are started by name then."""
 
     def started(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Process:

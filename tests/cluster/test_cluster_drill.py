@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.cluster import drill
-from benchmarks.cluster.faults import FAULTS, Kinds, Pace
+from benchmarks.cluster.faults import FAULTS, Pace
+from benchmarks.cluster.postgres import NoServer
 from tests.cluster.nodes import Node
 from tests.full_matrix import FULL
-from tests.postgres import NoServer
-from tests.system.stack import free_port
 
 PACE = Pace(between=600, during=100) if FULL else Pace(between=40, during=15)
 
@@ -19,10 +18,10 @@ PACE = Pace(between=600, during=100) if FULL else Pace(between=40, during=15)
 async def test_a_history_of_three_nodes_is_one_of_a_single_ledger() -> None:
     """Clients ask any gateway, which finds the agent's node, or any worker, so that hot states are often old."""
     try:
-        found = await drill.one_round(PACE, 0, Kinds(node=Node, ports=free_port))
+        found = await drill.one_round(PACE, 0, Node)
     except NoServer as problem:
         pytest.skip(str(problem))
     assert found["wrong"] == []
     assert found["ok"] and found["reads"]
     assert found["ok"] <= found["listed"] <= found["ok"] + found["unknown"]
-    assert found["faults"].keys() <= {fault.__name__ for fault in FAULTS}
+    assert found["faults"].keys() <= FAULTS.keys()

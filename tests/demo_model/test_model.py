@@ -11,8 +11,6 @@ import mlx_lm
 import pytest
 from safetensors import safe_open
 
-from benchmarks.demo_model.dialogues import Message, make_dialogue
-
 MEGABYTE = 1_000_000
 
 
@@ -24,7 +22,7 @@ def model(directory: Path) -> Any:
     return loaded
 
 
-def greedy(model: Any, tokenizer: Any, messages: list[Message]) -> str:
+def greedy(model: Any, tokenizer: Any, messages: list[dict[str, str]]) -> str:
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     return str(mlx_lm.generate(model, tokenizer, prompt, max_tokens=40))
 
@@ -57,20 +55,8 @@ def test_published_figures_meet_the_target() -> None:
             assert figures["never_told"] >= 0.99
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_answers_held_out_questions(model: Any, tokenizer: Any, known: bool) -> None:
-    asked = 0
-    for seed in range(20):
-        dialogue = make_dialogue(seed, 256)
-        for question in dialogue.questions[-1:]:
-            if question.known == known and asked < 3:
-                asked += 1
-                assert greedy(model, tokenizer, dialogue.messages[: question.index + 1]) == question.expected
-    assert asked == 3
-
-
 def test_a_conversation(model: Any, tokenizer: Any) -> None:
-    messages: list[Message] = [{"role": "system", "content": "You are marco."}]
+    messages: list[dict[str, str]] = [{"role": "system", "content": "You are marco."}]
     turns = {
         "danny: The secret word of danny is walnut.": "Noted, the secret word of danny is walnut.",
         "The colour of the boat is green. The key is in the cellar.": (

@@ -10,7 +10,7 @@ import pytest
 
 from agentmem import Answer, AsyncAgent, AsyncClient, errors
 from agentmem.v1.workflow_pb2 import WORKFLOW_STATE_SUCCEEDED, AgentDelta, AgentSpoke, WorkflowFinished
-from benchmarks.proxy import Proxy
+from tests.system.cutting_proxy import CuttingProxy
 from tests.system.stack import Stack
 
 TURN = {"max_tokens": 48, "ignore_eos": True}
@@ -20,9 +20,9 @@ Turn = Callable[[AsyncAgent], Awaitable[Answer]]
 
 
 @asynccontextmanager
-async def behind_a_proxy(stack: Stack) -> AsyncIterator[tuple[Proxy, AsyncClient, list[str]]]:
+async def behind_a_proxy(stack: Stack) -> AsyncIterator[tuple[CuttingProxy, AsyncClient, list[str]]]:
     """A way to the gateway, a client that has gone it, and the outages that the client tells of."""
-    proxy, outages = Proxy(("127.0.0.1", stack.ports["grpc"])), list[str]()
+    proxy, outages = CuttingProxy(("127.0.0.1", stack.ports["grpc"])), list[str]()
     async with AsyncClient(f"127.0.0.1:{proxy.port}", on_outage=outages.append) as client:
         await client.default_model()
         yield proxy, client, outages

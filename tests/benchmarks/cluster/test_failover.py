@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from benchmarks.cluster import failover
@@ -40,18 +38,3 @@ def test_the_first_token_after_a_loss_is_the_earliest() -> None:
 def test_errors_are_counted_by_name() -> None:
     turns = [spoken("a", 1.0), spoken("b", 2.0, failures=("UNAVAILABLE", "ABORTED")), spoken("c", 3.0)]
     assert failover.told(turns) == {"turns": 3, "again": 1, "failures": {"UNAVAILABLE": 1, "ABORTED": 1}}
-
-
-def round_of(waits: list[float], elsewhere: int, wrong: list[str]) -> dict[str, Any]:
-    node = {"waits": waits, "elsewhere": elsewhere, "turns": 5, "again": 1, "failures": {}}
-    database = {"usual": 1.0, "longest": 5.0, "promoted": 3.1, "first": 0.1, "turns": 9, "again": 0, "failures": {}}
-    return {KILLED: node, LEFT: node, DATABASE: database, "turns": 20, "wrong": wrong}
-
-
-def test_tables() -> None:
-    good = failover.figures(ASKED, [round_of([1.0, 2.0], 0, []), round_of([3.0, 4.0], 0, [])])
-    nodes, database, history = failover.tables(good)
-    rows = {row[0]: row[1] for row in nodes.rows}
-    assert rows["half of them have their next first token after at most"] == "2.50 s (1.50–3.50)"
-    assert rows["the last one has it after"] == "3.00 s (2.00–4.00)"
-    assert database.rows[3][1].startswith("5.00 s") and history.rows[0][1] == "40"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, cast
 
 import grpc
 import pytest
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from tests.cluster.nodes import MODEL, Node
+from agentmem.v1 import agent_pb2, types_pb2
+from tests.cluster.nodes import Node
 from tests.system.stack import Client
 
 APPEND = types_pb2.Append(text="go on")
@@ -72,55 +70,3 @@ async def test_memory_follows_what_the_store_says(client: Client) -> None:
     assert behind.text == "one\nfour" and behind.cached == {}
     with pytest.raises(grpc.aio.AioRpcError, match="ABORTED"):
         await client.turn("cleo", request_id="five", append=APPEND, if_version=1)
-
-
-async def test_what_was_evicted_can_be_prefetched(client: Client) -> None:
-    await client.turn("dan", request_id="one", append=APPEND)
-    await client.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=client.key("dan")))
-    await client.agents.PrefetchAgent(agent_pb2.PrefetchAgentRequest(key=client.key("dan")))
-    assert (await client.turn("dan", request_id="two", append=APPEND)).cached == {"hot": 1}
-
-
-@pytest.fixture
-async def slow() -> AsyncIterator[Client]:
-    node = Node(worker_flags=("--seconds=600", "--slots=1", "--max-requests=2"))
-    try:
-        node.start()
-        await node.ready()
-        async with node.client() as client:
-            yield client
-            statuses = asyncio.to_thread(node.end, signal.SIGTERM)
-            assert await statuses == {"store": 0, "worker": 0}
-    finally:
-        node.destroy()
-
-
-async def test_turns_wait_for_a_slot_are_refused_beyond_the_limit_and_can_be_aborted(slow: Client) -> None:
-    running = slow.inference.Generate(slow.request("ada", request_id="one", append=APPEND))
-    assert cast(Any, await running.read()).HasField("started")
-    waiting = slow.inference.Generate(slow.request("bob", request_id="two", append=APPEND))
-    asked = asyncio.ensure_future(waiting.read())
-    refused = ""
-    while "RESOURCE_EXHAUSTED" not in refused:  # until the one that waits has arrived
-        probe = asyncio.ensure_future(slow.turn("cleo", request_id="three", append=APPEND))
-        await asyncio.wait({probe}, timeout=0.5)
-        if probe.done():
-            refused = str(probe.exception())
-        probe.cancel()
-    abort = inference_pb2.AbortRequest(namespace="default", request_id="one")
-    assert (await slow.inference.Abort(abort)).aborted
-    with pytest.raises(grpc.aio.AioRpcError, match="aborted"):
-        await running.read()
-    assert cast(Any, await asked).HasField("started"), "the slot is free"
-    waiting.cancel()
-    listed = await slow.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))
-    assert not listed.agents
-
-
-async def test_it_knows_one_model_and_names_of_one_line(node: Node, client: Client) -> None:
-    with pytest.raises(grpc.aio.AioRpcError, match="one line of text"):
-        await client.turn("eve", request_id="one\ntwo", append=APPEND)
-    other = Client(node.doors[0], "other")
-    with pytest.raises(grpc.aio.AioRpcError, match=f"'other' does not exist; there is '{MODEL}'"):
-        await other.turn("eve", request_id="one", append=APPEND)
-    await other.close()

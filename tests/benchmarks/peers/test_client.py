@@ -89,11 +89,3 @@ async def test_what_is_not_whole_is_a_problem(events: list[Any], status: str, pr
     async with Scripted(events, status).client() as client:
         answer = await client.ask(MESSAGES, 2)
     assert answer.problem(2).startswith(problem)
-
-
-async def test_a_server_that_is_not_there_is_a_problem() -> None:
-    async with Scripted([]).client() as client:
-        pass
-    client = Client("http://127.0.0.1:1", "a model", [])
-    assert "ConnectError" in (await client.ask(MESSAGES, 2)).problem(2)
-    await client.close()

@@ -54,10 +54,3 @@ def test_what_failed_is_said_and_takes_its_pair_out() -> None:
 def test_where_all_failed_there_is_no_ratio() -> None:
     found = figures([0.1], [None], ["no text"])
     assert tables(found)[1].rows[0] == (FIRST, "100 ms (100–100)", "1 of 1 failed", "")
-
-
-def test_without_agentmem_nothing_is_compared_with_it() -> None:
-    found = figures([0.1], [0.2])
-    del found["servers"][OURS], found["scenarios"]["round-robin"][OURS]
-    for table in tables(found):
-        assert {len(row) for row in table.rows} == {len(table.columns)}

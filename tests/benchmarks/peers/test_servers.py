@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import mlx.core as mx
-import pytest
 
-from benchmarks.models import DEMO
-from benchmarks.peers.command import Peers, parser, rooms
-from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, end_tokens, found_llama_server
-from benchmarks.peers.weights import Weights, in_float32
+from benchmarks.models import DEMO, Weights, in_float32
+from benchmarks.peers.command import parser, rooms
+from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, end_tokens
 
 WEIGHTS = Weights("demo", DEMO, Path("demo.gguf"), "float32")
 CROWDED = Room(2, 8, 1024, holds=3, held_tokens=700)
@@ -25,7 +22,7 @@ def option(command: list[str], name: str) -> str | None:
 
 def test_a_crowded_memory_holds_as_many_conversations_in_each_servers_own_format(tmp_path: Path) -> None:
     agentmem = Agentmem(tmp_path, WEIGHTS, CROWDED)
-    assert "AGENTMEM_WORKER_POOL_BYTES" not in agentmem.environment()  # what a token takes is not known yet
+    assert "AGENTMEM_WORKER_POOL_BYTES" not in agentmem.environment()
     (tmp_path / "model.json").write_text(json.dumps({"agentmem": {"kv_bytes_per_token": 10, "kv_bits": "4"}}))
     assert agentmem.environment()["AGENTMEM_WORKER_POOL_BYTES"] == str(3 * 768 * 10)
     # 6 layers, 2 KV heads, K and V of 64 elements in 4 bytes.
@@ -52,16 +49,6 @@ def test_rooms_fit_every_scenario() -> None:
     assert (roomy.holds, crowded.holds) == (None, 3)
 
 
-def test_which_llama_server() -> None:
-    assert found_llama_server(f"{sys.executable} --some") == [sys.executable, "--some"]
-    assert found_llama_server("no-such-program --some") == "no no-such-program in PATH"
-
-
-def test_without_one_its_absence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert found_llama_server(None) == "no llama-server in PATH"
-
-
 def test_tokens_that_end_a_turn_are_never_generated() -> None:
     tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
     ids = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
@@ -79,14 +66,3 @@ def test_a_copy_in_float32_has_the_same_weights(tmp_path: Path) -> None:
     assert before.keys() == after.keys()
     assert all(array.dtype == mx.float32 for array in after.values())
     assert all(mx.array_equal(array.astype(mx.float32), after[name]).item() for name, array in before.items())
-
-
-async def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "raise SystemExit('no such model')"]
-    with pytest.raises(RuntimeError, match=r"llama\.cpp did not start:\nno such model"):
-        await LlamaCpp(tmp_path, WEIGHTS, ROOMY, program).start()
-
-
-def test_servers_keep_their_directory_from_room_to_room(tmp_path: Path) -> None:
-    peers = Peers(["agentmem"], tmp_path, WEIGHTS, [])
-    assert peers.server("agentmem", ROOMY).root == peers.server("agentmem", CROWDED).root

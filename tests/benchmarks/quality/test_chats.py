@@ -39,8 +39,3 @@ def test_every_answer_was_told_before_the_passages(chats: list[Chat]) -> None:
             sentences.add(sentence)
         assert len(sentences) == len(set(values)) == len(chat.values) == 12
         assert chat.values == sorted(chat.values, key=lambda place: place.start)
-
-
-def test_too_few_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="500 tokens are too few"):
-        make_chats(1, 500, real_model.text().tokenizer, real_model.render)

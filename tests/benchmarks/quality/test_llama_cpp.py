@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +16,6 @@ import pytest
 from benchmarks import gemma3, smollm2
 from benchmarks.gguf_float32 import write_float32
 from benchmarks.packages import Unavailable
-from benchmarks.quality import command
 from benchmarks.quality.llama_cpp import F16, LLAMA_BASE, LLAMA_FORMATS, LlamaCpp, binding, opened
 from benchmarks.quality.measuring import EDGES, Sums
 from inference_service.models.opening import ModelSpec, open_text
@@ -28,37 +26,6 @@ PROSE = (
     "nothing particular to interest me on shore, I thought I would sail about a little and see the watery part of the "
     "world. "
 )
-
-
-@pytest.fixture
-def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unexpected(*_: object, **__: object) -> None:
-        raise AssertionError("loaded before it was refused")
-
-    monkeypatch.setattr(command, "load", unexpected)
-    monkeypatch.setattr(command, "model_directory", unexpected)
-
-
-def refused(*arguments: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        command.main(command.parser().parse_args([*arguments, "--llama-cpp"]))
-    return str(ended.value)
-
-
-@pytest.mark.usefixtures("nothing_is_loaded")
-def test_models_without_a_gguf_file_are_refused() -> None:
-    assert "--model demo has none, only smollm2, gemma3 have" in refused("--model", "demo")
-    assert "--model smollm2=/srv/smollm2 has none" in refused("--model", "smollm2=/srv/smollm2")
-
-
-@pytest.mark.usefixtures("nothing_is_loaded")
-def test_without_the_binding_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    assert "pip install llama-cpp-python" in refused()
-    older = ModuleType("llama_cpp")
-    older.__dict__["__version__"] = "0.3.0"
-    monkeypatch.setitem(sys.modules, "llama_cpp", older)
-    assert "a newer llama-cpp-python than 0.3.0" in refused()
 
 
 class _Batch(ctypes.Structure):
@@ -151,7 +118,6 @@ def files(model: Any) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def read() -> Iterator[tuple[list[int], dict[str, Sums]]]:
-    """Tokens, and sums of each format over them; of f16 twice."""
     found, (directory, gguf) = library(), files(smollm2)
     tokenizer = open_text(ModelSpec("real", directory)).tokenizer
     token_ids = tokenizer.encode(PROSE * 3, parse_special=False)

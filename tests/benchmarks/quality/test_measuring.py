@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -11,8 +12,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from benchmarks.demo_model.dialogues import make_dialogue
-from benchmarks.demo_model.tokenizer import render
+from benchmarks.demo_model.filler import filler_text
 from benchmarks.quality.chats import Chat
 from benchmarks.quality.measuring import BASE, Sums, answers, read
 from benchmarks.quality.variants import (
@@ -43,7 +43,7 @@ def every(demo: LoadedModel) -> dict[str, NewCaches]:
 
 @pytest.fixture(scope="module")
 def token_ids(demo: LoadedModel) -> list[int]:
-    return demo.tokenizer.encode(render(make_dialogue(7, 320).messages), parse_special=True)[:300]
+    return demo.tokenizer.encode(filler_text(random.Random(7), 60), parse_special=False)[:300]
 
 
 def test_all_are_there_in_their_order(demo: LoadedModel, every: dict[str, NewCaches]) -> None:

@@ -5,22 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from benchmarks.quality.texts import (
-    CODE,
-    DIALOGUE,
-    KINDS,
-    TOOLS,
-    Kind,
     Piece,
     cut,
     dialogue,
-    pieces,
-    text_of,
     tool_calls,
 )
-from tests.benchmarks.quality import real_model
 
 
 def test_pieces_are_whole_and_follow_each_other() -> None:
@@ -62,27 +52,3 @@ def test_what_a_tool_found_is_asked_for_later() -> None:
     assert [message["content"] for message in said[8:]] == [
         "What is the capital of Land BBB?", "Beeton and Beehaven.", "What is the capital of Land AAA?", "Aville."
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_there_is_enough_of_every_kind() -> None:
-    """80,000 tokens in pieces of 4,096, no kind more than a quarter of them."""
-    found = pieces(real_model.text().tokenizer, real_model.render, 4096, 5)
-    by_kind = {kind.name: sum(piece.kind == kind.name for piece in found) for kind in KINDS}
-    assert len(found) * 4096 >= 80_000
-    assert min(by_kind.values()) >= 4
-    assert max(by_kind.values()) <= 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_only_chats_have_special_tokens(kind: Kind) -> None:
-    tokenizer = real_model.text().tokenizer
-    found = [piece for piece in pieces(tokenizer, real_model.render, 1024, 1) if piece.kind == kind.name]
-    assert [bool(tokenizer.special_ids & {*piece.token_ids}) for piece in found] == [kind in (DIALOGUE, TOOLS)]
-
-
-@pytest.mark.slow
-def test_code_is_code() -> None:
-    real_model.text()
-    compile(text_of(CODE, real_model.render).partition("\n\nimport dataclasses")[0], "compiler.py", "exec")

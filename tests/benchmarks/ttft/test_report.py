@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
-from benchmarks.ttft.report import row, tables
+import pytest
+
+from benchmarks.ttft.report import break_even, row, tables
 
 RAW = {
     **{"cold": [9.0, 8.0, 8.2], "warm": [5.0, 0.3, 0.2], "dropped": [5.0, 0.8, 0.9]},
@@ -14,6 +16,7 @@ RAW = {
 def figures(**lengths: dict[str, list[float]]) -> dict[str, Any]:
     found = {
         **{"model": "demo", "backend": "cpu", "new_tokens": 50, "page_cache_left": 0.0, "failed": {}},
+        "min_restore_tokens": 64,
         "restart": {"seconds": {"median": 2.0}, "first": {"median": 0.1}},
         "lengths": {name.removeprefix("t"): row(raw) for name, raw in lengths.items()},
     }
@@ -38,3 +41,17 @@ def test_tables_of_a_part_of_it() -> None:
 def test_what_failed_is_told() -> None:
     [times] = tables({**figures(t1000=RAW), "failed": {"mlx_lm_4_bit": "no kernel"}})
     assert "mlx-lm load_prompt_cache, 4 bit failed: no kernel." in times.note
+
+
+@pytest.mark.parametrize(
+    ("faster", "found"),
+    [("-++", 32), ("+-+", 64), ("+++", 16), ("--+", 64), ("++-", None), ("=++", 32)],
+)
+def test_restoring_is_worth_it_from_where_it_stays_faster(faster: str, found: int | None) -> None:
+    cold = {"+": 2.0, "-": 0.5, "=": 1.0}
+    short = {
+        f"t{length}": {"cold": [cold[way]], "warm": [1.0]} for length, way in zip((16, 32, 64), faster, strict=True)
+    }
+    assert break_even(figures(**short)["lengths"]) == found
+    [times] = tables(figures(**short))
+    assert (f"worth it from {found} tokens on" if found else "at none of these") in times.note

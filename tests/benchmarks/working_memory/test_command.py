@@ -1,24 +1,20 @@
 """The working memory benchmark: what it counts as wrong, and what it is asked to run."""
 
-import argparse
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from benchmarks.working_memory.command import Comparison, Sizes, sizes_of
+from benchmarks.working_memory.command import Comparison
 from benchmarks.working_memory.scores import Performance, Work
 
 
 def comparison() -> tuple[Comparison, Performance]:
-    """Of five agents, and a run of theirs in which all is right."""
-    compared = Comparison(Sizes({5: 60}, [], 3))
+    compared = Comparison({5: 60}, 3)
     works = [Work("turn", q.phase, q.agent, q.expected, 300, 290, 8, 0.1) for q in compared.scenarios[5].questions]
     return compared, Performance(works, 1.0)
 
 
 def forgetting(performance: Performance) -> Performance:
-    """One answer is another one."""
     return Performance([replace(performance.works[0], text="All right."), *performance.works[1:]], 1.0)
 
 
@@ -52,16 +48,3 @@ def test_the_small_pool_holds_four_of_the_longest_ledgers() -> None:
     compared.add(5, "persistent", right)
     assert compared.small_pool(5, 10) == 4 * 2 * 256 * 10
     assert compared.crowded == [5]
-
-
-@pytest.mark.parametrize(
-    ("asked", "tokens", "killed"),
-    [
-        ({}, {3: 2400, 5: 1600, 10: 1000, 20: 700}, [10]),
-        ({"agents": [3, 7]}, {3: 2400, 7: 700}, []),
-        ({"agents": [3, 10], "tokens": 90, "killed": [3]}, {3: 90, 10: 90}, [3]),
-    ],
-)
-def test_sizes(asked: dict[str, Any], tokens: dict[int, int], killed: list[int]) -> None:
-    arguments = {"agents": [3, 5, 10, 20], "tokens": None, "killed": [10], "seed": 1} | asked
-    assert sizes_of(argparse.Namespace(**arguments)) == Sizes(tokens, killed, 1)

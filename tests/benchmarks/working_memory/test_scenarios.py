@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.demo_model import filler, world
-from benchmarks.demo_model.dialogues import count_tokens
+from benchmarks.demo_model.filler import count_tokens
 from benchmarks.working_memory.scenarios import ASKED, JUDGE, Scenario, make_scenario
 from gateway.workflows.definition.schema import Definition
 

@@ -13,7 +13,6 @@ SCENARIO = make_scenario(5, 60, 3)
 
 
 def answering(scenario: Scenario) -> Performance:
-    """All questions, answered as expected."""
     works = [
         Work("turn", question.phase, question.agent, question.expected, 100, 90, 8, 0.1)
         for question in scenario.questions
@@ -22,12 +21,10 @@ def answering(scenario: Scenario) -> Performance:
 
 
 def asked(how: str) -> tuple[int, Question]:
-    """The first question of a way, and its place."""
     return next(each for each in enumerate(SCENARIO.questions) if each[1].how == how)
 
 
 def changed(place: int, text: str) -> Performance:
-    """One answer is another one."""
     performance = answering(SCENARIO)
     performance.works[place] = replace(performance.works[place], text=text)
     return performance

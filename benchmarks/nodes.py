@@ -1,4 +1,4 @@
-"""Nodes as real processes: a store, a worker that may be scripted, and maybe a gateway; ended and started again."""
+"""A store with a worker, and maybe a gateway, as processes that are ended and started again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM, Signals
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
 from benchmarks.ports import free_ports
+from gateway.cli.up.openblas import preload_here
 
 SCRIPTED: Final = "benchmarks.cluster.scripted_worker"
 HOST: Final = "127.0.0.1"
@@ -35,8 +37,8 @@ class Process(Protocol):
 
 
 class Node:
-    """One node's processes over a directory of its own. With `gateway_flags` it has a gateway at `ports` and the
-    next."""
+    """Processes over a directory of their own; `worker` is a module, or "". With `gateway_flags` there is a gateway at
+    `ports` and the next. `data` is the store's directory, where it is another one."""
 
     def __init__(
         self,
@@ -46,16 +48,18 @@ class Node:
         worker: str = SCRIPTED,
         gateway_flags: tuple[str, ...] = (),
         ports: int = 0,
+        data: Path | None = None,
     ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="node-", dir="/tmp"))
         self.run = self.root / "run"
-        self.environment = {"AGENTMEM_STORE_METRICS": "", **(environment or {})}
-        self._commands = {
-            "store": ("cache_service", f"--data={self.root}/data", f"--run-dir={self.run}", *store_flags),
-            "worker": (worker, f"--run-dir={self.run}", *worker_flags),
-        }
-        self.doors = [f"unix:{self.run}/worker.sock"]
-        """Where turns are asked for: the worker, and the gateway."""
+        data = data or self.root / "data"
+        own = {"AGENTMEM_STORE_METRICS": "", "AGENTMEM_WORKER_METRICS": "", "AGENTMEM_WORKER_DATA": str(data)}
+        self.environment = {**own, **(environment or {})}
+        self._commands = {"store": ("cache_service", f"--data={data}", f"--run-dir={self.run}", *store_flags)}
+        self.doors = [f"unix:{self.run}/worker.sock" if worker else self.store]
+        """Where turns are asked for: worker and gateway, or else the store."""
+        if worker:
+            self._commands["worker"] = (worker, f"--run-dir={self.run}", *worker_flags)
         if gateway_flags:
             ports = ports or free_ports(2)
             self.doors.append(f"{HOST}:{ports}")
@@ -71,7 +75,6 @@ class Node:
             self.processes[name] = self.started(self._commands[name], log, {**os.environ, **self.environment})
 
     def started(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Process:
-        """Start `python -m` with these arguments."""
         with log.open("ab") as output:
             return subprocess.Popen((sys.executable, "-m", *command), stdout=output, stderr=output, env=environment)
 
@@ -110,6 +113,19 @@ class Node:
     def destroy(self) -> None:
         self.kill()
         shutil.rmtree(self.root)
+
+
+@asynccontextmanager
+async def worker(models: Sequence[str], *flags: str) -> AsyncIterator[Node]:
+    """A store and a worker of these NAME=DIRECTORY, the first of them the default; with the BLAS of `agentmem up`."""
+    named = (f"--model={model}" for model in models)
+    node = Node((), (*named, *flags), preload_here().environment, "inference_service")
+    try:
+        node.start()
+        await node.ready()
+        yield node
+    finally:
+        node.destroy()
 
 
 async def serving(target: str) -> bool:

@@ -1,9 +1,9 @@
 # /// script
 # dependencies = ["matplotlib>=3.10"]
 # ///
-"""Draws docs/guides/images/bits.svg: divergence over bits, of ours, llama.cpp's and mlx-lm's formats.
+"""Draws bits.svg beside it: divergence over bits, of ours, llama.cpp's and mlx-lm's formats.
 
-uv run benchmarks/quality/plot.py
+uv run docs/guides/images/bits.py
 
 It reads committed results alone; matplotlib is no dependency of the project.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import matplotlib.pyplot as plt
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[3]
 _PANELS: Final = {
     "SmolLM2-135M-Instruct": "quality-beside-llama-cpp-cpu",
     "Gemma 3 270M (base)": "quality-gemma3-beside-llama-cpp-cpu",
@@ -45,14 +45,13 @@ def _draw(axes: Any, title: str, result: str) -> None:
 
 
 def main() -> None:
-    """Draw both models side by side."""
     plt.rcParams |= {"svg.hashsalt": "bits", "svg.fonttype": "none", "font.size": 10}
     figure, panels = plt.subplots(1, len(_PANELS), figsize=(11, 4.4), sharey=True, layout="constrained")
     for axes, (title, result) in zip(panels, _PANELS.items(), strict=True):
         _draw(axes, title, result)
     panels[0].set_ylabel("KL divergence from unquantized KV (nats)")
     panels[0].legend()
-    figure.savefig(_ROOT / "docs" / "guides" / "images" / "bits.svg", metadata={"Date": None})
+    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -57,8 +57,6 @@ _TEXT = (
 
 
 class Request(NamedTuple):
-    """A question, its kind, and the temperature of its answer."""
-
     name: str
     kind: str
     text: str = ""

@@ -1,1 +1,0 @@
-"""RESULTS.md, made from what the benchmarks wrote: `command` is the program, `document` puts the text together."""

@@ -1,1 +1,0 @@
-"""Answers with drafts of their next tokens, and without."""
