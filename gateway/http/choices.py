@@ -7,7 +7,6 @@ from typing import Final, TypeAlias
 
 from agentmem.v1 import inference_pb2
 from gateway.worker import Worker
-from gateway.worker import turn as turn_on
 
 Event: TypeAlias = tuple[int, inference_pb2.GenerateResponse]
 """An event, with the number of the choice that it is of."""
@@ -29,9 +28,15 @@ async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequ
     if kept and turns[-1].key.agent_id:
         groups.reverse()
     for group in filter(None, groups):
-        async with aclosing(_merged(worker, group)) as events:
-            async for choice, event in events:
-                yield choice, event
+        if len(group) == 1:
+            [(choice, turn)] = group
+            async with aclosing(worker.stream(turn)) as events:
+                async for event in events:
+                    yield choice, event
+        else:
+            async with aclosing(_merged(worker, group)) as merged:
+                async for choice, event in merged:
+                    yield choice, event
 
 
 def may_append(turn: inference_pb2.GenerateRequest) -> bool:
@@ -42,16 +47,10 @@ def may_append(turn: inference_pb2.GenerateRequest) -> bool:
 
 
 async def _merged(worker: Worker, turns: Sequence[tuple[int, inference_pb2.GenerateRequest]]) -> Events:
-    if len(turns) == 1:
-        [(choice, turn)] = turns
-        async with aclosing(turn_on(worker, turn)) as events:
-            async for event in events:
-                yield choice, event
-        return
     queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(_QUEUED)
 
     async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
-        async with aclosing(turn_on(worker, turn)) as events:
+        async with aclosing(worker.stream(turn)) as events:
             async for event in events:
                 await queue.put((choice, event))
 

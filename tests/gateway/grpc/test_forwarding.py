@@ -203,7 +203,10 @@ async def test_a_failure_in_mid_stream_is_a_failure(worker: ScriptedWorker, chan
 async def test_a_turn_that_is_cut_off_by_its_worker_can_be_tried_again(
     worker: ScriptedWorker, channel: grpc.aio.Channel
 ) -> None:
-    worker.resets = True  # as a worker does that is ending
+    async def unfinished(_: Any) -> AsyncIterator[Any]:
+        yield started()
+
+    worker.resets, worker.script = True, unfinished  # as a worker does that is ending
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await read_all(generate(channel))
     failure = errors.from_rpc(caught.value)
