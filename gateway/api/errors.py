@@ -39,7 +39,7 @@ _COMMON: Final[_Names] = (
     ("template_time$", "X-Agent-Template-Time"),
     ("request_id$", "Idempotency-Key"),
     ("memory_mode$", "X-Agent-Memory"),
-    (r"(append\.)?messages\.tools_json", "tools"),
+    (r"messages\.tools_json", "tools"),
     (r"sampling\.", ""),
 )
 _OPENAI: Final[_Names] = (
@@ -51,8 +51,8 @@ _OPENAI: Final[_Names] = (
 )
 _RESPONSES: Final[_Names] = (
     *_COMMON,
-    (r"(append\.)?messages\.template_arguments_json$", "chat_template_kwargs"),
-    (r"(messages|append)\b.*", "input"),
+    (r"messages\.template_arguments_json$", "chat_template_kwargs"),
+    (r"messages\b.*", "input"),
     ("max_tokens$", "max_output_tokens"),
     (r"json_schema\b.*", "text.format"),
     *_OPENAI,

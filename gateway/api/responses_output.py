@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from agentmem import jsontext
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument, ResourceExhausted
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2
 from agentmem.words import cached_tokens, cut_short
 from gateway.api.exchange import Answer, SseEvent, calls_in_order
 from gateway.api.openai_answers import logprobs_of
@@ -270,22 +270,17 @@ class ResponseAnswer(Answer):
 
     def _usage(self) -> Json:
         finished = self.heard[0].finished
-        return usage_of(finished.usage, durable=finished.durable)
-
-
-def usage_of(usage: types_pb2.Usage, *, durable: bool) -> Json:
-    """Return token counts; what is new of the prompt counts as written where the turn is `durable`."""
-    cached = cached_tokens(usage)
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": cached,
-            "cache_write_tokens": usage.prompt_tokens - cached if durable else 0,
-        },
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+        usage, cached = finished.usage, cached_tokens(finished.usage)
+        return {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": cached,
+                "cache_write_tokens": usage.prompt_tokens - cached if finished.durable else 0,
+            },
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
 
 
 def _code(error: AgentmemError) -> str:

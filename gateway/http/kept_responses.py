@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 from agentmem.errors import FailedPrecondition
 from agentmem.v1 import agent_pb2, model_pb2
 from agentmem.words import is_anonymous
-from gateway.api.kept_responses import kept_body, kept_input, not_kept, references, resolved, response_of
-from gateway.api.responses import beginning_of
+from gateway.api.kept_responses import kept_body, kept_input, references, resolved, response_of
+from gateway.api.responses import is_response_id, not_kept
 from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.callers import caller
 from gateway.worker import Worker
@@ -33,7 +33,7 @@ class KeptResponses:
     async def get(self, identifier: str) -> Kept:
         """Return a response of any model. Raises NotFound."""
         models: list[str] = []
-        if beginning_of(identifier) is not None:
+        if is_response_id(identifier):
             listed: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=1000))
             models = [model.model_id for model in listed.models]
         for model in models:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from agentmem.v1 import types_pb2
-from gateway.api.responses import Beginning, number_of_key, response_id
+from gateway.api.responses import RESPONSE_PREFIX, number_of_key
 from tests.system.isolation import AGENT, EXPORTED, MODEL, PROMPT, SECRET, SNAPSHOT, TURN, WORKFLOW, kept
 
 
@@ -107,7 +107,7 @@ def _shared(*models: dict[str, Any]) -> bool:
 BOBS_RUN = "wf-" + sha256(b"bob\0bobs-run").hexdigest()[:20]
 """The id of bob's run of a workflow."""
 
-RESPONSE = response_id(number_of_key("bobs-response"), Beginning.of("", ""))
+RESPONSE = RESPONSE_PREFIX + number_of_key("bobs-response")
 """The id of the response that bob gets under that Idempotency-Key."""
 
 _REST = f"/v1/agents/{AGENT}"

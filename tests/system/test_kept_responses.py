@@ -97,7 +97,7 @@ async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.As
     assert await agents(sdk) == before, "an agent that has no name is deleted with its only response"
 
 
-@pytest.mark.parametrize("item", ["msg_1", "msg_" + "0" * 48 + "_0", "fc_x", "rs_" + "0" * 48 + "_x"])
+@pytest.mark.parametrize("item", ["msg_1", "msg_" + "0" * 32 + "_0", "fc_x", "rs_" + "0" * 32 + "_x"])
 async def test_items_that_are_not_kept_say_what_to_do(sdk: openai.AsyncOpenAI, item: str) -> None:
     with pytest.raises(openai.NotFoundError, match="send the items themselves"):
         await ask(sdk, ASKED, {"type": "item_reference", "id": item})

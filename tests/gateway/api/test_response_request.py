@@ -2,8 +2,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2
@@ -27,8 +25,7 @@ def turn(**fields: Any) -> inference_pb2.GenerateRequest:
 
 
 def told(found: inference_pb2.GenerateRequest) -> list[tuple[str, str]]:
-    messages = (found.messages if found.HasField("messages") else found.append.messages).messages
-    return [(message.role, message.content) for message in messages]
+    return [(message.role, message.content) for message in found.messages.messages]
 
 
 def test_text_is_a_message_of_the_user_behind_the_instructions() -> None:
@@ -140,35 +137,12 @@ def test_what_is_not_stored_has_no_name_that_anybody_knows() -> None:
     assert first.turns[0].request_id == second.turns[0].request_id not in ("", identifier(first))
 
 
-@given(st.text(), st.sampled_from([None, [TOOL]]))
-def test_what_follows_a_response_is_appended(instructions: str, tools: Any) -> None:
-    same = {"instructions": instructions, "tools": tools}
-    first = exchange(**same)
-    second = exchange(SECOND, input="and?", previous_response_id=identifier(first), **same)
+def test_what_follows_a_response_is_its_input_and_the_instructions_and_tools() -> None:
+    first = exchange(tools=[TOOL])
+    second = exchange(SECOND, instructions="be nice", previous_response_id=identifier(first), tools=[TOOL])
     assert second.previous == first.turns[0].request_id
-    assert not second.turns[0].HasField("messages")
-    assert told(second.turns[0]) == [("user", "and?")], "the instructions are in memory"
-    assert second.turns[0].append.messages.tools_json == first.turns[0].messages.tools_json
-    third = exchange(SECOND, previous_response_id=identifier(second), **same)
-    assert third.previous == identifier(second)
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "field"),
-    [
-        ({"instructions": "be nice"}, {}, "instructions"),
-        ({}, {"instructions": "be nice"}, "instructions"),
-        ({"instructions": "be nice"}, {"instructions": "be nicer"}, "instructions"),
-        ({"tools": [TOOL]}, {}, "tools"),
-        ({"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"}, "tools"),
-        ({"tools": [TOOL]}, {"tools": [{**TOOL, "name": "listen"}]}, "tools"),
-    ],
-)
-def test_another_beginning_is_refused(then: dict[str, Any], now: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        exchange(SECOND, previous_response_id=identifier(exchange(**then)), **now)
-    assert caught.value.field == field
-    assert "send the same ones" in caught.value.message
+    assert told(second.turns[0]) == [("system", "be nice"), ("user", "hi")]
+    assert second.turns[0].messages.tools_json == first.turns[0].messages.tools_json
 
 
 @pytest.mark.parametrize("previous", ["", "resp_1", "chatcmpl-" + "0" * 48, "x" * 10_000])
@@ -176,7 +150,7 @@ def test_what_cannot_be_a_response_is_not_found(previous: str) -> None:
     with pytest.raises(NotFound) as caught:
         exchange(previous_response_id=previous)
     assert caught.value.kind == "response"
-    assert len(caught.value.message) < 200
+    assert len(caught.value.message) < 250
 
 
 def test_top_logprobs_need_logprobs() -> None:
