@@ -24,8 +24,7 @@ from agentmem.v1 import agent_pb2, inference_pb2, model_pb2
 from gateway.edge.admission import Admission
 from gateway.edge.tls import Tls
 from gateway.extension import Parts
-from gateway.grpc.authentication import GrpcAuthentication
-from gateway.grpc.forwarding import Forwarder, callers_own
+from gateway.grpc.forwarding import Forwarder, GrpcAuthentication, callers_own
 from gateway.http.app import HttpServer
 from gateway.http.connections import IDLE_SECONDS, MAX_HEADER_BYTES, connection_type
 from gateway.rings import of_rings

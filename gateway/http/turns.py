@@ -110,9 +110,9 @@ class Answering:
             for look in range(_LOOKS, 0, -1):
                 async with self.shared.finder.memory(wanted, fresh=look == 1) as memory:
                     choices = each_choice(self.shared.worker, _with_memory(self.exchange, memory))
-                    async with begun(choices, streamed=self.exchange.streamed) as (first, events):
+                    async with begun(choices, streamed=self.exchange.streamed) as (begins, events):
                         try:
-                            said = first.result() if first.done() else None
+                            said = begins.result() if begins.done() else None
                         except errors.Aborted:  # by its last event where the stream has begun: no other look then
                             if memory.guessed and look > 1:
                                 continue
