@@ -123,29 +123,6 @@ async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> N
     assert report(unnamed)["agent_id"] is None
 
 
-async def test_completions_of_several_prompts(sdk: openai.AsyncOpenAI) -> None:
-    prompts = ["The colour of the boat", "Where is the"]
-    asked: Any = {**MODEL, "max_tokens": 3, "logprobs": 2}
-    alone = [await sdk.completions.create(prompt=prompt, **asked) for prompt in prompts]
-    together = await sdk.completions.create(prompt=prompts, **asked)
-    assert [choice.text for choice in together.choices] == [one.choices[0].text for one in alone]
-    assert together.usage is not None
-    assert together.usage.prompt_tokens == sum(one.usage.prompt_tokens for one in alone if one.usage)
-    streamed = ["", ""]
-    tokens: list[list[str]] = [[], []]
-    async for chunk in await sdk.completions.create(prompt=prompts, stream=True, **asked):
-        for choice in chunk.choices:
-            streamed[choice.index] += choice.text
-            tokens[choice.index] += (choice.logprobs and choice.logprobs.tokens) or []
-    assert streamed == [choice.text for choice in together.choices]
-    for choice, told in zip(together.choices, tokens, strict=True):
-        assert choice.logprobs is not None and choice.logprobs.text_offset is not None
-        assert choice.logprobs.tokens == told and "".join(told) == choice.text
-        assert [choice.text[at:].startswith(token) for at, token in zip(choice.logprobs.text_offset, told, strict=True)]
-        assert choice.logprobs.top_logprobs is not None
-        assert all(2 <= len(top) <= 3 for top in choice.logprobs.top_logprobs)
-
-
 async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **fields: Any) -> Any:
     """A response, perhaps after another one."""
     previous = after.id if after is not None else openai.omit
