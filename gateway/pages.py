@@ -1,10 +1,11 @@
 """A metrics page, how much it grew since an earlier one, and quantiles of that growth. Pure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 Labels = frozenset[tuple[str, str]]
@@ -21,18 +22,23 @@ class Page:
     at: float = 0.0
 
     @classmethod
+    def of(cls, families: Iterable[Metric], at: float) -> Self:
+        samples: dict[str, dict[Labels, float]] = {}
+        for sample in (sample for family in families for sample in family.samples):
+            if math.isfinite(sample.value):
+                samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = float(sample.value)
+        return cls(samples, at)
+
+    @classmethod
     def parse(cls, text: str, at: float) -> Self:
         """Raises ValueError for what is no page."""
-        samples: dict[str, dict[Labels, float]] = {}
         try:
-            for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
-                if math.isfinite(sample.value):
-                    samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = float(sample.value)
+            page = cls.of(text_string_to_metric_families(text), at)
         except (ValueError, IndexError, KeyError) as error:
             raise ValueError("is no page of metrics") from error
-        if not samples:
+        if not page.samples:
             raise ValueError("has no metrics")
-        return cls(samples, at)
+        return page
 
     def total(self, name: str, **labels: str) -> float | None:
         """Return the sum of the samples that have these labels; None where there is none."""

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final, Literal
 
 from agentmem.addresses import parse_address
 from gateway.pages import Page
 
 Service = Literal["gateway", "worker", "store"]
-Skip = Callable[[str], str]
 
 PATIENCE: Final = 5.0
 """Seconds that a source has to answer: a machine that is busy is not down."""
@@ -28,10 +27,10 @@ def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str
     return "up", why
 
 
-async def read_page(service: Service, address: str, names: Collection[str] = (), skip: Skip = str) -> Page | str:
+async def read_page(service: Service, address: str, names: Collection[str] = ()) -> Page | str:
     """Return the service's page at "host:port", or why it cannot be read.
 
-    With `names` only these series are asked for; `skip` takes out lines that nobody needs.
+    With `names` only these series are asked for.
     """
     query = "&".join(f"name[]={name}" for name in names)
     try:
@@ -39,7 +38,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = (),
             status, body = await _get(address, f"/metrics?{query}" if query else "/metrics")
         if status != "200":
             return f"{address} answers with status {status}; is that its page of metrics?"
-        page = await asyncio.to_thread(Page.parse, skip(body.decode()), time.monotonic())  # some ms, for the gateway
+        page = await asyncio.to_thread(Page.parse, body.decode(), time.monotonic())  # some ms, for the gateway
     except TimeoutError:
         return f"{address} does not answer within {PATIENCE:g} seconds"
     except ConnectionRefusedError:

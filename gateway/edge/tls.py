@@ -39,7 +39,7 @@ class Tls:
         self._files = files
         self._seen = self._state()
         self.context = _context(files)
-        self._pair = (_bytes("tls_key", files.key), _bytes("tls_cert", files.cert))
+        self._pair = _pair(files)
         self._client_ca = _bytes("tls_client_ca", files.client_ca) if files.client_ca else None
         self._handed_out = self._pair
 
@@ -61,7 +61,7 @@ class Tls:
         self._seen = state
         try:
             _context(self._files)  # a context that was given half of a pair would be broken
-            pair = (_bytes("tls_key", self._files.key), _bytes("tls_cert", self._files.cert))
+            pair = _pair(self._files)
             self.context.load_cert_chain(self._files.cert, self._files.key, _NO_PASSWORD)
         except (SettingsError, ssl.SSLError, OSError) as error:
             event(log, "the old certificate stays", logging.ERROR, problem=str(error))
@@ -86,21 +86,24 @@ class Tls:
 def _context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for setting, path in (("tls_cert", files.cert), ("tls_key", files.key), ("tls_client_ca", files.client_ca)):
-        if path is not None:
-            _bytes(setting, path)
+    _pair(files)
     try:
         context.load_cert_chain(files.cert, files.key, _NO_PASSWORD)
     except ssl.SSLError as error:
         problem = f"cannot be used with tls_key {files.key} (both PEM, the key without a passphrase): {error}"
         raise _error("tls_cert", files.cert, problem) from None
     if files.client_ca is not None:
+        _bytes("tls_client_ca", files.client_ca)
         try:
             context.load_verify_locations(files.client_ca)
         except ssl.SSLError:
             raise _error("tls_client_ca", files.client_ca, "has no certificate in PEM form") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _pair(files: TlsFiles) -> tuple[bytes, bytes]:
+    return _bytes("tls_key", files.key), _bytes("tls_cert", files.cert)
 
 
 def _error(setting: str, path: Path, problem: str) -> SettingsError:

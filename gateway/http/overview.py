@@ -2,14 +2,13 @@
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
@@ -42,11 +41,6 @@ OF_WORKER: Final = (
     *(f"agentmem_inter_token_latency_seconds_{part}" for part in ("bucket", "count")),
 )
 """The series asked of the worker, which decodes while it writes its page: half of all lines."""
-
-_NOT_SHOWN: Final = re.compile(
-    r"^(?:#.*|grpc_server_(?!handled_total).*|grpc_server_handled_total.* 0\.0)\n", re.MULTILINE
-)
-"""Lines that the overview does not use: nine in ten, most of them zeros of RPCs by status."""
 
 Pages = Mapping[Service, Page | str]
 """Of each process its page, or why there is none."""
@@ -81,7 +75,9 @@ class Overview:
         """Return the overview. A page that does not answer is no error: it says why."""
         async with self._reading:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
-                pages = await asyncio.gather(self._own_page(), *(self._page(name) for name in self._addresses))
+                # Off the loop, where tokens would wait for some ms.
+                own = asyncio.to_thread(lambda: Page.of(self._registry.collect(), time.monotonic()))
+                pages = await asyncio.gather(own, *(self._page(name) for name in self._addresses))
                 found: Pages = dict(zip(("gateway", *self._addresses), pages, strict=True))
                 turns = self._running.to_json()  # before the answer's time, which none of them began after
                 read_at = time.monotonic()
@@ -91,20 +87,10 @@ class Overview:
                 self._pages, self._read_at = found, read_at
             return self._answer
 
-    async def _own_page(self) -> Page:
-        def read() -> Page:
-            return Page.parse(_shown_lines(generate_latest(self._registry).decode()), time.monotonic())
-
-        return await asyncio.to_thread(read)  # some ms, in which tokens would wait
-
     async def _page(self, service: Service) -> Page | str:
         if not (address := self._addresses[service]):
             return f"where the {service}'s page of metrics is, is not known; set --{service}-metrics"
-        return await read_page(service, address, OF_WORKER if service == "worker" else (), _shown_lines)
-
-
-def _shown_lines(text: str) -> str:
-    return _NOT_SHOWN.sub("", text)
+        return await read_page(service, address, OF_WORKER if service == "worker" else ())
 
 
 def _offset(metrics: str, offset: int) -> str:
