@@ -194,47 +194,6 @@ def message(stream: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_claude_code(gateway: Gateway) -> None:
-    """A session whose memory goes on, although its system prompt begins with another checksum each time."""
-    headers = {**recorded.CLAUDE_HEADERS, "authorization": f"Bearer {gateway.key}"}
-    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, params={"beta": "true"}, timeout=60) as http:
-        title = events(await http.post("/v1/messages", json=recorded.claude_code_title("qwen")))
-        assert json.loads(message(title)["content"][0]["text"]) == {"title": "A"}
-
-        said: list[dict[str, Any]] = [{"role": "user", "content": "How is the weather in Paris?"}]
-        read = []
-        for checksum in ("36ee5", "0aaa9", "fa690"):
-            stream = events(await http.post("/v1/messages", json=recorded.claude_code("qwen", checksum, *said)))
-            (last,) = [event for event in stream if event["type"] == "message_delta"]
-            assert last["context_management"] == {"applied_edits": []}
-            read.append(last["usage"]["cache_read_input_tokens"])
-            said.append(message(stream))
-            if last["delta"]["stop_reason"] == "tool_use":
-                call = said[-1]["content"][-1]
-                assert (call["name"], call["input"]) == ("get_weather", {"city": "Paris"})
-                result = {"type": "tool_result", "tool_use_id": call["id"], "content": "rain"}
-                reminder = {"type": "text", "text": "<system-reminder>Be brief.</system-reminder>"}
-                said.append({"role": "user", "content": [{**result, "is_error": False}, reminder]})
-            else:
-                said.append({"role": "user", "content": [{"type": "text", "text": "And now?"}]})
-        assert read == sorted(set(read)), "more each time"
-        total = last["usage"]["cache_creation_input_tokens"] + read[-1]
-        assert read[-1] > 0.8 * total
-
-        counted = recorded.claude_code("qwen", "97bd6", *said)
-        for generation in ("max_tokens", "stream", "metadata"):
-            del counted[generation]
-        answer = await http.post("/v1/messages/count_tokens", json=counted)
-        assert answer.json()["input_tokens"] > total
-        assert answer.json()["context_management"]["original_input_tokens"] == answer.json()["input_tokens"]
-
-        long = [{"role": "user", "content": "boat " * 5000}]
-        refused = await http.post("/v1/messages", json=recorded.claude_code("qwen", "97bd6", *long))
-        assert refused.status_code == 400
-        assert re.match(r"prompt is too long: \d+ tokens > 4096 maximum", refused.json()["error"]["message"])
-
-
-@pytest.mark.slow
 async def test_open_webui(gateway: Gateway) -> None:
     headers = {**recorded.OPEN_WEBUI_HEADERS, "authorization": f"Bearer {gateway.key}"}
     async with httpx.AsyncClient(base_url=f"{gateway.url}/v1", headers=headers, timeout=60) as http:
