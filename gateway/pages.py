@@ -1,4 +1,4 @@
-"""A metrics page, how much it grew since an earlier one, and quantiles of that growth. Pure."""
+"""A page of metrics, its growth since an earlier one, and quantiles. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -68,7 +68,7 @@ def restarted(before: Page, after: Page) -> bool:
 
 
 def increase(before: Page, after: Page) -> Page:
-    """Return by how much each counter grew: a process that restarted began at 0."""
+    """Return the growth of each counter: a process that restarted began at 0."""
     old = Page() if restarted(before, after) else before
 
     def grown(now: float, was: float) -> float:
@@ -84,7 +84,7 @@ def increase(before: Page, after: Page) -> Page:
 
 
 def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
-    """Return a quantile as Prometheus does; None where nothing was observed. `buckets` are cumulative counts by upper
+    """Return a quantile as Prometheus does; None where nothing was observed. `buckets`: cumulative counts by upper
     bound.
     """
     bounds = sorted(buckets)
@@ -93,7 +93,7 @@ def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float
     lower = below = 0.0
     rank = quantile * max(buckets.values())
     for bound in bounds:
-        count = max(buckets[bound], below)  # samples are read one by one while they grow, so one may be a little behind
+        count = max(buckets[bound], below)  # samples are read one by one while they grow
         if count >= rank and count > 0:
             return lower if math.isinf(bound) else lower + (bound - lower) * max(0.0, rank - below) / (count - below)
         lower, below = bound, count

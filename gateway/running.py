@@ -12,12 +12,12 @@ from gateway.api.validation import Json
 from gateway.worker import Worker
 
 _MOST: Final = 100
-"""The most turns that are listed: the oldest."""
+"""The oldest are listed."""
 
 
 @dataclass(eq=False, slots=True)
 class RunningTurn:
-    """A turn of an agent, or of nobody. It waits until the worker has said something."""
+    """A turn of an agent, or of nobody."""
 
     namespace: str
     agent_id: str

@@ -1,4 +1,4 @@
-"""Reading the page of metrics of a process over HTTP."""
+"""Reads the page of metrics of a process over HTTP."""
 
 import asyncio
 import time
@@ -11,13 +11,13 @@ from gateway.pages import Page
 Service = Literal["gateway", "worker", "store"]
 
 PATIENCE: Final = 5.0
-"""Seconds that a source has to answer: a machine that is busy is not down."""
+"""Seconds that a source has to answer: a busy machine is not down."""
 
 _LARGEST_PAGE: Final = 16 * 1024 * 1024
 
 
 def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str | None]:
-    """Return whether a process serves, and why it does not."""
+    """Return whether a process serves, and why not."""
     if isinstance(page, str):
         return "down", page
     missing = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
@@ -28,9 +28,8 @@ def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str
 
 
 async def read_page(service: Service, address: str, names: Collection[str] = ()) -> Page | str:
-    """Return the service's page at "host:port", or why it cannot be read.
-
-    With `names` only these series are asked for.
+    """Return the service's page at "host:port", or why it cannot be read. With `names` only these series are
+    asked for.
     """
     query = "&".join(f"name[]={name}" for name in names)
     try:

@@ -1,4 +1,4 @@
-"""The worker as all of the gateway calls it: by requests, whose types say which RPC is meant (`agentmem.rpcs`)."""
+"""The worker as all of the gateway calls it: the type of a request says which RPC is meant."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ class Service(Protocol):
         """Return the response of a unary RPC."""
 
     def stream(self, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
-        """Yield the messages of a server's stream as they come."""
+        """Yield the messages of a server's stream."""
 
 
 class Worker(Service, Protocol):

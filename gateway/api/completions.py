@@ -39,7 +39,6 @@ class CompletionRequest(SampledRequest):
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts one by one; never empty."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
@@ -48,7 +47,7 @@ class CompletionRequest(SampledRequest):
 
 
 def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Exchange:
-    """Return an exchange, prompt by prompt. Raises InvalidArgument for contradictions."""
+    """Raises InvalidArgument for contradictions."""
     prompts, per_prompt = request.prompts, request.n or 1
     if request.best_of not in (None, per_prompt):
         raise InvalidArgument("best_of", "is only supported where it is n: every choice is returned")
@@ -88,7 +87,7 @@ class CompletionAnswer(CompletionsAnswer):
     def __init__(self, answer_id: str, created: int, model: str, **options: Any) -> None:
         super().__init__(answer_id, created, model, **options)
         self._characters = [0] * len(self.heard)
-        """Of the tokens so far, by choice."""
+        """Characters of the tokens so far, by choice."""
 
     def choice(self, index: int, heard: Heard) -> Json:
         logprobs = _logprobs(heard.logprobs, 0)[0] if self._wants_logprobs else None
@@ -130,7 +129,6 @@ def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob], characters: int) -> 
 
 
 def _continues(byte: int) -> bool:
-    """Return whether a byte of UTF-8 continues a character."""
     return byte & 0xC0 == 0x80
 
 

@@ -1,4 +1,4 @@
-"""Content that is not text, which models here do not read: words stand in its place, and the conversation goes on."""
+"""Content that is not text, which models here do not read: words stand in its place."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -20,7 +20,6 @@ MEDIA_KINDS: Final[Mapping[str, str]] = {
     for kind, names in (("image", _Image), ("audio", _Audio), ("video", _Video), ("file", _File))
     for name in get_args(names)
 }
-"""The word for a part of each type."""
 
 
 class Media(Forgiving):
@@ -79,7 +78,7 @@ def left_out(kind: str) -> str:
 
 
 def counted(contents: Iterable[str | list[Any] | None]) -> list[str]:
-    """Return what is no text in contents, as "image" or "3 images"."""
+    """Return the media in contents, as "image" or "3 images"."""
     kinds: dict[str, int] = {}
     for content in contents:
         for part in content if isinstance(content, list) else ():

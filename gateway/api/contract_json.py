@@ -1,8 +1,8 @@
 """Messages of the contract as REST's JSON; `transcoding.py` has the way back.
 
 Enums are short names ("hot"), durations seconds, times RFC 3339, bytes base64, tokens per tier an object ({"hot": 7}).
-What is infinite is the largest number of 64 bits. `namespace` is never there: it is the caller's. The command line
-writes it, too, so nothing that only servers have is imported.
+`namespace` is never there: it is the caller's. The command line imports this, so nothing that only servers have is
+used.
 """
 
 from functools import cache

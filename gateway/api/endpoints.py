@@ -1,4 +1,4 @@
-"""What REST has of an RPC: an endpoint, its parameters, and how it is answered."""
+"""An RPC over REST: an endpoint, its parameters, and how it is answered."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from agentmem.rpcs import options
 from gateway.api.validation import Json, KeyPart
 
 Values = Mapping[str, str | int | bool]
-"""The parameters of a request that were given, by name."""
+"""Parameters that were given, by name."""
 
 _PATH_FIELDS: Final = {"agent": "key.agent_id", "name": "name", "model": "model_id", "workflow": "workflow_id"}
 
@@ -24,15 +24,15 @@ class Kind(Enum):
     """How an endpoint is answered."""
 
     UNARY = auto()
-    """By one message, as JSON."""
+    """One message, as JSON."""
     TURN = auto()
-    """As an exchange of the dialects: events where the body asks for them, and else one object."""
+    """An exchange of the dialects: events where the body asks for them, and else one object."""
     EVENTS = auto()
-    """By server-sent events, one for each message of the RPC's stream."""
+    """Server-sent events, one for each message."""
     FILE = auto()
-    """By a file, which the RPC streams in chunks."""
+    """A file, which the RPC streams in chunks."""
     UPLOAD = auto()
-    """By one message; the body is a file, streamed to the RPC in chunks."""
+    """One message; the body is a file."""
 
 
 def _int32(text: str) -> int:
@@ -57,12 +57,12 @@ Sequence = Annotated[
     AfterValidator(int),
     WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 10**15 - 1}),
 ]
-"""A number that counts up from 1, in the range in which JSON's numbers are exact."""
+"""In the range in which JSON's numbers are exact."""
 Token = Annotated[str, Field(max_length=4096), WithJsonSchema({"type": "string"})]
 
 
 class Parameter(NamedTuple):
-    """One query parameter; `field` is the path of the request's field that it fills, empty for none."""
+    """`field` is the path of the request's field that a query parameter fills, empty for none."""
 
     name: str
     field: str
@@ -73,7 +73,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One endpoint. What of the RPC's request comes neither from path nor query is the body.
+    """The body has all fields of the RPC's request that come neither from path nor query.
 
     `example` is a body, and `needed` a field of it that must be given although the contract has a default for it.
     `absent` are fields that REST does not have here, and `parts` the fields that parts of the path fill, where unusual.

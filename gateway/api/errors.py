@@ -1,6 +1,6 @@
-"""Errors in the shapes of the dialects: Agentmem's own, by one table, and those of HTTP itself.
+"""Errors in the shapes of the dialects.
 
-A prompt that is too long is said in the words by which frameworks know it, since some have no other sign of it.
+A prompt that is too long is said in the words by which frameworks know it.
 """
 
 import re
@@ -24,12 +24,11 @@ _TYPES: Final[dict[int, tuple[str | None, str | None]]] = {
     503: ("overloaded_error", "overloaded_error"),
     504: ("timeout_error", "timeout_error"),
 }
-"""By HTTP status: OpenAI's type and Anthropic's. None: by the class of the status."""
+"""OpenAI's type and Anthropic's by HTTP status. None: by the class of the status."""
 
 _Names = tuple[tuple[str, str | None], ...]
-"""Patterns of the contract's fields, and the caller's names for them; None: nothing of the caller's. The first counts.
-
-Where positions in the contract's messages are not those of the request's, they are left out.
+"""Patterns of the contract's fields, and the caller's names for them; None: nothing of the caller's. The first
+counts.
 """
 
 _COMMON: Final[_Names] = (
@@ -69,7 +68,7 @@ _ANTHROPIC: Final[_Names] = (
 
 @dataclass(frozen=True)
 class Dialect:
-    """How OpenAI's endpoints and REST report errors."""
+    """OpenAI's endpoints and REST."""
 
     names: _Names = ()
 
@@ -108,8 +107,6 @@ class Dialect:
 
 
 class AnthropicDialect(Dialect):
-    """How Anthropic's endpoints report errors."""
-
     def status(self, error: errors.AgentmemError) -> int:
         return _OVERLOADED if isinstance(error, errors.Unavailable) else error.http_status
 
@@ -126,7 +123,7 @@ class AnthropicDialect(Dialect):
 
 
 def _message(error: errors.AgentmemError) -> str:
-    """Return what is said of an error; of a prompt that is too long it begins as Anthropic's API does."""
+    """Return the error's words; of a prompt that is too long they begin as Anthropic's API does."""
     if isinstance(error, errors.ContextExceeded):
         return f"prompt is too long: {error.tokens} tokens > {error.limit} maximum ({error.message})"
     return error.message
@@ -143,7 +140,7 @@ _REST_PATHS: Final = ("/v1/agents", "/v1/turn-hints", "/v1/generations/", "/v1/m
 
 
 def dialect_of(path: str, *, anthropic: bool) -> Dialect:
-    """Return a request's dialect; OpenAI's where nothing says otherwise. `anthropic`: its SDKs' header is there."""
+    """Return a request's dialect. `anthropic`: the header of its SDKs is there."""
     if path.startswith(_REST_PATHS):
         return REST
     if anthropic or path == "/v1/messages" or path.startswith("/v1/messages/"):

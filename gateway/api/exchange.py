@@ -1,4 +1,4 @@
-"""Requests of a dialect as turns of the contract, and the answer that their events make. Pure translation."""
+"""Requests of a dialect as turns of the contract, and the answer that their events make. Pure."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +21,8 @@ class SseEvent(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """A request besides its body: Idempotency-Key (`turn`) and X-Agent-ID, empty without them, a hexadecimal number
-    that no other request has, and the second of the Unix epoch.
+    """A request besides its body. `turn` is the Idempotency-Key, `unique` a hexadecimal number of this request alone,
+    `created` seconds of the Unix epoch.
     """
 
     namespace: str
@@ -33,8 +33,6 @@ class Incoming(NamedTuple):
 
 
 class Heard:
-    """The text and calls of one turn so far."""
-
     def __init__(self) -> None:
         self.started = inference_pb2.Started()
         self.finished = inference_pb2.Finished()
@@ -73,7 +71,7 @@ class Answer(ABC):
         self.head = head
         """Fields that are known before the first event: id, model."""
         self.agent_id = ""
-        """The agent that the first choice belongs to, set before the first event; empty where nothing is kept."""
+        """The first choice's agent, set before the first event; empty where nothing is kept."""
         self.left_out: Sequence[str] = ()
         """Parts of the request that do not reach the model: tools of another server, images."""
         self.heard = [Heard() for _ in range(choices)]
@@ -114,7 +112,7 @@ class Answer(ABC):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request, translated: a turn for each choice, without an agent. The first is the agent's, others keep nothing.
+    """A turn for each choice, without an agent. The first is the agent's, others keep nothing.
 
     `previous` is the request_id of a turn that this one appends to. `label` narrows the search for the agent.
     """
@@ -127,7 +125,7 @@ class Exchange:
     left_out: Sequence[str] = ()
     """Parts of the user's messages that are no text, as "image" or "2 files"."""
     others: Sequence[str] = ()
-    """Parts that have no effect: fields by their names, tools, items and blocks by their types."""
+    """Parts without effect: fields by their names, tools, items and blocks by their types."""
 
 
 def turn_of(incoming: Incoming, request: Any, **asked: Any) -> inference_pb2.GenerateRequest:
@@ -166,7 +164,7 @@ def tool_of(name: str, description: str | None, parameters: Json | None) -> Json
 
 
 def function_call(identifier: str, name: str, arguments: str) -> Json:
-    """Return a call of a tool as OpenAI's chats and the contract have it; `arguments` is JSON text."""
+    """Return a call as OpenAI's chats and the contract have it; `arguments` is JSON text."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -188,10 +186,10 @@ def call_arguments(given: str | Json | None) -> str:
 
 
 def joined(content: str | list[Any] | None) -> str:
-    """Return a content of text as one text, with nothing between its parts."""
+    """Return a content of text as one text."""
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
 def to_json_text(field: str, value: Any) -> str | None:
-    """Return `value` as JSON for a field of the contract; None for what is empty. Raises InvalidArgument."""
+    """Return JSON for a field of the contract; None for what is empty. Raises InvalidArgument."""
     return jsontext.write(field, value) if value else None

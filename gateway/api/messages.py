@@ -1,8 +1,7 @@
 """Requests to /v1/messages as turns of the contract.
 
-The conversation becomes the same that OpenAI's dialect would make of it. The system prompt is the first message. What
-tools gave are messages of their own, before what the user says with them. Consecutive messages of one role are one
-turn, their texts a blank line apart. A result with is_error begins with "Error: ".
+The conversation becomes the same that OpenAI's dialect would make of it. What tools gave are messages of their own,
+before what the user says with them. Consecutive messages of one role are one turn, their texts a blank line apart.
 
 Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum changes with each request;
 with it no conversation would go on from its memory.
@@ -75,7 +74,6 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
 
 
 def _chosen(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
-    """Return what calls are held to, as `held_calls` does."""
     choice, tools = asked.tool_choice, offered(asked)
     if isinstance(choice, schema.NoTool):
         return None

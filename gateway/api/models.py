@@ -1,4 +1,4 @@
-"""Models as /v1/models describes them, in OpenAI's shape and Anthropic's; under `agentmem` each is as REST has it."""
+"""Models as /v1/models describes them; under `agentmem` each is as REST has it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -25,7 +25,7 @@ from gateway.api.validation import (
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
-"""Bytes of the turns of all choices; each turn has the prompt."""
+"""Each of the turns has the prompt."""
 
 
 def _false(value: bool) -> bool:
@@ -118,7 +118,7 @@ class AnyJsonObject(Forgiving):
 
 
 class NamedSchema(Forgiving):
-    """A JSON Schema. The text fits it whether `strict` or not; name and description do not reach the model."""
+    """The text fits it whether `strict` or not; name and description do not reach the model."""
 
     name: str | None = None
     description: str | None = None

@@ -1,4 +1,4 @@
-"""Token counts, log-probabilities, and choices, whole or in chunks, of OpenAI's endpoints."""
+"""Token counts, log-probabilities and choices of OpenAI's endpoints."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -11,7 +11,7 @@ from gateway.api.exchange import Answer, Heard, SseEvent
 from gateway.api.validation import Json
 
 _DONE = SseEvent("[DONE]")
-"""How streams of completions end that went well."""
+"""The end of streams of completions that went well."""
 
 
 def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -> Json:
@@ -29,7 +29,7 @@ def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -
 
 
 def logprobs_of(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:
-    """Return log-probabilities as chat completions and responses have them: of the answer's tokens alone."""
+    """Return log-probabilities of the answer's tokens alone, as chat completions and responses have them."""
     return [
         {**_token(token), "top_logprobs": [_token(alternative) for alternative in token.top]}
         for token in tokens

@@ -16,15 +16,12 @@ CUSTOM_INPUT: Final = "input"
 
 
 class FunctionDefinition(Forgiving):
-    """A function that the model may call; `parameters` is a JSON Schema."""
-
     name: ToolName
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
 
     def to_tool(self) -> Json:
-        """Return the tool as templates take it, without `strict`."""
         return tool_of(self.name, self.description, self.parameters)
 
 
@@ -117,7 +114,7 @@ class CustomTool(Forgiving):
 
 
 class NamespaceTool(Forgiving):
-    """Tools under a common name. The model gets them by both names, and what it calls is told by each."""
+    """The model gets these tools by both names, and what it calls is told by each."""
 
     type: Literal["namespace"]
     name: ToolName

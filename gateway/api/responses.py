@@ -1,8 +1,8 @@
-"""Requests for a response as turns of the contract, and the ids of responses.
+"""Requests for a response as turns of the contract.
 
 A response's id is the request_id of its turn. A request with previous_response_id appends its input to the memory that
 this turn made, and its instructions where the memory does not begin with them. store=false keeps a response from being
-followed by its id; memory is kept all the same, as that of chat completions is.
+followed by its id; memory is kept all the same.
 """
 
 import hashlib
@@ -154,7 +154,7 @@ class _Message:
 
     @property
     def goes_on(self) -> bool:
-        """What the model says next belongs to this message."""
+        """The model's next words belong to this message."""
         return bool(self.calls) or self.thought
 
     def to_proto(self) -> types_pb2.ChatMessage:

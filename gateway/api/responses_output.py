@@ -1,7 +1,6 @@
 """The events of a turn in the shape of /v1/responses: one response, or the stream that makes it.
 
-Reasoning and text are one item each until another follows, and each call is one. A response that has ended holds
-`agentmem`, the memory report.
+Reasoning and text are one item each until another follows, and each call is one.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from gateway.api.validation import Json
 
 
 class _Kind(NamedTuple):
-    """A kind of item with one part of text: what its id begins with, its fields, its part's type."""
+    """A kind of item with one part of text: the prefix of its id, its fields, its part's type."""
 
     prefix: str
     fields: Json
@@ -74,7 +73,7 @@ class Output:
         self._done: list[Json] = []
         self._open: _Part | None = None
         self._calling: Json | None = None
-        """The call that the model is making, as an item with what is there of its arguments."""
+        """The call that the model is making, as an item with its arguments so far."""
         self._void = 0
         """Items that were begun, and are none of the response."""
         self._waiting: list[Json] = []
@@ -124,7 +123,7 @@ class Output:
         yield part.event("content_part.added", part=part.part())
 
     def _close(self, status: str) -> Iterator[Json]:
-        if self._calling is not None:  # It turned out to be no call. Clients make calls of items that are done.
+        if self._calling is not None:  # No call. Clients make calls of items that are done.
             self._calling, self._void = None, self._void + 1
         if self._open is None:
             return
@@ -139,7 +138,7 @@ class Output:
         if part.name:
             yield from self._begin_call(part.id, part.name)
         item = self._calling
-        # It turned out to be no call; or it is of a custom tool, whose text is told when it is whole.
+        # No call; or one of a custom tool, whose text is told when it is whole.
         if item is None or item["call_id"] != part.id or "arguments" not in item:
             return
         item["arguments"] += part.arguments_json
@@ -202,7 +201,7 @@ def custom_input(arguments: str) -> str:
 
 
 class ResponseAnswer(Answer):
-    """A response, or its events. `head` is what it says of its request."""
+    """`head` is what the response says of its request."""
 
     def __init__(
         self, head: Json, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool

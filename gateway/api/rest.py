@@ -56,7 +56,6 @@ def _endpoint(
 
 
 def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, **body: Json) -> Endpoint:
-    """Return an endpoint of one agent of one model."""
     method, _, path = route.partition(" ")
     return _endpoint(f"{method} /v1/agents/{{agent}}{path}", rpc, summary, _MODEL, *query, **body)
 
@@ -157,7 +156,7 @@ ENDPOINTS: Final = (
     ),
     _endpoint("POST /v1/workflows/{workflow}/cancel", "CancelWorkflow", "End a run", example={}),
 )
-"""A new RPC over REST is one entry here; its example is tried by a test."""
+"""A new RPC over REST is one entry here; a test tries its example."""
 
 STREAM = "stream"
 
@@ -178,7 +177,7 @@ def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
     if endpoint.kind is Kind.TURN:
         further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
     request = endpoint.rpc.input_type
-    # What is left of a request whose parts of the path are others than usual is not what others call by its name.
+    # A request whose parts of the path are unusual leaves another body, which needs another name.
     name = f"{endpoint.path.rpartition('/')[2].title()}{request.name}" if endpoint.parts else ""
     return contract_model(request, endpoint.outside, endpoint.needed, name, **further)
 

@@ -11,13 +11,11 @@ from gateway.api.validation import Body, Forgiving, JsonObject
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 _WITHOUT_THINKING: Final = {"enable_thinking": False}
-"""How most templates take that the model must not think."""
+"""Most templates take that as: the model must not think."""
 
 
 def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = None) -> str | None:
-    """Return the chat template's arguments as JSON. Templates know `reasoning_effort`, or `enable_thinking`, or
-    neither.
-    """
+    """Return JSON. Templates know `reasoning_effort`, or `enable_thinking`, or neither."""
     arguments: dict[str, Any] = dict(given or {})
     if effort is not None:
         arguments = {**(_WITHOUT_THINKING if effort == "none" else {}), **arguments, "reasoning_effort": effort}
@@ -25,7 +23,7 @@ def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = 
 
 
 class Switch(Forgiving):
-    """A switch for thinking before an answer. Nothing holds the model to a budget."""
+    """Nothing holds the model to a budget."""
 
     type: Literal["enabled", "adaptive", "auto", "disabled"]
 

@@ -47,8 +47,8 @@ _INTEGERS: Final = {
 
 
 class ContractModel(Strict):
-    """Base of the models that are made here. Of each group in `oneofs` exactly one field is given. They dump protobuf's
-    JSON.
+    """Base of the models that are made here, which dump protobuf's JSON. Of each group in `oneofs` exactly one is
+    given.
     """
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)  # a response has every field

@@ -1,7 +1,7 @@
-"""How much one caller may ask for, and the end of what a revoked caller has running.
+"""Limits of a caller, and the end of what a revoked caller has running.
 
 Requests a minute are counted by the generic cell rate algorithm: a bucket that holds a minute's worth and fills evenly,
-kept as one number, the time at which it would be full again.
+kept as the time at which it would be full again.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ class Admission:
     async def admitted(self, who: Caller) -> AsyncIterator[None]:
         """Run the block as one request of `who`; leave it in the task that entered it.
 
-        Raises ResourceExhausted where `who` has too many running or has asked too often, and Unauthenticated in the
-        midst of the block where its key is revoked.
+        Raises ResourceExhausted for too many at once or a minute, and Unauthenticated in the block where the key is
+        revoked.
         """
         usage = self._charge(who)
         ending = asyncio.timeout(None)

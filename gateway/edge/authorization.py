@@ -1,8 +1,7 @@
-"""What a caller may name, do and see: its own namespace, what needs no admin, and models without their directories.
+"""The rights of a caller: its own namespace, RPCs that need no admin, and models without their directories.
 
-Fields of a namespace are found by the contract's descriptors, so that an RPC added later cannot be forgotten here.
-Names of files stay, so that "model.safetensors is truncated" still says what is wrong. Without keys every caller is an
-admin.
+Fields of a namespace are found by the contract's descriptors, so that no RPC is forgotten here. Names of files stay, so
+that "model.safetensors is truncated" still says what is wrong. Without keys every caller is an admin.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Who is calling: found out once, where a request comes in, and known to all that serves it."""
+"""The caller: found out once, where a request comes in, and known to all that serves it."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 @dataclass(frozen=True)
 class CallerLimits:
-    """Requests that run at once, and requests a minute. 0: any number."""
+    """Requests at once, and a minute. 0: any number."""
 
     running: int = 0
     per_minute: int = 0
@@ -20,7 +20,7 @@ class CallerLimits:
 
 @dataclass(frozen=True)
 class Caller:
-    """One caller. `key_id` names the credential, empty without one. `admin`: it may do what concerns all namespaces."""
+    """`key_id` names the credential, empty without one. `admin`: it may do what concerns all namespaces."""
 
     namespace: str
     key_id: str = ""
@@ -29,18 +29,18 @@ class Caller:
 
 
 class Authenticator(Protocol):
-    """Says who a caller is. Event loop only."""
+    """Event loop only."""
 
     def authenticate(self, credential: str | None) -> Caller:
         """Return who shows `credential`. Raises Unauthenticated, or Unavailable where it cannot be judged now."""
 
     def stands(self, who: Caller) -> bool:
-        """Return whether a caller may go on being served; False once its credential is revoked or expired."""
+        """Return False once a caller's credential is revoked or expired."""
 
 
 @dataclass(frozen=True)
 class Everyone:
-    """Lets all in as admins of one namespace, where they are trusted by other means."""
+    """Lets all in as admins of one namespace."""
 
     namespace: str
     limits: CallerLimits = CallerLimits()

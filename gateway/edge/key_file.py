@@ -4,9 +4,8 @@
                              "expires": "2027-01-31T00:00:00Z", "label": "the build server", "admin": false,
                              "max_running": 8, "max_per_minute": 600}]}
 
-What follows `created` may be left out; the two limits then are those of the gateway's settings, and 0 is none.
-
-The file is for its owner alone, replaced whole, and changed by one program at a time.
+After `created` all may be left out; the limits then are those of the settings, and 0 is none. The file is for its owner
+alone, replaced whole, and changed by one program at a time.
 """
 
 import fcntl
@@ -38,7 +37,7 @@ class _File(BaseModel):
 
 
 def parse(path: Path, text: str) -> dict[str, ApiKey]:
-    """Return the keys of the file's text by id. Raise FileError, whose message has no value of the file."""
+    """Return the keys by id. Raises FileError, whose message has no value of the file."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -67,7 +66,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 Identity = tuple[int, ...]
-"""What differs once a file was changed or replaced: its time of change in ns, device, inode, size and mode."""
+"""Time of change in ns, device, inode, size and mode: they differ once a file was changed or replaced."""
 
 
 def identity(found: os.stat_result) -> Identity:
@@ -75,7 +74,7 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def read(path: Path) -> tuple[dict[str, ApiKey], Identity]:
-    """Return the keys by id, and the identity of the file that has them. Raises FileError."""
+    """Raises FileError."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -138,8 +137,8 @@ _SETTLED_NS: Final = 100_000_000
 class KeyFile:
     """The keys of the file at `path`, as it is now. Event loop only.
 
-    One stat per request (2 µs) sees that the file was changed. A file that cannot be read, or is not well-formed, is
-    not current until it is mended, and the log says why.
+    One stat per request (2 µs) sees a change. A file that cannot be read, or is not well-formed, is not current until
+    it is mended, and the log says why.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who is let in: callers who show a key that is known, and has neither expired nor been revoked."""
+"""Lets in callers who show a key that is known, and has neither expired nor been revoked."""
 
 import hmac
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from gateway.edge.callers import Caller, CallerLimits
 from gateway.edge.keys import ApiKey, secret_digest, split
 
 DEFAULT_LIMITS: Final = CallerLimits(running=64, per_minute=1200)
-"""What a key may ask for where neither the key nor the settings say it."""
+"""Limits where neither the key nor the settings say them."""
 
 _RETRY_SECONDS: Final = 5.0
 
@@ -23,7 +23,7 @@ class Known(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where keys are kept. Event loop only."""
+    """Event loop only."""
 
     def look(self) -> Known:
         """Return the keys as they are now; called for each request, and raises nothing."""
@@ -33,7 +33,7 @@ class KeyRing:
     """Lets in who shows a key of `source`. Event loop only.
 
     While the keys are not current requests are Unavailable, and what is running goes on, unless the keys that were read
-    last say that it must end. `default` limits keys that have none of their own.
+    last say that it must end. `default` limits keys that have no limits.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KeyRing:
         self._now = now
 
     def authenticate(self, credential: str | None) -> Caller:
-        """Return whose key `credential` is. Raises Unauthenticated, or Unavailable while keys are not current."""
+        """Raises Unauthenticated, or Unavailable while keys are not current."""
         known = self._source.look()
         if not known.is_current:
             raise Unavailable("keys cannot be checked now; the gateway's log says why", _RETRY_SECONDS)

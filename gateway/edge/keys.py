@@ -1,8 +1,6 @@
 """A key as it is shown once, `am_<id>_<secret>`, and as it is kept: its id, its namespace, and a hash of its secret.
 
-The secret is 256 random bits, which are too many to try, and SHA-256 is enough: salts and slow hashes are for
-passwords, which can be guessed. Keys are kept in a file (key_file.py) or by a cluster (gateway.cluster.keys); who shows
-one is let in by key_ring.py.
+The secret is 256 random bits, so SHA-256 is enough: salts and slow hashes are for passwords, which can be guessed.
 """
 
 import hashlib
@@ -22,8 +20,6 @@ _SECRET_BYTES: Final = 32
 
 
 class Shown(NamedTuple):
-    """A key in the parts that its owner has."""
-
     id: str
     secret: str
 
@@ -51,7 +47,7 @@ class ApiKey(BaseModel):
 
 
 def new(namespace: str, created: datetime, **fields: Any) -> tuple[ApiKey, Shown]:
-    """Return a new key and what its owner gets. Raises InvalidArgument that names the field."""
+    """Return a new key, kept and shown. Raises InvalidArgument that names the field."""
     shown = Shown(secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
     digest = secret_digest(shown.secret).hex()
     try:

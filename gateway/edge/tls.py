@@ -51,7 +51,7 @@ class Tls:
         return credentials
 
     def reload(self) -> None:
-        """Take certificate and key again where the files have changed; new connections then get them.
+        """Read certificate and key again where the files have changed, for new connections.
 
         The log says why files cannot be used. A changed `client_ca` takes a restart.
         """
@@ -70,7 +70,7 @@ class Tls:
         event(log, "certificate renewed", file=str(self._files.cert))
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what gRPC asks for at each handshake, in a thread of its own; None: nothing new."""
+        """gRPC asks at each handshake, in a thread of its own; None: nothing new."""
         if self._handed_out is self._pair:
             return None
         self._handed_out = self._pair

@@ -38,7 +38,7 @@ async def write_in_time(context: _Context, message: Any, stall_limit: float | No
 
 
 def callers_own(metrics: GatewayMetrics) -> Admit:
-    """Return what admits requests about the caller's own namespace, and counts turns; the server counts all RPCs."""
+    """Return what admits requests about the caller's own namespace, and counts turns."""
 
     @asynccontextmanager
     async def admitted(request: Any, _: _Context) -> AsyncIterator[None]:
@@ -51,9 +51,8 @@ def callers_own(metrics: GatewayMetrics) -> Admit:
 
 @dataclass(frozen=True)
 class Forwarder:
-    """Makes handlers. Each request is served within `admitted`, which refuses it by raising AgentmemError or aborting.
-
-    `stall_limit` is as in GatewaySettings, None for none.
+    """Makes handlers. Each request is served within `admitted`, which refuses it by raising AgentmemError or
+    aborting.
     """
 
     worker: Worker
@@ -104,7 +103,6 @@ class Forwarder:
 
 
 def _written(answer: Any) -> bytes:
-    """Return an answer as it is sent: a message, or bytes that are passed on."""
     written: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
     return written
 
@@ -112,7 +110,7 @@ def _written(answer: Any) -> bytes:
 class GrpcAuthentication:
     """Authenticates calls, for `process.rpc.RpcInterceptor`; handlers find the caller in `gateway.edge.callers`.
 
-    A caller who asks for too much is refused, and one whose key is revoked meanwhile is cut off with UNAUTHENTICATED.
+    A call whose key is revoked meanwhile is cut off with UNAUTHENTICATED.
     """
 
     def __init__(self, authenticator: Authenticator, admission: Admission) -> None:
@@ -120,7 +118,7 @@ class GrpcAuthentication:
         self._admission = admission
 
     def __call__(self, method: str, metadata: Metadata) -> AbstractAsyncContextManager[None]:
-        """Return the context of an admitted call. Raises Unauthenticated, PermissionDenied."""
+        """Raises Unauthenticated, PermissionDenied."""
         who = self._authenticator.authenticate(_credential(metadata))
         authorization.authorize(method, who)
         callers.serve(who)

@@ -1,4 +1,4 @@
-"""The turns of one request, run: the agent's own first, then the other choices together."""
+"""The turns of one request, run."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,11 +9,10 @@ from agentmem.v1 import inference_pb2
 from gateway.worker import Worker
 
 Event: TypeAlias = tuple[int, inference_pb2.GenerateResponse]
-"""An event, with the number of the choice that it is of."""
+"""An event, with the number of its choice."""
 Events: TypeAlias = AsyncGenerator[Event, None]
 
 _QUEUED: Final = 64
-"""Events of choices that run together, until the reader takes them."""
 
 
 async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
@@ -40,7 +39,6 @@ async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequ
 
 
 def may_append(turn: inference_pb2.GenerateRequest) -> bool:
-    """Return whether a turn may append its input to its agent's memory."""
     if turn.memory_mode == inference_pb2.MEMORY_MODE_AUTO:
         return turn.HasField("messages") and all(each.role != "assistant" for each in turn.messages.messages)
     return turn.HasField("append") or turn.memory_mode == inference_pb2.MEMORY_MODE_APPEND

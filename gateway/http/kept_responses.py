@@ -1,4 +1,4 @@
-"""Responses that are kept as turns of agents: found by their ids, read, deleted, referred to by their items."""
+"""Responses that are kept as turns of agents."""
 
 import asyncio
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class KeptResponses:
         self._worker = worker
 
     async def get(self, identifier: str) -> Kept:
-        """Return a response of any model. Raises NotFound."""
+        """Raises NotFound."""
         models: list[str] = []
         if is_response_id(identifier):
             listed: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=1000))
@@ -44,7 +44,7 @@ class KeptResponses:
         raise not_kept("response", identifier)
 
     async def delete(self, identifier: str) -> None:
-        """Trim an agent by the turn that a response is; one without a name and anything else is deleted.
+        """Trim an agent by the turn that a response is; an unnamed one without anything else is deleted.
 
         Raises NotFound, and FailedPrecondition where others follow it.
         """

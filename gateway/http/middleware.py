@@ -1,6 +1,6 @@
-"""Every HTTP request is counted, traced and logged, and every error becomes a page in the shape of its dialect.
+"""Counts, traces and logs every HTTP request, and makes every error a page of its dialect.
 
-The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said.
+The log has one line per request, with its x-request-id, and nothing that was said.
 """
 
 import asyncio
@@ -29,16 +29,15 @@ from gateway.ui.files import PAGE
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
 HEALTH: Final = "/health"
-"""By the name that other servers have for READY."""
+"""READY, by the name that other servers have."""
 ROOT: Final = "/"
 METRICS: Final = "/metrics"
 
 PROBES: Final = frozenset({ALIVE, READY, HEALTH})
-"""Paths that answer whatever name they are asked under and however many connections there are: who restarts a gateway
-must not wait."""
+"""They answer to any name and among any number of connections: who restarts a gateway must not wait."""
 
 POLLED: Final = PROBES | {METRICS}
-"""Paths that machines ask all the time: their lines in the log are DEBUG."""
+"""Their lines in the log are DEBUG."""
 
 
 log = logging.getLogger(__name__)
@@ -53,19 +52,17 @@ _TURN_ATTRIBUTES: Final = {
     "model": tracing.MODEL,
     **{name: f"agentmem.{name}" for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens")},
 }
-"""What the line in the log has of a turn, and its name in the span."""
+"""Fields of a turn in the log, by attributes of the span."""
 _REQUEST_ID = "agentmem.request_id"
 _ANTHROPICS_NAME = b"request-id"
-"""The header in which Anthropic's SDK looks for the request's id."""
 
 
 def speaks_anthropic(scope: Scope) -> bool:
-    """Return whether there is the header that Anthropic's SDKs always send."""
     return "anthropic-version" in Headers(scope=scope)
 
 
 def is_keyless(path: str) -> bool:
-    """Return whether everybody may ask for a path: probes, and the page's files, which are nobody's."""
+    """Return whether everybody may ask: for probes, and the page's files."""
     return path in PROBES or path == ROOT or path == PAGE.rstrip("/") or path.startswith(PAGE)
 
 
@@ -74,7 +71,7 @@ def _dialect(scope: Scope) -> Dialect:
 
 
 class ErrorPage(JSONResponse):
-    """An error in the shape of the request's dialect, with the headers that say what helps."""
+    """An error in the shape of the request's dialect."""
 
     def __init__(self, error: errors.AgentmemError | HTTPException, scope: Scope) -> None:
         dialect, request_id = _dialect(scope), scope.get(_REQUEST_ID, "")
@@ -112,7 +109,7 @@ _SLASH: Final = re.compile(rf"(/v1/{_ENDPOINTS})/+")
 
 
 def _misplaced(path: str) -> str:
-    """Return what a client that asks for an unknown path may have meant, as a sentence; empty where nobody knows."""
+    """Return what a client that asks for an unknown path may have meant; empty where nobody knows."""
     if path == "/api" or path.startswith("/api/"):
         return (
             "this is Ollama's API, which is not served; have the client speak OpenAI's, with the base URL "
@@ -152,9 +149,8 @@ def whole(scope: Scope) -> None:
 
 
 def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
-    """Note that `error` ended an answer that had begun with status 200.
-
-    The log says `failed`, and the metrics have the status that the error's page would have had. The first error counts.
+    """Note that `error` ended an answer that had begun with status 200; the metrics have the error's. The first
+    counts.
     """
     if _BROKE_OFF not in scope:
         scope[_BROKE_OFF] = _dialect(scope).status(error)

@@ -26,8 +26,8 @@ FILE: Final = "application/octet-stream"
 
 
 class Operation(NamedTuple):
-    """One route with one method. `answers` are the schemas of status 200 by media type, `body` the request's model or
-    media type.
+    """One route with one method. `answers`: schemas of status 200 by media type; `body`: the request's model or media
+    type.
     """
 
     summary: str
@@ -42,7 +42,6 @@ _NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 
 def _parameters(where: str, model: type[BaseModel]) -> tuple[Json, ...]:
-    """Return the fields of `model` as parameters in the header or the query."""
     schema = model.model_json_schema()
     return tuple(
         {

@@ -23,12 +23,12 @@ from gateway.scraping import Service, condition, read_page
 from gateway.settings import GatewaySettings
 
 _FRESH_SECONDS: Final = 1.0
-"""How old a reading may be that is returned again: however many ask, a page is read once in that time."""
+"""However many ask, a page is read once in that time."""
 
 _FAILED: Final = frozenset(
     ("UNKNOWN", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
-"""Codes of failures of the server; the others are the client's."""
+"""Failures of the server; the other codes are the client's."""
 
 OF_WORKER: Final = (
     *("agentmem_build_info", "agentmem_ready", "agentmem_peer_up", "grpc_server_handled_total"),
@@ -40,10 +40,10 @@ OF_WORKER: Final = (
     *(f"agentmem_time_to_first_token_seconds_{part}" for part in ("bucket", "count")),
     *(f"agentmem_inter_token_latency_seconds_{part}" for part in ("bucket", "count")),
 )
-"""The series asked of the worker, which decodes while it writes its page: half of all lines."""
+"""Series asked of the worker, which decodes while it writes its page: half of all lines."""
 
 Pages = Mapping[Service, Page | str]
-"""Of each process its page, or why there is none."""
+"""The page of each process, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Overview:
         self._answer: Json = {}
 
     async def read(self) -> Json:
-        """Return the overview. A page that does not answer is no error: it says why."""
+        """A page that does not answer is no error: it says why."""
         async with self._reading:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 # Off the loop, where tokens would wait for some ms.
@@ -102,7 +102,7 @@ def _offset(metrics: str, offset: int) -> str:
 def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetime) -> Json:
     """Return what pages say, with rates since the pages `before`, so many seconds earlier.
 
-    Rates are null where a page is missing now or then, or its process has restarted. Counters are since its start.
+    Rates are null where a page is missing now or then, or its process has restarted.
     """
     found = {service: page if isinstance(page, Page) else None for service, page in pages.items()}
     gateway, worker, store = (found.get(service) for service in ("gateway", "worker", "store"))
@@ -132,7 +132,7 @@ def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetim
 
 @dataclass(frozen=True)
 class _Growth:
-    """By how much a page's counters grew; without `seconds` that is not known, and the page is empty."""
+    """The growth of a page's counters; empty without `seconds`, where that is not known."""
 
     page: Page = field(default_factory=Page)
     seconds: float | None = None

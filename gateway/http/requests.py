@@ -20,15 +20,14 @@ from gateway.api.validation import Strict, checked
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
 WARNING_HEADER = "X-Agent-Warning"
-"""Of answers: what a client that sent no X-Agent-Memory may not have meant."""
+"""It says what a client that sent no X-Agent-Memory may not have meant."""
 
 _LONG: Final = 64 * 1024
-"""Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
+"""Bytes of a body that is read in a thread: a megabyte of small messages takes most of a second."""
 
 BODY_SECONDS: Final = 30.0
 """Seconds that a body may keep its reader waiting, and one more for each 16 KiB that came."""
 _SLOWEST: Final = 16 * 1024
-"""Bytes a second that a long body must have on the average."""
 
 _T = TypeVar("_T")
 _Headers = TypeVar("_Headers", bound=Strict)
@@ -46,7 +45,7 @@ def _text(name: str, most: int) -> AfterValidator:
 
 
 class TurnName(Strict):
-    """What a request says of its turn; X-Request-ID is not asked, for proxies stamp one on each attempt."""
+    """X-Request-ID is not asked, for proxies stamp one on each attempt."""
 
     turn: Annotated[str, _text(TURN_HEADER, MAX_REQUEST_ID_BYTES)] = _field(
         TURN_HEADER,
@@ -78,9 +77,7 @@ class TurnHeaders(TurnName):
 
     @property
     def memory_mode(self) -> "inference_pb2.MemoryMode.ValueType":
-        """AUTO unless it is said. UNSPECIFIED without X-Agent-ID: an agent that is found has the beginning of the
-        input.
-        """
+        """AUTO unless it is said. UNSPECIFIED without X-Agent-ID: an agent that is found has the input's beginning."""
         if not self.agent:
             return inference_pb2.MEMORY_MODE_UNSPECIFIED
         return inference_pb2.MemoryMode.Value(f"MEMORY_MODE_{(self.memory or 'auto').upper()}")
@@ -124,8 +121,8 @@ def _ascii(name: str, value: str) -> str:
 async def read_body(request: Request, limit: int) -> bytearray:
     """Return the body of a JSON request.
 
-    Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), 413 for
-    more than `limit` bytes, and 408 for a body that comes too slowly.
+    Raises HTTPException 415 for another content type (so web pages cannot post here unasked), 413 for more than `limit`
+    bytes, and 408 for a body that comes too slowly.
     """
     body = bytearray()
     async for chunk in limited(request, "application/json", limit):

@@ -1,7 +1,6 @@
 """REST's endpoints.
 
-An agent's id is one part of the path, percent-encoded, and may hold any UTF-8, a "/" as %2F too: so these routes match
-the path as it was sent, where others match it decoded.
+An agent's id is one part of the path and may hold a "/" as %2F: so these routes match the path as it was sent.
 """
 
 import asyncio
@@ -51,10 +50,8 @@ FILE_TYPE: Final = "application/octet-stream"
 async def send_file(
     messages: AsyncGenerator[agent_pb2.ExportAgentResponse, None], agent: str, send: Send, stall_limit: float
 ) -> None:
-    """Answer with the file that ExportAgent streams.
-
-    Raises AgentmemError where it fails: before the first chunk nothing was sent, and after it the response is left
-    without an end, so that a part is not taken for the whole.
+    """Raises AgentmemError: before the first chunk nothing was sent, and after it the response is left without an end,
+    so that a part is not taken for the whole.
     """
     async with aclosing(messages) as chunks:
         first = await anext(chunks, None)
@@ -71,7 +68,6 @@ async def send_file(
 
 
 MAX_IMPORT_BYTES: Final = 64 * 1024**3
-"""Bytes of an agent's file that is imported."""
 
 
 async def take_file(
@@ -79,8 +75,7 @@ async def take_file(
 ) -> agent_pb2.ImportAgentResponse:
     """Return the agent that ImportAgent makes of the request's body.
 
-    Raises AgentmemError as the worker refuses it, HTTPException as `limited` does, and ClientDisconnect where the
-    caller goes away, which cancels the import.
+    Raises AgentmemError, HTTPException as `limited` does, and ClientDisconnect, which cancels the import.
     """
     body = limited(request, FILE_TYPE, MAX_IMPORT_BYTES)
     pieces = _pieces(body)
@@ -159,7 +154,7 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
-    """Return the routes; `own` are the services of this process, by their full names."""
+    """`own` are the services of this process, by their full names."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint

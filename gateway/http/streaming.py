@@ -30,7 +30,7 @@ _SSE_HEADERS: Final = [
     ("x-accel-buffering", "no"),  # proxies such as nginx pass events on at once
 ]
 _COMMENT: Final = b": keep-alive\n\n"
-"""What readers skip, by the standard; proxies do not cut off a stream that says something."""
+"""Readers skip it, and proxies do not cut off the stream."""
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def begun(
 
 
 class ReaderStalled(errors.ResourceExhausted):
-    """The reader of a stream takes nothing. It was logged, and counts among those that went away."""
+    """It was logged, and counts among those that went away."""
 
     http_status = errors.Cancelled.http_status
 
@@ -155,7 +155,7 @@ def _encoded(event: SseEvent) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of `work`, or cancel it as soon as the client goes away, and raise ClientDisconnect.
+    """Return the result of `work`; cancel it and raise ClientDisconnect as soon as the client goes away.
 
     Call it after the body was read: `receive` has nothing but the disconnect to tell then.
     """

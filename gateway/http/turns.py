@@ -33,7 +33,7 @@ from gateway.settings import GatewaySettings
 from gateway.worker import Worker
 
 _LOOKS = 3
-"""How often an agent is looked for that has always gone on meanwhile, before the request gets one of its own."""
+"""Looks for an agent that has always gone on meanwhile, before the request gets one of its own."""
 
 _Schema = TypeVar("_Schema", bound=BaseModel)
 
@@ -83,8 +83,6 @@ class TurnEndpoint(Generic[_Schema]):
 
 @dataclass(frozen=True)
 class Answering:
-    """One exchange as it is run and answered."""
-
     shared: Turns
     request: Request
     send: Send
@@ -144,7 +142,7 @@ class Answering:
         return {**agent, **({WARNING_HEADER: said} if said else {})}
 
     async def _noted(self, events: AsyncIterator[Event], memory: Memory) -> AsyncIterator[Event]:
-        """Yield all events. The first choice's turn is the agent's, and the one that the log is about."""
+        """The first choice's turn is the agent's, and the one that the log is about."""
         unfinished = len(self.exchange.turns)
         async for choice, event in events:
             finished = event.HasField("finished")

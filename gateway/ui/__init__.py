@@ -1,9 +1,3 @@
-"""The page at /ui/: `files.py` serves it, and `static/` is the page, which browsers take as it is: nothing is built.
-
-    static/index.html, *.css     what is loaded first
-    static/*.js                  the frame: routes, the key, requests, streams of events
-    static/views/                one module for each view, and what only they use
-    static/vendor/               libraries of others: VENDORED.json has their versions, licences and checksums
-
-Its modules are typed in JSDoc, and checked by tests/gateway/ui. What it shows it asks the gateway for, as any client.
+"""The page at /ui/: `files.py` serves `static/`, of which nothing is built. Its modules are typed in JSDoc. A view is a
+module of `static/views/`; `static/vendor/VENDORED.json` has versions, licences and checksums of libraries.
 """

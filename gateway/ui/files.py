@@ -1,7 +1,4 @@
-"""The files of the page, with headers that let it load and ask nothing but this gateway.
-
-Browsers keep the files and ask each time whether they are still these, so that a new version is there at once.
-"""
+"""The files of the page, with headers that let it load and ask nothing but this gateway."""
 
 import mimetypes
 from pathlib import Path
@@ -28,7 +25,7 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""What of the page a browser runs, loads and asks: so markup that got in could neither run nor tell anybody."""
+"""So markup that got in could neither run nor tell anybody."""
 
 _HEADERS: Final = {
     "content-security-policy": POLICY,
@@ -43,7 +40,6 @@ mimetypes.add_type("text/javascript", ".js")  # the machine's own table may say 
 
 
 def page_routes() -> list[Route]:
-    """Return the page's routes."""
     return [Route(PAGE.rstrip("/"), _to_page), Route(f"{PAGE}{{file:path}}", _file)]
 
 

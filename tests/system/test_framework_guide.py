@@ -175,24 +175,6 @@ def events(answer: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-def message(stream: list[dict[str, Any]]) -> dict[str, Any]:
-    """The assistant's message, of a stream of /v1/messages."""
-    content: list[dict[str, Any]] = []
-    arguments = ""
-    for event in stream:
-        if event["type"] == "content_block_start":
-            content.append(dict(event["content_block"]))
-            arguments = ""
-        elif event["type"] == "content_block_delta" and "text" in event["delta"]:
-            content[-1]["text"] += event["delta"]["text"]
-        elif event["type"] == "content_block_delta":
-            arguments += event["delta"]["partial_json"]
-        elif event["type"] == "content_block_stop" and arguments:
-            content[-1]["input"] = json.loads(arguments)
-    assert stream[-1]["type"] == "message_stop"
-    return {"role": "assistant", "content": content}
-
-
 @pytest.mark.slow
 async def test_open_webui(gateway: Gateway) -> None:
     headers = {**recorded.OPEN_WEBUI_HEADERS, "authorization": f"Bearer {gateway.key}"}
