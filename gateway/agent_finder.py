@@ -1,8 +1,7 @@
 """Finds the agent that has had a conversation, where a request names none.
 
-The hash chain of its messages finds the longest stored conversation that begins it; the worker then compares the prompt
-with that agent's ledger as text. An older state, a state that another request is going on from, and an agent that
-somebody named are forked. Agents made here have ids of a form of their own, and expire.
+The hash chain of its messages finds the longest stored conversation that begins it. An older state, one that another
+request is going on from, and an agent that somebody named are forked. Agents made here have ids of a form of their own.
 """
 
 import asyncio
@@ -26,9 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request about its agent. `turn` is the request_id that a retry would have, too, `previous` that of the turn
-    before.
-    """
+    """`turn` is the request_id that a retry would have, too, `previous` that of the turn before."""
 
     namespace: str
     model_id: str
@@ -50,7 +47,7 @@ class How(StrEnum):
 
 @dataclass
 class Memory:
-    """The agent of a request; without one nothing is kept. Who runs the turn sets `committed`."""
+    """Without an agent nothing is kept. Who runs the turn sets `committed`."""
 
     how: How
     agent_id: str = ""
@@ -61,7 +58,7 @@ class Memory:
 
     @property
     def guessed(self) -> bool:
-        """The agent was found: ABORTED means that it has gone on meanwhile, and another look helps."""
+        """ABORTED means that the agent has gone on meanwhile, and another look helps."""
         return self.how in (How.RETRIED, How.CONTINUED, How.FORKED, How.NEW)
 
 
@@ -69,7 +66,7 @@ _Place = tuple[str, str, str]
 
 
 class Finder:
-    """Finds agents. Event loop only. `keep` conversations without a name; `expiry` is what agents made here get."""
+    """Event loop only. `keep` conversations without a name; `expiry` is what agents made here get."""
 
     def __init__(self, worker: Worker, *, keep: bool, expiry: types_pb2.Expiry) -> None:
         self._worker = worker

@@ -1,5 +1,3 @@
-"""The gateway process: the HTTP and the gRPC server in one event loop, from listening to draining."""
-
 import asyncio
 import json
 import logging
@@ -43,7 +41,7 @@ _MAX_STREAMS: Final = 256
 
 
 class Gateway:
-    """One gateway. Event loop only: `start`, then `stop`, each once."""
+    """Event loop only: `start`, then `stop`, each once."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         """Raise SettingsError for files of keys and TLS that cannot be used."""

@@ -21,10 +21,7 @@ from gateway.worker import Worker
 
 
 class Extension:
-    """A ring's work beside the servers. Event loop only: `start`, `leave`, `stop`, `close`, each once.
-
-    Extensions end in the reverse order of their start.
-    """
+    """A ring's work. Event loop only: `start`, `leave`, `stop`, `close`, each once. They end in the reverse order."""
 
     @property
     def unready(self) -> str:
@@ -53,8 +50,8 @@ class Extension:
 
 
 class Parts:
-    """The parts of a gateway. Before its servers are made, rings may replace `worker`, set `keys`, and add `services`,
-    `routes` and `extensions`.
+    """Before the servers are made, rings may replace `worker`, set `keys`, and add `services`, `routes` and
+    `extensions`.
     """
 
     def __init__(
@@ -89,7 +86,6 @@ class Parts:
         return RunningTurns(self.worker)
 
     def unready(self) -> str:
-        """Return why no turn should come here, by the first extension that says so; else ""."""
         return next(filter(None, (extension.unready for extension in self.extensions)), "")
 
     async def close(self) -> None:

@@ -1,5 +1,3 @@
-"""The gateway's metrics, in a registry of their own."""
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,8 +14,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class GatewayMetrics:
-    """Counters of both servers. The worker has other names, so that no sum counts a request twice. Labels are bounded:
-    routes and RPCs, never ids of callers or agents.
+    """The worker has other names, so that no sum counts a request twice. Labels are bounded: routes and RPCs, never
+    ids.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,3 @@
-"""A page of metrics, its growth since an earlier one, and quantiles. Pure."""
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -46,7 +44,7 @@ class Page:
         return math.fsum(found) if found else None
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Return those sums by the value of one more label, sorted by it."""
+        """Return those sums by the value of one more label."""
         groups: dict[str, list[float]] = {}
         for key, value in self.samples.get(name, {}).items():
             if labels.items() <= key and (group := dict(key).get(label)) is not None:

@@ -1,5 +1,3 @@
-"""Watches whether the processes behind the gateway serve."""
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -25,8 +23,7 @@ class Peers:
     """Watches the worker and the store. Event loop only: `look` once, then `watch`, which ends after `stop`.
 
     A change that they report, and their end, is known at once; that one hangs, within 2.5 seconds while `asked` is
-    called again and again, else within 11. `answered` gets each answer: the peer ("worker", "store") and whether it
-    serves. `changed` is awaited where the worker begins or ceases to serve.
+    called again and again, else within 11. `answered` gets each answer: the peer and whether it serves.
     """
 
     def __init__(
@@ -69,7 +66,6 @@ class Peers:
         return self.unready
 
     async def watch(self) -> None:
-        """Ask again whenever a peer's health may be another, and now and then."""
         followed = ((self._worker, _WORKER_SERVICE), (self._store, _STORE_SERVICE), (self._store, WRITES))
         self._changes = HealthChanges(*followed)
         try:

@@ -1,5 +1,3 @@
-"""The turns that this gateway has sent to a worker, until they end."""
-
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ _MOST: Final = 100
 
 @dataclass(eq=False, slots=True)
 class RunningTurn:
-    """A turn of an agent, or of nobody."""
-
     namespace: str
     agent_id: str
     model_id: str
@@ -62,7 +58,6 @@ class RunningTurns:
 
     @contextmanager
     def _noted(self, request: Any) -> Iterator[RunningTurn | None]:
-        """List a request during the block, if it is a turn."""
         if not rpc_of(request).options.turn:
             yield None
             return

@@ -1,5 +1,3 @@
-"""Reads the page of metrics of a process over HTTP."""
-
 import asyncio
 import time
 from collections.abc import Collection
@@ -17,7 +15,6 @@ _LARGEST_PAGE: Final = 16 * 1024 * 1024
 
 
 def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str | None]:
-    """Return whether a process serves, and why not."""
     if isinstance(page, str):
         return "down", page
     missing = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
@@ -28,8 +25,8 @@ def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str
 
 
 async def read_page(service: Service, address: str, names: Collection[str] = ()) -> Page | str:
-    """Return the service's page at "host:port", or why it cannot be read. With `names` only these series are
-    asked for.
+    """`address` is "host:port". Return why it cannot be read, or the page, which has only the series `names`, if there
+    are any.
     """
     query = "&".join(f"name[]={name}" for name in names)
     try:
@@ -55,7 +52,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = ())
 
 
 async def _get(address: str, path: str) -> tuple[str, bytes]:
-    """Return status and body by HTTP/1.0. A request on a thread could not be cancelled. Raises OSError, ValueError."""
+    """By HTTP/1.0: a request on a thread could not be cancelled. Raises OSError, ValueError."""
     reader, writer = await asyncio.open_connection(*parse_address(address))
     try:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: text/plain; version=0.0.4\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""Calls to the worker and the store. Of what a caller sends besides a request only its trace reaches them."""
+"""Calls to worker and store. Of what a caller sends besides a request only its trace reaches them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -29,7 +29,7 @@ def unreachable(peer: str = WORKER) -> Unreachable:
 
 
 def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemError:
-    """Return the failure of a call, redacted for the caller, or the failure to reach `peer`."""
+    """Return the call's failure, redacted for the caller, or the failure to reach `peer`."""
     if errors.is_unreachable(error):
         return unreachable(peer)
     ours = errors.from_rpc(error)
@@ -42,7 +42,7 @@ def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemE
 class ChannelWorker:
     """The Worker behind a channel. Its answers are redacted for the caller, or bytes where they are not `parsed`.
 
-    Nothing is read ahead: while a reader is slow, HTTP/2's flow control holds back the peer, which has its own bound.
+    Nothing is read ahead: while a reader is slow, HTTP/2's flow control holds back the peer.
     """
 
     channel: grpc.aio.Channel

@@ -7,7 +7,7 @@ from agentmem.rpcs import Rpc
 
 
 class Service(Protocol):
-    """Serves RPCs. All methods raise AgentmemError; cancelling them, or closing a stream, cancels the call.
+    """All methods raise AgentmemError; cancelling them, or closing a stream, cancels the call.
 
     `timeout` is in seconds, None for any time.
     """

@@ -1,7 +1,5 @@
-"""Limits of a caller, and the end of what a revoked caller has running.
-
-Requests a minute are counted by the generic cell rate algorithm: a bucket that holds a minute's worth and fills evenly,
-kept as the time at which it would be full again.
+"""Requests a minute are counted by the generic cell rate algorithm: a bucket that holds a minute's worth and fills
+evenly, kept as the time at which it would be full again.
 """
 
 import asyncio
@@ -36,7 +34,7 @@ class _Usage:
 
 
 class Admission:
-    """Counts what callers have running, by their keys. Event loop only."""
+    """By callers' keys. Event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

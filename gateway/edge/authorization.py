@@ -1,7 +1,7 @@
 """The rights of a caller: its own namespace, RPCs that need no admin, and models without their directories.
 
-Fields of a namespace are found by the contract's descriptors, so that no RPC is forgotten here. Names of files stay, so
-that "model.safetensors is truncated" still says what is wrong. Without keys every caller is an admin.
+Fields of a namespace are found by the contract's descriptors, so that no RPC is forgotten. Names of files stay, so that
+"model.safetensors is truncated" still says what is wrong.
 """
 
 import re
@@ -25,7 +25,7 @@ _MODEL: Final = model_pb2.Model.DESCRIPTOR
 
 
 def check_namespace(value: str) -> str:
-    """Return `value`, if it can be a namespace. Raises ValueError."""
+    """Raises ValueError."""
     try:
         return check_text("namespace", value)
     except InvalidArgument as error:
@@ -67,7 +67,6 @@ def authorize_namespace(request: Message, namespace: str, at: str = "") -> None:
 
 @cache
 def _namespace_fields(descriptor: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """Return the fields of a message that are a namespace or hold one."""
     return tuple(
         field
         for field in descriptor.fields
@@ -95,7 +94,7 @@ def without_directories(text: str) -> str:
 
 
 def redact(response: Message) -> None:
-    """Remove where models are on the disk from `response`, in place, unless an admin is served."""
+    """Remove where models are on the disk, in place, unless an admin is served."""
     if not serves_admin():
         for model in _models(response):
             model.adapter = ""

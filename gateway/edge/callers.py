@@ -1,5 +1,3 @@
-"""The caller: found out once, where a request comes in, and known to all that serves it."""
-
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -32,7 +30,7 @@ class Authenticator(Protocol):
     """Event loop only."""
 
     def authenticate(self, credential: str | None) -> Caller:
-        """Return who shows `credential`. Raises Unauthenticated, or Unavailable where it cannot be judged now."""
+        """Raises Unauthenticated, or Unavailable where it cannot be judged now."""
 
     def stands(self, who: Caller) -> bool:
         """Return False once a caller's credential is revoked or expired."""
@@ -56,22 +54,22 @@ _CALLER: Final[ContextVar[Caller]] = ContextVar("agentmem.caller")
 
 
 def caller() -> Caller:
-    """Return who is being served. Raises LookupError where a server forgot to authenticate."""
+    """Raises LookupError where a server forgot to authenticate."""
     return _CALLER.get()
 
 
 def serves_admin() -> bool:
-    """Return whether an admin is being served; true outside of requests."""
+    """Return True outside of requests."""
     who = _CALLER.get(None)
     return who is None or who.admin
 
 
 def serve(who: Caller) -> None:
-    """Set who is being served from here on, and in tasks that begin here."""
+    """For tasks that begin here, too."""
     _CALLER.set(who)
 
 
 def bearer_token(authorization: str) -> str | None:
-    """Return the token of an Authorization header; None where it shows none."""
+    """Return None where the header shows no token."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

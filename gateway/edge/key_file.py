@@ -37,7 +37,7 @@ class _File(BaseModel):
 
 
 def parse(path: Path, text: str) -> dict[str, ApiKey]:
-    """Return the keys by id. Raises FileError, whose message has no value of the file."""
+    """Raises FileError, whose message has no value of the file."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -66,7 +66,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 Identity = tuple[int, ...]
-"""Time of change in ns, device, inode, size and mode: they differ once a file was changed or replaced."""
+"""Time of change in ns, device, inode, size, mode."""
 
 
 def identity(found: os.stat_result) -> Identity:
@@ -135,10 +135,8 @@ _SETTLED_NS: Final = 100_000_000
 
 
 class KeyFile:
-    """The keys of the file at `path`, as it is now. Event loop only.
-
-    One stat per request (2 µs) sees a change. A file that cannot be read, or is not well-formed, is not current until
-    it is mended, and the log says why.
+    """Event loop only. One stat per request (2 µs) sees a change. A file that cannot be read, or is not well-formed, is
+    not current until it is mended, and the log says why.
     """
 
     def __init__(self, path: Path) -> None:

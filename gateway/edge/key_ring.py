@@ -1,5 +1,3 @@
-"""Lets in callers who show a key that is known, and has neither expired nor been revoked."""
-
 import hmac
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,7 +14,7 @@ _RETRY_SECONDS: Final = 5.0
 
 
 class Known(NamedTuple):
-    """The keys by id, as they were last read. Not `is_current`: they may have been changed since."""
+    """Not `is_current`: the keys may have been changed since."""
 
     keys: Mapping[str, ApiKey]
     is_current: bool
@@ -33,7 +31,7 @@ class KeyRing:
     """Lets in who shows a key of `source`. Event loop only.
 
     While the keys are not current requests are Unavailable, and what is running goes on, unless the keys that were read
-    last say that it must end. `default` limits keys that have no limits.
+    last say that it must end.
     """
 
     def __init__(

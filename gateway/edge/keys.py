@@ -1,4 +1,4 @@
-"""A key as it is shown once, `am_<id>_<secret>`, and as it is kept: its id, its namespace, and a hash of its secret.
+"""A key as it is shown once, `am_<id>_<secret>`, and as it is kept.
 
 The secret is 256 random bits, so SHA-256 is enough: salts and slow hashes are for passwords, which can be guessed.
 """
@@ -28,7 +28,7 @@ class Shown(NamedTuple):
 
 
 class ApiKey(BaseModel):
-    """A key as it is kept. Times have a zone."""
+    """Times have a zone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -58,7 +58,7 @@ def new(namespace: str, created: datetime, **fields: Any) -> tuple[ApiKey, Shown
 
 
 def split(credential: str) -> Shown | None:
-    """Return the parts of a key, or None for what has not the form of one."""
+    """Return None for what has not the form of a key."""
     found = SHOWN.fullmatch(credential)
     return Shown(found[1], found[2]) if found else None
 

@@ -1,5 +1,3 @@
-"""TLS for HTTP and gRPC, from files that may be renewed while the gateway runs."""
-
 import logging
 import os
 import ssl
@@ -21,7 +19,7 @@ _NO_PASSWORD = ""
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files: the certificate with its chain, its private key, and the CA of clients that must have certificates."""
+    """PEM files. `client_ca` is that of clients that must have certificates."""
 
     cert: Path
     key: Path
@@ -29,7 +27,7 @@ class TlsFiles:
 
 
 class Tls:
-    """TLS 1.2 and newer, with the certificate that the files had when they were last read. Event loop only.
+    """TLS 1.2 and newer, from files that may be renewed while the gateway runs. Event loop only.
 
     With a `client_ca` only clients whose certificate it signed are heard (mTLS).
     """

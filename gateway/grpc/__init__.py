@@ -1,1 +1,1 @@
-"""The gRPC server of the gateway."""
+"""The gRPC server."""

@@ -1,4 +1,4 @@
-"""The services of the contract over gRPC: callers authenticated, each RPC forwarded to a Worker by its descriptor."""
+"""The contract's services over gRPC: callers authenticated, each RPC forwarded to a Worker by its descriptor."""
 
 from __future__ import annotations
 

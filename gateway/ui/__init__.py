@@ -1,3 +1,3 @@
-"""The page at /ui/: `files.py` serves `static/`, of which nothing is built. Its modules are typed in JSDoc. A view is a
-module of `static/views/`; `static/vendor/VENDORED.json` has versions, licences and checksums of libraries.
+"""The page at /ui/. Nothing of `static/` is built; its modules are typed in JSDoc. `static/vendor/VENDORED.json` has
+versions, licences and checksums of libraries.
 """
