@@ -1,1 +1,1 @@
-"""The dialects as pure translation: JSON in, messages of the contract out, and their events back as JSON."""
+"""Pure translation of the dialects: JSON in, messages of the contract out, and their events back as JSON."""

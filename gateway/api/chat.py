@@ -168,7 +168,7 @@ class ChatAnswer(CompletionsAnswer):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._begun: dict[int, list[str]] = {}
-        """Ids of the calls that a stream has begun, by choice, in order."""
+        """Call ids by choice, in order."""
 
     def choice(self, index: int, heard: Heard) -> Json:
         text, reasoning = "".join(heard.texts), "".join(heard.reasoning)

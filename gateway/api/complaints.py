@@ -1,4 +1,4 @@
-"""Errors of pydantic about a request's body, as paths in that body and in our words.
+"""Errors of pydantic about a body, as paths in it and in our words.
 
 Nothing of the body is in them but names that look like names.
 """
@@ -48,12 +48,11 @@ def complaints(error: ValidationError, data: Any) -> list[Complaint]:
 
 
 def deepest(of: Sequence[Complaint]) -> Complaint:
-    """Return the one to report where only one can be."""
     return max(of, key=lambda one: (len(one.path), not _about_type(one)))
 
 
 def dotted(path: Sequence[str | int], whole: str) -> str:
-    """Return `path` as `messages[2].role`; `whole` where it is empty."""
+    """`whole` is returned for an empty path."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{shown_name(part)}" for part in path)
     return text.removeprefix(".") or whole
 

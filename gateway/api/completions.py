@@ -1,7 +1,4 @@
-"""/v1/completions: requests, their turns, and the events as one text_completion, or as many.
-
-Without X-Agent-ID nothing of a raw prompt is kept; with it, the prompt is the whole text so far of that agent.
-"""
+"""Without X-Agent-ID nothing of a raw prompt is kept; with it, the prompt is the whole text so far of that agent."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
@@ -114,7 +111,7 @@ def _choice(index: int, text: str, logprobs: Json | None, reason: str | None) ->
 
 
 def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob], characters: int) -> tuple[Json, int]:
-    """Return the log-probabilities of tokens after so many characters, and how many characters there are then."""
+    """`characters` come before the tokens; return how many there are after them, too."""
     logprobs: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token in tokens:
         name, inside = _name(token.token_bytes), bool(token.token_bytes) and _continues(token.token_bytes[0])

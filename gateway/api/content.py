@@ -23,7 +23,7 @@ MEDIA_KINDS: Final[Mapping[str, str]] = {
 
 
 class Media(Forgiving):
-    """A part of a content that is no text. Nothing of it is read."""
+    """Nothing of it is read."""
 
     type: Literal[_Image, _Audio, _Video, _File]
 
@@ -50,7 +50,7 @@ def _unknown(kind: str) -> str:
 
 
 class Other(Forgiving):
-    """A part, an item or a tool of another server's. It is left out."""
+    """A part, item or tool of another server: it is left out."""
 
     type: Annotated[str, AfterValidator(_unknown)]
 
@@ -69,7 +69,6 @@ class Refusal(Forgiving):
 
 
 def others(*groups: Iterable[Any]) -> list[str]:
-    """Return the types of what is left out, each once."""
     return list(dict.fromkeys(one.type for group in groups for one in group if isinstance(one, Other)))
 
 

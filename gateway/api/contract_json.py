@@ -70,7 +70,6 @@ def _single_value(field: FieldDescriptor, value: Any) -> Any:
 
 @cache
 def enum_names(enum: EnumDescriptor) -> dict[str, str]:
-    """Return the short names of an enum's values, by their names."""
     return {enum.values_by_number[number].name: short for number, short in short_names(enum).items()}
 
 

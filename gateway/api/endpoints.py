@@ -1,4 +1,4 @@
-"""An RPC over REST: an endpoint, its parameters, and how it is answered."""
+"""RPCs over REST."""
 
 import re
 from collections.abc import Mapping
@@ -91,13 +91,13 @@ class Endpoint:
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """The fields of the request that parameters fill, by their names."""
+        """Fields that parameters fill, by their names."""
         in_path = {name: self.parts.get(name, _PATH_FIELDS[name]) for name in re.findall(r"{(\w+)}", self.path)}
         return in_path | {parameter.name: parameter.field for parameter in self.query if parameter.field}
 
     @cached_property
     def outside(self) -> frozenset[str]:
-        """The fields that the body does not have: parameters, arms of a oneof that one of them fills."""
+        """Fields that the body does not have: parameters, arms of a oneof that one of them fills."""
         bound = {path.partition(".")[0] for path in self.fields.values()} | self.absent
         if self.is_named:
             bound.add("request_id")
@@ -137,7 +137,6 @@ class Endpoint:
             raise InvalidArgument("model", "name one model, or say all_models=true to delete the agent on all of them")
 
     def renamed(self, error: InvalidArgument) -> InvalidArgument:
-        """Return `error` about the RPC's request as one about the parameter or header."""
         names = {path: name for name, path in self.fields.items()}
         if self.is_named:
             names["request_id"] = "Idempotency-Key"

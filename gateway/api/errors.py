@@ -1,7 +1,4 @@
-"""Errors in the shapes of the dialects.
-
-A prompt that is too long is said in the words by which frameworks know it.
-"""
+"""A prompt that is too long is said in the words by which frameworks know it."""
 
 import re
 from dataclasses import dataclass
@@ -73,7 +70,6 @@ class Dialect:
     names: _Names = ()
 
     def name(self, field: str) -> str | None:
-        """Return the caller's name for a field of the contract."""
         for pattern, name in self.names:
             if re.match(pattern, field):
                 return name if name is None else re.sub(pattern, name, field, count=1)
@@ -101,7 +97,7 @@ class Dialect:
         return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
     def http_body(self, status: int, detail: str, request_id: str = "") -> Json:  # noqa: ARG002
-        """Return the JSON for an error that only HTTP knows: no such route or method, a body too large."""
+        """For errors that only HTTP knows: no such route or method, a body too large."""
         code = {404: "unknown_url", 405: "method_not_allowed"}.get(status)
         return {"error": {"message": detail, "type": "invalid_request_error", "param": None, "code": code}}
 
@@ -123,7 +119,7 @@ class AnthropicDialect(Dialect):
 
 
 def _message(error: errors.AgentmemError) -> str:
-    """Return the error's words; of a prompt that is too long they begin as Anthropic's API does."""
+    """Begin the words about a prompt that is too long as Anthropic's API does."""
     if isinstance(error, errors.ContextExceeded):
         return f"prompt is too long: {error.tokens} tokens > {error.limit} maximum ({error.message})"
     return error.message
@@ -140,7 +136,7 @@ _REST_PATHS: Final = ("/v1/agents", "/v1/turn-hints", "/v1/generations/", "/v1/m
 
 
 def dialect_of(path: str, *, anthropic: bool) -> Dialect:
-    """Return a request's dialect. `anthropic`: the header of its SDKs is there."""
+    """`anthropic`: the header of its SDKs is there."""
     if path.startswith(_REST_PATHS):
         return REST
     if anthropic or path == "/v1/messages" or path.startswith("/v1/messages/"):

@@ -1,4 +1,4 @@
-"""Requests of a dialect as turns of the contract, and the answer that their events make. Pure."""
+"""Requests as turns of the contract, and the answer that their events make. Pure."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,15 +14,15 @@ from gateway.api.validation import Json
 
 
 class SseEvent(NamedTuple):
-    """One server-sent event: JSON, or text as it is; `name` is its event field."""
+    """JSON, or text as it is; `name` is its event field."""
 
     data: Json | str
     name: str = ""
 
 
 class Incoming(NamedTuple):
-    """A request besides its body. `turn` is the Idempotency-Key, `unique` a hexadecimal number of this request alone,
-    `created` seconds of the Unix epoch.
+    """`turn` is the Idempotency-Key, `unique` a hexadecimal number of this request alone, `created` seconds of the Unix
+    epoch.
     """
 
     namespace: str
@@ -65,11 +65,10 @@ class Heard:
 
 
 class Answer(ABC):
-    """One request's answer. The events of each choice come in order; those of different choices may mix."""
+    """The events of each choice come in order; those of different choices may mix."""
 
     def __init__(self, head: Json, choices: int = 1) -> None:
         self.head = head
-        """Fields that are known before the first event: id, model."""
         self.agent_id = ""
         """The first choice's agent, set before the first event; empty where nothing is kept."""
         self.left_out: Sequence[str] = ()
@@ -89,7 +88,7 @@ class Answer(ABC):
         """Take an event of a choice; yields what a stream says of it."""
 
     def alive(self) -> Iterable[SseEvent]:
-        """Return what a stream says in a long silence, since most clients count no comments. Nothing: a comment."""
+        """Called in a long silence, since most clients count no comments. Nothing: a comment."""
         return ()
 
     def closing(self) -> Iterable[SseEvent]:
@@ -129,7 +128,7 @@ class Exchange:
 
 
 def turn_of(incoming: Incoming, request: Any, **asked: Any) -> inference_pb2.GenerateRequest:
-    """Return the turn that `request` asks for, without an agent. Tools in its messages may be called."""
+    """`request` has sampling and a model. The turn has no agent; tools in its messages may be called."""
     sampled = SAMPLING.keys() & type(request).model_fields.keys()
     made = inference_pb2.GenerateRequest(
         key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
@@ -158,13 +157,12 @@ def held_calls(
 
 
 def tool_of(name: str, description: str | None, parameters: Json | None) -> Json:
-    """Return a tool as templates take it: without what it leaves open."""
     described = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": {key: value for key, value in described.items() if value is not None}}
 
 
 def function_call(identifier: str, name: str, arguments: str) -> Json:
-    """Return a call as OpenAI's chats and the contract have it; `arguments` is JSON text."""
+    """`arguments` is JSON text."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -179,7 +177,7 @@ def calls_in_order(
 
 
 def call_arguments(given: str | Json | None) -> str:
-    """Return the arguments of an earlier call as JSON text: "" and null are {}; other text stays as it is."""
+    """Return JSON text: "" and null are {}; other text stays as it is."""
     if isinstance(given, dict):
         return jsontext.write("arguments", given)
     return given if given and given.strip() else "{}"
@@ -191,5 +189,5 @@ def joined(content: str | list[Any] | None) -> str:
 
 
 def to_json_text(field: str, value: Any) -> str | None:
-    """Return JSON for a field of the contract; None for what is empty. Raises InvalidArgument."""
+    """Return None for what is empty. Raises InvalidArgument."""
     return jsontext.write(field, value) if value else None

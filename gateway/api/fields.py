@@ -1,7 +1,6 @@
-"""Fields of requests that would change the answer, and that no schema of their place has: they are refused with advice.
+"""Fields that would change the answer, and that no schema of their place has: they are refused with advice.
 
-The list is of all dialects. Names that are neither here nor in a schema have no effect; the answer names those of a
-body in `agentmem.left_out`.
+Names that are neither here nor in a schema have no effect; the answer names those of a body in `agentmem.left_out`.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Responses as the turns of an agent's memory have them."""
+"""Responses as turns of an agent's memory."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _AS_ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Item)
 
 
 def response_of(item_id: str) -> str:
-    """Return the id of an item's response. Raises NotFound for what is no item's id."""
+    """Raises NotFound for what is no item's id."""
     found = _ITEM.fullmatch(item_id)
     if found is None:
         raise not_kept("item", item_id)
@@ -29,13 +29,12 @@ def response_of(item_id: str) -> str:
 
 
 def references(request: ResponseRequest) -> list[str]:
-    """Return the ids of the items that a request refers to."""
     items = () if isinstance(request.input, str) else request.input
     return [item.id for item in items if isinstance(item, ItemReference)]
 
 
 def resolved(request: ResponseRequest, turns: Mapping[str, agent_pb2.Turn]) -> ResponseRequest:
-    """Return a request with the items that it refers to. Raises NotFound for one that its response does not have."""
+    """Raises NotFound for an item that its response does not have."""
     if isinstance(request.input, str):
         return request
     by_response = {identifier: _items(turn) for identifier, turn in turns.items()}
@@ -59,7 +58,7 @@ def resolved(request: ResponseRequest, turns: Mapping[str, agent_pb2.Turn]) -> R
 
 
 def _answer(turn: agent_pb2.Turn) -> types_pb2.ChatMessage:
-    """Return what the model said; nothing where the turn only took context in."""
+    """Return nothing where the turn only took context in."""
     said = turn.messages[-1] if turn.messages and turn.generated_tokens else types_pb2.ChatMessage()
     return said if said.role == "assistant" else types_pb2.ChatMessage()
 
@@ -75,7 +74,7 @@ def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
 
 
 def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
-    """Return a kept response. What was asked of it, but for its messages, is null or empty."""
+    """Its request, but for the messages, is null or empty."""
     head = head_of(ResponseRequest(model=model or None, input=""), identifier, turn.create_time.seconds)
     answer, said = ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), logprobs=False), _answer(turn)
     answer.agent_id = "of a kept turn"
@@ -95,7 +94,7 @@ def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
 
 
 def kept_input(identifier: str, turn: agent_pb2.Turn) -> Json:
-    """Return the items that a response brought to its agent's memory, newest last."""
+    """Newest last."""
     number = identifier.removeprefix(RESPONSE_PREFIX)
     said = turn.messages[:-1] if turn.generated_tokens else turn.messages
     data = [item for place, message in enumerate(said) for item in _input_items(f"{number}_{place}", message)]

@@ -1,4 +1,4 @@
-"""Blocks of messages of /v1/messages, and a tool of the caller's own."""
+"""Blocks of messages, and a tool of the caller's own."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -61,7 +61,7 @@ class SearchResultBlock(Forgiving):
 
 
 class ToolReferenceBlock(Forgiving):
-    """Names a tool that the model may call from now on."""
+    """The model may call this tool from now on."""
 
     type: Literal["tool_reference"]
     tool_name: ToolName

@@ -1,4 +1,4 @@
-"""The events of a turn in the shape of /v1/messages: one message, or the stream of it.
+"""The events of a turn as one message, or the stream of it.
 
 An answer that says nothing has no block. The signature of a thinking block is a hash of its text.
 """
@@ -125,7 +125,7 @@ class MessageAnswer(Answer):
 
 
 def _block(kind: str, text: str) -> Json:
-    """Return a block of text or thinking. A thought's signature is what clients expect to send back with it."""
+    """A thought's signature is what clients expect to send back with it."""
     if kind == "text":
         return {"type": kind, kind: text}
     signature = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""

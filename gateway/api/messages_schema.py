@@ -44,7 +44,7 @@ class NoTool(Forgiving):
 
 
 class AnyTool(Forgiving):
-    """The model may call tools (auto), or has to (any)."""
+    """auto, or has to call (any)."""
 
     type: Literal["auto", "any"]
     disable_parallel_tool_use: bool | None = None

@@ -26,7 +26,7 @@ def openai_model(model: model_pb2.Model) -> Json:
 
 
 def anthropic_page(models: Sequence[model_pb2.Model]) -> Json:
-    """Return the one page that there is: a registry has a handful of models."""
+    """A registry has a handful of models: one page."""
     return {
         "data": [anthropic_model(model) for model in models],
         "has_more": False,

@@ -1,4 +1,4 @@
-"""Tools of requests to OpenAI's endpoints, and what calls are held to."""
+"""Tools of OpenAI's endpoints, and what calls are held to."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
@@ -12,7 +12,7 @@ from gateway.api.exchange import held_calls, tool_of
 from gateway.api.validation import Forgiving, Json, JsonObject, Many, ToolName
 
 CUSTOM_INPUT: Final = "input"
-"""The argument of the function that a custom tool is for the model."""
+"""The argument of a custom tool's function."""
 
 
 class FunctionDefinition(Forgiving):
@@ -73,7 +73,6 @@ def chosen(
     *,
     parallel: bool | None,
 ) -> inference_pb2.ToolChoice | None:
-    """Return what calls are held to, as `held_calls` does."""
     required, names, single = choice in ("required", "any"), list[str](), parallel is False
     match choice:
         case ChatFunction() | ResponseFunction():
@@ -94,7 +93,7 @@ class Grammar(Forgiving):
 
 
 class CustomTool(Forgiving):
-    """A tool that takes text. The model gets it as a function of one argument, and is not held to its grammar."""
+    """The model gets it as a function of one text, and is not held to its grammar."""
 
     type: Literal["custom"]
     name: ToolName
@@ -126,7 +125,7 @@ ResponseTool: TypeAlias = OrOther[Annotated[Function | CustomTool | NamespaceToo
 
 
 class Called(NamedTuple):
-    """A tool by the names that its caller has for it."""
+    """By the names that the caller has for the tool."""
 
     name: str
     namespace: str = ""
@@ -134,7 +133,6 @@ class Called(NamedTuple):
 
 
 def flat_name(name: str, namespace: str | None) -> str:
-    """Return the name by which a model calls a tool of a namespace."""
     return f"{namespace.removesuffix('__')}__{name}" if namespace else name
 
 

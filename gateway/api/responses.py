@@ -1,8 +1,6 @@
-"""Requests for a response as turns of the contract.
-
-A response's id is the request_id of its turn. A request with previous_response_id appends its input to the memory that
-this turn made, and its instructions where the memory does not begin with them. store=false keeps a response from being
-followed by its id; memory is kept all the same.
+"""A response's id is the request_id of its turn. A request with previous_response_id appends its input to the memory
+that this turn made, and its instructions where the memory does not begin with them. store=false keeps a response from
+being followed by its id; memory is kept all the same.
 """
 
 import hashlib
@@ -37,7 +35,7 @@ _RESPONSE_ID = re.compile(rf"{RESPONSE_PREFIX}[0-9a-f]{{{2 * _NUMBER_BYTES}}}")
 
 
 def number_of_key(key: str) -> str:
-    """Return a response's number for an Idempotency-Key: each attempt makes the same id."""
+    """Each attempt makes the same id."""
     return hashlib.blake2b(key.encode(), digest_size=_NUMBER_BYTES, person=b"idempotency-key").hexdigest()
 
 
@@ -142,8 +140,6 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
 
 @dataclass
 class _Message:
-    """One message of a chat, as its items come."""
-
     role: str
     texts: list[str] = field(default_factory=list)
     calls: list[Json] = field(default_factory=list)
@@ -154,7 +150,6 @@ class _Message:
 
     @property
     def goes_on(self) -> bool:
-        """The model's next words belong to this message."""
         return bool(self.calls) or self.thought
 
     def to_proto(self) -> types_pb2.ChatMessage:
@@ -168,7 +163,6 @@ class _Message:
 
 
 def head_of(request: ResponseRequest, identifier: str, created: int) -> Json:
-    """Return what the response says of the request."""
     text_format, choice = request.text.format if request.text else None, request.tool_choice
     same = ("instructions", "max_output_tokens", "previous_response_id", "prompt_cache_key", "safety_identifier")
     return {

@@ -1,4 +1,4 @@
-"""The events of a turn in the shape of /v1/responses: one response, or the stream that makes it.
+"""The events of a turn as one response, or the stream that makes it.
 
 Reasoning and text are one item each until another follows, and each call is one.
 """
@@ -19,7 +19,7 @@ from gateway.api.validation import Json
 
 
 class _Kind(NamedTuple):
-    """A kind of item with one part of text: the prefix of its id, its fields, its part's type."""
+    """A kind of item with one part of text. `prefix` begins its id."""
 
     prefix: str
     fields: Json
@@ -60,9 +60,7 @@ def _event(name: str, index: int, /, **fields: object) -> Json:
 
 class Output:
     """The items of one response. Ids are made of its `number`: msg_NUMBER_N and rs_NUMBER_N of the Nth text and
-    thought, fc_NUMBER_HASH and ctc_NUMBER_HASH of the call of that id.
-
-    `called` are the tools by the names that the model has for them; `logprobs` are asked for.
+    thought, fc_NUMBER_HASH and ctc_NUMBER_HASH of the call of that id. `called` are tools by the model's names.
     """
 
     def __init__(self, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool) -> None:
@@ -73,19 +71,19 @@ class Output:
         self._done: list[Json] = []
         self._open: _Part | None = None
         self._calling: Json | None = None
-        """The call that the model is making, as an item with its arguments so far."""
+        """An item with the arguments so far of the call that the model is making."""
         self._void = 0
         """Items that were begun, and are none of the response."""
         self._waiting: list[Json] = []
-        """Log-probabilities of tokens that no text has come of yet: of half a character, or of a call that goes on."""
+        """Log-probabilities without a text yet: of half a character, or of a call that goes on."""
 
     @property
     def items(self) -> list[Json]:
-        """All items; text that is not finished is incomplete."""
+        """Text that is not finished is incomplete."""
         return [*self._done, *([self._open.item("incomplete")] if self._open else [])]
 
     def add(self, delta: inference_pb2.Delta) -> Iterator[Json]:
-        """Take what the model said next; yields the events, without their numbers."""
+        """Yields the events, without their numbers."""
         if self._logprobs:
             self._waiting += logprobs_of(delta.logprobs)
         if delta.reasoning:
@@ -96,7 +94,7 @@ class Output:
             yield from self._call(call) if isinstance(call, inference_pb2.ToolCall) else self._take_part(call)
 
     def end(self, *, cut_short: bool) -> Iterator[Json]:
-        """Take that the model says no more. An answer without any item gets an empty text."""
+        """An answer without any item gets an empty text."""
         if self._open is None and not self._done:
             yield from self._begin(_MESSAGE)
         if self._open is not None and self._open.kind is _MESSAGE and self._waiting:
@@ -180,13 +178,13 @@ class Output:
 
 
 def call_item_id(number: str, call_id: str, *, custom: bool = False) -> str:
-    """Return the id of a call as an item: of the call, since the number of what turned out to be none is not kept."""
+    """Return an id made of the call's: the number of what turned out to be no call is not kept."""
     digest = hashlib.blake2b(call_id.encode(), digest_size=4).hexdigest()
     return f"{'ctc' if custom else 'fc'}_{number}_{digest}"
 
 
 def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
-    """Return a call as an item; `text` is its arguments as JSON, or the input of a custom tool."""
+    """`text` is the arguments as JSON, or the input of a custom tool."""
     kind, field = ("custom_tool_call", "input") if tool.custom else ("function_call", "arguments")
     namespace = {"namespace": tool.namespace} if tool.namespace else {}
     head = {"id": identifier, "type": kind, "call_id": call_id, "name": tool.name, **namespace}
@@ -194,7 +192,7 @@ def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
 
 
 def custom_input(arguments: str) -> str:
-    """Return the text that a custom tool is called with; all that the model said where it named none."""
+    """Return all that the model said where it named no input."""
     given = jsontext.object_or_text(arguments)
     text = given.get(CUSTOM_INPUT) if isinstance(given, dict) else None
     return text if isinstance(text, str) else arguments
@@ -283,7 +281,6 @@ class ResponseAnswer(Answer):
 
 
 def _code(error: AgentmemError) -> str:
-    """Return one of the codes that OpenAI's SDKs know."""
     if isinstance(error, ResourceExhausted):
         return "rate_limit_exceeded"
     return "invalid_prompt" if isinstance(error, InvalidArgument | FailedPrecondition) else "server_error"

@@ -1,4 +1,4 @@
-"""The contract over REST: one table of endpoints, of which routes, parsing and OpenAPI are made."""
+"""The table of REST's endpoints, of which routes, parsing and OpenAPI are made."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -48,7 +48,7 @@ def _endpoint(
     example: Json | None = None,
     **further: Any,
 ) -> Endpoint:
-    """Return an endpoint; `needed` is an example whose one field must be given."""
+    """`needed` is an example whose one field must be given."""
     method, path = route.split()
     [found] = [service.methods_by_name[rpc] for service in _SERVICES if rpc in service.methods_by_name]
     needs = next(iter(needed or ()), "")
@@ -172,7 +172,7 @@ def model_of_query(endpoint: Endpoint) -> type[Strict]:
 
 @cache
 def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
-    """Return the body of an endpoint; Generate's has `stream` besides."""
+    """Generate's body has `stream` besides."""
     further: dict[str, Any] = {}
     if endpoint.kind is Kind.TURN:
         further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
@@ -184,7 +184,7 @@ def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
 
 @cache
 def model_of_answer() -> type[BaseModel]:
-    """Return Generate's whole answer: what all its events say."""
+    """All that Generate's events say."""
     delta = message_model(inference_pb2.Delta.DESCRIPTOR)
     said: dict[str, Any] = {name: (one.annotation, ...) for name, one in delta.model_fields.items()}
     for event in (inference_pb2.Started, inference_pb2.Finished):
@@ -193,7 +193,7 @@ def model_of_answer() -> type[BaseModel]:
 
 
 def event_of(message: Message) -> SseEvent:
-    """Return a message of a stream as an event, named for the arm of its oneof."""
+    """The arm of the message's oneof names the event."""
     descriptor = message.DESCRIPTOR
     names = (message.WhichOneof(group.name) for group in descriptor.oneofs if not group.name.startswith("_"))
     return SseEvent(to_json(message), next(filter(None, names), ""))

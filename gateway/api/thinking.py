@@ -1,4 +1,4 @@
-"""How much a model is to think, in the words of several servers, as arguments of its chat template."""
+"""How much a model is to think, as arguments of its chat template."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _WITHOUT_THINKING: Final = {"enable_thinking": False}
 
 
 def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = None) -> str | None:
-    """Return JSON. Templates know `reasoning_effort`, or `enable_thinking`, or neither."""
+    """Templates know `reasoning_effort`, or `enable_thinking`, or neither."""
     arguments: dict[str, Any] = dict(given or {})
     if effort is not None:
         arguments = {**(_WITHOUT_THINKING if effort == "none" else {}), **arguments, "reasoning_effort": effort}
@@ -50,7 +50,7 @@ class Thinks(Body):
         return (self.reasoning and self.reasoning.effort) or self.reasoning_effort
 
     def template_arguments(self) -> str | None:
-        """Return JSON; the last one given wins: chat_template_kwargs, enable_thinking, thinking, reasoning."""
+        """The last one given wins: chat_template_kwargs, enable_thinking, thinking, reasoning."""
         arguments: dict[str, Any] = dict(self.chat_template_kwargs or {})
         thinking = self.thinking.thinks if isinstance(self.thinking, Switch) else self.thinking
         for thinks in (self.enable_thinking, thinking, self.reasoning and self.reasoning.enabled):

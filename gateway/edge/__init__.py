@@ -1,1 +1,1 @@
-"""The edge: callers, keys, TLS, limits."""
+"""Keys, TLS, limits."""

@@ -1,7 +1,6 @@
 """The rights of a caller: its own namespace, RPCs that need no admin, and models without their directories.
 
-Fields of a namespace are found by the contract's descriptors, so that no RPC is forgotten. Names of files stay, so that
-"model.safetensors is truncated" still says what is wrong.
+The contract's descriptors say which fields are namespaces, so that no RPC is forgotten.
 """
 
 import re
@@ -41,13 +40,13 @@ def require_admin(who: Caller) -> None:
 
 
 def authorize(method: str, who: Caller) -> None:
-    """Raise PermissionDenied unless `who` may call the RPC, such as "/agentmem.v1.ModelService/LoadModel"."""
+    """Raise PermissionDenied unless `who` may call `method`, such as "/agentmem.v1.ModelService/LoadModel"."""
     if method in _ADMIN:
         require_admin(who)
 
 
 def authorize_namespace(request: Message, namespace: str, at: str = "") -> None:
-    """Fill `namespace` into every empty namespace of `request`, in place.
+    """Fill `namespace` into every empty namespace of `request`.
 
     Raises PermissionDenied that names the field where it holds another one, and InvalidArgument where it can be none.
     """
@@ -89,7 +88,7 @@ _PATH = re.compile(
 
 
 def without_directories(text: str) -> str:
-    """Return `text` in which paths are their last parts."""
+    """Return `text` with names of files for their paths: "model.safetensors is truncated" still says what is wrong."""
     return _PATH.sub(_last_part, text)
 
 

@@ -18,7 +18,7 @@ class CallerLimits:
 
 @dataclass(frozen=True)
 class Caller:
-    """`key_id` names the credential, empty without one. `admin`: it may do what concerns all namespaces."""
+    """`key_id` names the credential. `admin`: it may do what concerns all namespaces."""
 
     namespace: str
     key_id: str = ""

@@ -8,7 +8,7 @@ from gateway.edge.callers import Caller, CallerLimits
 from gateway.edge.keys import ApiKey, secret_digest, split
 
 DEFAULT_LIMITS: Final = CallerLimits(running=64, per_minute=1200)
-"""Limits where neither the key nor the settings say them."""
+"""Where neither the key nor the settings say them."""
 
 _RETRY_SECONDS: Final = 5.0
 
@@ -24,7 +24,7 @@ class KeySource(Protocol):
     """Event loop only."""
 
     def look(self) -> Known:
-        """Return the keys as they are now; called for each request, and raises nothing."""
+        """Called for each request; raises nothing."""
 
 
 class KeyRing:
@@ -45,7 +45,7 @@ class KeyRing:
         self._now = now
 
     def authenticate(self, credential: str | None) -> Caller:
-        """Raises Unauthenticated, or Unavailable while keys are not current."""
+        """Raises Unauthenticated, Unavailable."""
         known = self._source.look()
         if not known.is_current:
             raise Unavailable("keys cannot be checked now; the gateway's log says why", _RETRY_SECONDS)

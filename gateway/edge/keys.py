@@ -1,6 +1,6 @@
 """A key as it is shown once, `am_<id>_<secret>`, and as it is kept.
 
-The secret is 256 random bits, so SHA-256 is enough: salts and slow hashes are for passwords, which can be guessed.
+The secret is 256 random bits, so SHA-256 is enough: slow hashes are for passwords, which can be guessed.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class ApiKey(BaseModel):
 
 
 def new(namespace: str, created: datetime, **fields: Any) -> tuple[ApiKey, Shown]:
-    """Return a new key, kept and shown. Raises InvalidArgument that names the field."""
+    """Return the key as it is kept and as it is shown. Raises InvalidArgument that names the field."""
     shown = Shown(secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
     digest = secret_digest(shown.secret).hex()
     try:

@@ -14,12 +14,12 @@ from agentmem.process.settings import SettingsError
 log = logging.getLogger(__name__)
 
 _NO_PASSWORD = ""
-"""Without one OpenSSL would ask the terminal for that of an encrypted key."""
+"""Else OpenSSL would ask the terminal for that of an encrypted key."""
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files. `client_ca` is that of clients that must have certificates."""
+    """PEM files, `client_ca` of clients that must have certificates."""
 
     cert: Path
     key: Path
@@ -27,9 +27,8 @@ class TlsFiles:
 
 
 class Tls:
-    """TLS 1.2 and newer, from files that may be renewed while the gateway runs. Event loop only.
-
-    With a `client_ca` only clients whose certificate it signed are heard (mTLS).
+    """TLS 1.2 and newer. Event loop only. With a `client_ca` only clients whose certificate it signed are heard
+    (mTLS).
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -49,16 +48,15 @@ class Tls:
         return credentials
 
     def reload(self) -> None:
-        """Read certificate and key again where the files have changed, for new connections.
-
-        The log says why files cannot be used. A changed `client_ca` takes a restart.
+        """New connections get what changed. The log says why files cannot be used. A changed `client_ca` takes a
+        restart.
         """
         state = self._state()
         if state == self._seen:
             return
         self._seen = state
         try:
-            _context(self._files)  # a context that was given half of a pair would be broken
+            _context(self._files)  # half of a pair would break a context
             pair = _pair(self._files)
             self.context.load_cert_chain(self._files.cert, self._files.key, _NO_PASSWORD)
         except (SettingsError, ssl.SSLError, OSError) as error:
@@ -68,7 +66,7 @@ class Tls:
         event(log, "certificate renewed", file=str(self._files.cert))
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """gRPC asks at each handshake, in a thread of its own; None: nothing new."""
+        """gRPC asks at each handshake, in a thread of its own."""
         if self._handed_out is self._pair:
             return None
         self._handed_out = self._pair

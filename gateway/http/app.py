@@ -90,7 +90,7 @@ class HttpServer:
         kept, models = KeptResponses(worker), ModelEndpoints(worker)
         turns = Turns(worker, finder, settings, metrics, kept)
         origins = settings.cors_origin  # CORS is outermost: web pages can read errors, too
-        # Web pages are shut out of a server that only this machine reaches, and that asks for no keys.
+        # Web pages are shut out of a server without keys that only this machine reaches.
         local = not settings.asks_for_keys and "http" not in settings.public
         self.app = Starlette(
             routes=[

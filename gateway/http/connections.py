@@ -1,6 +1,4 @@
-"""HTTP connections: how many there may be, and how long a peer may send nothing or take nothing.
-
-Closing a transport waits until the peer has taken what is buffered, so a reader that stalls would hold a socket, its
+"""Closing a transport waits until the peer has taken what is buffered, so a reader that stalls would hold a socket, its
 buffer and a shutdown.
 """
 
@@ -26,7 +24,7 @@ HEADER_SECONDS: Final = 10.0
 """Seconds for the whole of a request's headers."""
 
 MAX_HEADER_BYTES: Final = 16 * 1024
-"""Of HTTP, and of gRPC metadata."""
+"""Headers of HTTP, and metadata of gRPC."""
 
 IDLE_SECONDS: Final = 75
 """Seconds between two requests of a connection: longer than clients' pools keep theirs."""

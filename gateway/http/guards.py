@@ -1,6 +1,4 @@
-"""The guard before all endpoints.
-
-A gateway without keys trusts all who reach its loopback address, and a browser reaches it for any web page whose own
+"""A gateway without keys trusts all who reach its loopback address, and a browser reaches it for any web page whose own
 name was made to lead there (DNS rebinding). The Host header has that name.
 """
 
@@ -29,8 +27,7 @@ class Guard:
     """ASGI middleware that looks at the Host header, the connection and the caller.
 
     Requests for other names than loopback's and `allowed` are refused with 421; None: any name will do, and so does a
-    request without a Host header, which is no browser's. Raises HTTPException, Unauthenticated, Unavailable and
-    ResourceExhausted. The response of a caller who is revoked meanwhile is left without an end.
+    request without a Host header, which is no browser's. The response of a caller who is revoked meanwhile has no end.
     """
 
     def __init__(

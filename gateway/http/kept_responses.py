@@ -63,7 +63,7 @@ class KeptResponses:
             await self._worker.call(agent_pb2.DeleteAgentRequest(key=agent.key))
 
     async def resolve(self, request: ResponseRequest) -> ResponseRequest:
-        """Return a request with the items that it refers to. Raises NotFound."""
+        """Raises NotFound."""
         found: dict[str, agent_pb2.Turn] = {}
         # The last one's agent has most of the conversation.
         for identifier in dict.fromkeys(response_of(item) for item in reversed(references(request))):

@@ -1,4 +1,4 @@
-"""Counts, traces and logs every HTTP request, and makes every error a page of its dialect.
+"""Every HTTP request is counted, traced and logged, and every error is a page of its dialect.
 
 The log has one line per request, with its x-request-id, and nothing that was said.
 """
@@ -62,7 +62,7 @@ def speaks_anthropic(scope: Scope) -> bool:
 
 
 def is_keyless(path: str) -> bool:
-    """Return whether everybody may ask: for probes, and the page's files."""
+    """Probes, and the page's files, are everybody's."""
     return path in PROBES or path == ROOT or path == PAGE.rstrip("/") or path.startswith(PAGE)
 
 
@@ -71,8 +71,6 @@ def _dialect(scope: Scope) -> Dialect:
 
 
 class ErrorPage(JSONResponse):
-    """An error in the shape of the request's dialect."""
-
     def __init__(self, error: errors.AgentmemError | HTTPException, scope: Scope) -> None:
         dialect, request_id = _dialect(scope), scope.get(_REQUEST_ID, "")
         if isinstance(error, HTTPException):
@@ -92,7 +90,7 @@ class ErrorPage(JSONResponse):
 
 
 def _advice(error: HTTPException, path: str) -> str:
-    """Return the error's words, or what to do where Starlette gives only the phrase of the status."""
+    """Say what to do where Starlette gives only the phrase of the status."""
     if error.detail != HTTPStatus(error.status_code).phrase:
         return error.detail
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -125,7 +123,7 @@ def _misplaced(path: str) -> str:
 
 
 def as_our_error(error: BaseException) -> errors.AgentmemError:
-    """Return `error` itself, or an Internal with an incident id, under which the log has the cause."""
+    """Other errors become an Internal with an incident id, under which the log has the cause."""
     if isinstance(error, errors.AgentmemError):
         return error
     incident = uuid.uuid4().hex[:12]
@@ -138,20 +136,18 @@ async def error_page(request: Request, error: Exception) -> Response:
 
 
 def log_fields(scope: Scope, **fields: str | int) -> None:
-    """Add fields to the request's line in the log. A key in a wrong place stays out of it."""
+    """A key in a wrong place stays out of the log."""
     added = {name: tracing.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
     scope[_FIELDS].update(added)
 
 
 def whole(scope: Scope) -> None:
-    """Note that the answer only has to be sent: a client that leaves now leaves nothing undone."""
+    """The answer only has to be sent: a client that leaves now leaves nothing undone."""
     scope[_WHOLE] = True
 
 
 def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
-    """Note that `error` ended an answer that had begun with status 200; the metrics have the error's. The first
-    counts.
-    """
+    """`error` ended an answer that had begun with status 200; the metrics have the error's. The first counts."""
     if _BROKE_OFF not in scope:
         scope[_BROKE_OFF] = _dialect(scope).status(error)
         log_fields(scope, failed=error.code.name.lower())
@@ -169,7 +165,7 @@ def _end_span(scope: Scope, route: str, status: int) -> None:
 
 
 class AccessLogMiddleware:
-    """ASGI middleware: counts, traces and logs requests, and answers what was not caught further in."""
+    """Answers what was not caught further in, too."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -211,7 +207,7 @@ class AccessLogMiddleware:
                 status = status or 503
                 raise
             except Exception as error:  # noqa: BLE001 - the outermost: every error is logged and answered
-                # Starlette hides what it has a page for, but could not send, behind an error of its own.
+                # Starlette hides a page that it could not send in an error of its own.
                 cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
                 if status:
                     broke_off(scope, as_our_error(cause))

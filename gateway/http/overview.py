@@ -1,4 +1,4 @@
-"""GET /v1/overview, for admins: counts and rates of the processes, from their pages of metrics."""
+"""GET /v1/overview, for admins, from the processes' pages of metrics."""
 
 import asyncio
 import math
@@ -43,7 +43,7 @@ OF_WORKER: Final = (
 """Series asked of the worker, which decodes while it writes its page: half of all lines."""
 
 Pages = Mapping[Service, Page | str]
-"""The page of each process, or why there is none."""
+"""A page, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,14 @@ class Overview:
 
 
 def _offset(metrics: str, offset: int) -> str:
-    """Return the address with so much added to its port; empty where that port is not known."""
+    """Return "" where the port is not known."""
     address = parse_address(metrics) if metrics else None
     return str(address.offset(offset)) if address is not None and address.port else ""
 
 
 def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetime) -> Json:
-    """Return what pages say, with rates since the pages `before`, so many seconds earlier.
-
-    Rates are null where a page is missing now or then, or its process has restarted.
+    """Rates are since the pages `before`, `seconds` earlier; null where a page is missing or its process has
+    restarted.
     """
     found = {service: page if isinstance(page, Page) else None for service, page in pages.items()}
     gateway, worker, store = (found.get(service) for service in ("gateway", "worker", "store"))
@@ -132,7 +131,7 @@ def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetim
 
 @dataclass(frozen=True)
 class _Growth:
-    """The growth of a page's counters; empty without `seconds`, where that is not known."""
+    """Empty without `seconds`, where the growth is not known."""
 
     page: Page = field(default_factory=Page)
     seconds: float | None = None
@@ -207,8 +206,6 @@ def _model(name: str, page: Page, grown: _Growth) -> Json:
 
 @dataclass(frozen=True)
 class _Of:
-    """The metrics of one model on the worker's page."""
-
     page: Page
     model_id: str
 

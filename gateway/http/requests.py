@@ -35,7 +35,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def _field(name: str, what: str, most: int = 0) -> Any:
-    """Return a header that may be absent; `most` bytes long, unless it is one of a few words."""
+    """The header may be absent; it has at most `most` bytes, unless it is one of a few words."""
     text: Any = {"minLength": 1, "maxLength": most, "pattern": "^[!-~]([ -~]*[!-~])?$"} if most else {}
     return Field("", alias=name, description=what, json_schema_extra=text)
 
@@ -98,7 +98,7 @@ def read_headers(headers: Headers, schema: type[_Headers]) -> _Headers:
 
 
 def percent_decoded(name: str, value: str) -> str:
-    """Raises InvalidArgument that names `name` for a bad or empty text."""
+    """Raises InvalidArgument that names `name`."""
     check_percent_encoding(name, value)
     try:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
@@ -131,12 +131,12 @@ async def read_body(request: Request, limit: int) -> bytearray:
 
 
 async def worked(body: bytearray, work: Callable[..., _T], *arguments: Any) -> _T:
-    """Return what `work` makes of a body, in a thread where streams would have to wait for long."""
+    """Work in a thread where streams would have to wait for long."""
     return await asyncio.to_thread(work, *arguments) if len(body) > _LONG else work(*arguments)
 
 
 async def limited(request: Request, content_type: str, limit: int) -> AsyncIterator[bytes]:
-    """Yield a body as it comes. Raises HTTPException as read_body does."""
+    """Raises HTTPException as read_body does."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != content_type:
         raise HTTPException(415, f"send the body as content-type: {content_type}")
     too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})

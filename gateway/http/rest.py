@@ -73,10 +73,7 @@ MAX_IMPORT_BYTES: Final = 64 * 1024**3
 async def take_file(
     worker: Worker, target: agent_pb2.ImportAgentRequest, request: Request
 ) -> agent_pb2.ImportAgentResponse:
-    """Return the agent that ImportAgent makes of the request's body.
-
-    Raises AgentmemError, HTTPException as `limited` does, and ClientDisconnect, which cancels the import.
-    """
+    """Raises AgentmemError, HTTPException as `limited` does, and ClientDisconnect, which cancels the import."""
     body = limited(request, FILE_TYPE, MAX_IMPORT_BYTES)
     pieces = _pieces(body)
     first = await anext(pieces, b"")  # nothing is begun for a body that is refused by its headers
@@ -104,7 +101,7 @@ async def take_file(
 
 
 async def _pieces(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the body in pieces of CHUNK_BYTES bytes; the last one may be shorter."""
+    """All but the last have CHUNK_BYTES bytes."""
     held = bytearray()
     async for data in body:
         held += data
@@ -119,7 +116,7 @@ _MOST_PARAMETERS: Final = 16
 
 
 def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
-    """Return the parameters of path, still percent-encoded, and query. Raises InvalidArgument."""
+    """`path` is still percent-encoded. Raises InvalidArgument."""
     in_path = {name: percent_decoded(name, part) for name, part in path.items()}
     asked: dict[str, str] = {}
     for name, text in _pairs(query):
@@ -162,7 +159,7 @@ def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
 
 
 class EncodedRoute(Route):
-    """A route that matches the path as it was sent; parts of it stay percent-encoded."""
+    """Parts of the path stay percent-encoded."""
 
     def __init__(self, path: str, resource: "RestResource") -> None:
         super().__init__(path, resource, methods=list(resource.served))
@@ -225,7 +222,7 @@ class RestResource:
             await send_events(said, RestAnswer(), scope, send, self.shared.settings.stall_limit)
 
     async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
-        """Set what the body has in `message`; return whether it asks for a stream."""
+        """Return whether the body asks for a stream."""
         body = await read_body(request, self.shared.settings.max_body_bytes)
         said = await worked(body, read_json, body, model_of_body(endpoint), message, frozenset({STREAM}))
         return getattr(said, STREAM, False)

@@ -47,7 +47,7 @@ class Turns:
     kept: KeptResponses
 
     async def completed(self, asked: BaseModel) -> Any:
-        """Return a request with the default model and the items that it refers to."""
+        """Add the default model and the items that the request refers to."""
         if getattr(asked, "model", None) is None:
             found: model_pb2.GetModelResponse = await self.worker.call(model_pb2.GetModelRequest())
             asked = asked.model_copy(update={"model": found.model.model_id})

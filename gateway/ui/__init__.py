@@ -1,3 +1,1 @@
-"""The page at /ui/. Nothing of `static/` is built; its modules are typed in JSDoc. `static/vendor/VENDORED.json` has
-versions, licences and checksums of libraries.
-"""
+"""The page at /ui/. `static/` is served as it is; its modules are typed in JSDoc."""
