@@ -165,11 +165,6 @@ class ChatAnswer(CompletionsAnswer):
     chunk_object = "chat.completion.chunk"
     dialect = OPENAI
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._begun: dict[int, list[str]] = {}
-        """Call ids by choice, in order."""
-
     def choice(self, index: int, heard: Heard) -> Json:
         text, reasoning = "".join(heard.texts), "".join(heard.reasoning)
         message: Json = {"role": "assistant", "content": text if text or not heard.calls else None, "refusal": None}
@@ -196,7 +191,7 @@ class ChatAnswer(CompletionsAnswer):
                     yield self._delta(choice, reasoning_content=delta.reasoning)
                 if delta.text or logprobs:
                     yield self._delta(choice, logprobs, content=delta.text)
-                begun = self._begun.setdefault(choice, [])
+                begun = self.heard[choice].begun
                 for call in calls_in_order(delta):
                     if isinstance(call, inference_pb2.ToolCall) and call.id in begun:
                         continue  # its parts were all of it

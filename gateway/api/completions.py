@@ -1,7 +1,7 @@
 """Without X-Agent-ID nothing of a raw prompt is kept; with it, the prompt is the whole text so far of that agent."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -81,11 +81,6 @@ class CompletionAnswer(CompletionsAnswer):
     object = chunk_object = "text_completion"
     dialect = COMPLETIONS
 
-    def __init__(self, answer_id: str, created: int, model: str, **options: Any) -> None:
-        super().__init__(answer_id, created, model, **options)
-        self._characters = [0] * len(self.heard)
-        """Characters of the tokens so far, by choice."""
-
     def choice(self, index: int, heard: Heard) -> Json:
         logprobs = _logprobs(heard.logprobs, 0)[0] if self._wants_logprobs else None
         return _choice(index, "".join(heard.texts), logprobs, finish_reason(heard.finished.reason))
@@ -94,12 +89,13 @@ class CompletionAnswer(CompletionsAnswer):
         return _choice(index, "", None, None)
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        self.heard[choice].note(event)
+        heard = self.heard[choice]
+        heard.note(event)
         match event.WhichOneof("event"):
             case "delta":
                 logprobs = None
                 if self._wants_logprobs:
-                    logprobs, self._characters[choice] = _logprobs(event.delta.logprobs, self._characters[choice])
+                    logprobs, heard.characters = _logprobs(event.delta.logprobs, heard.characters)
                 if event.delta.text or (logprobs and logprobs["tokens"]):
                     yield self.chunk(_choice(choice, event.delta.text, logprobs, None))
             case "finished":

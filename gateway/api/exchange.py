@@ -41,6 +41,10 @@ class Heard:
         self.texts: list[str] = []
         self.logprobs: list[inference_pb2.TokenLogprob] = []
         self.calls: list[inference_pb2.ToolCall] = []
+        self.begun: list[str] = []
+        """Ids of the calls that a stream has begun."""
+        self.characters = 0
+        """Characters of the tokens that a stream of log-probabilities has told."""
 
     def add(self, event: inference_pb2.GenerateResponse) -> None:
         self.note(event)

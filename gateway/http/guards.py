@@ -50,13 +50,9 @@ class Guard:
         if is_keyless(scope["path"]):
             await self._app(scope, receive, send)
             return
-        who = self._authenticator.authenticate(_credential(headers))
+        token = callers.bearer_token(headers.get("authorization", ""))
+        who = self._authenticator.authenticate(headers.get("x-api-key") if token is None else token)
         callers.serve(who)
         log_fields(scope, namespace=who.namespace)
         async with self._admission.admitted(who):
             await self._app(scope, receive, send)
-
-
-def _credential(headers: Headers) -> str | None:
-    token = callers.bearer_token(headers.get("authorization", ""))
-    return headers.get("x-api-key") if token is None else token
