@@ -84,6 +84,17 @@ async def test_a_response_can_be_read(sdk: openai.AsyncOpenAI) -> None:
     assert "Tell me of the weather" in str(item)
 
 
+async def test_instructions_that_the_memory_begins_with_are_in_it_once(sdk: openai.AsyncOpenAI) -> None:
+    asked = {"role": "user", "content": "And what else is there to tell?"}
+    before = await ask(sdk, asked, instructions="Be brief.")
+    for instructions, brought in (("Be brief.", ["user"]), ("Be long.", ["system", "user"])):
+        after = await ask(sdk, *output_of(before), asked, instructions=instructions, previous_response_id=before.id)
+        told = await sdk.responses.input_items.list(after.id)
+        assert [item.role for item in told.data if item.type == "message"] == brought
+        assert after.usage.input_tokens_details.cached_tokens >= before.usage.total_tokens
+        before = after
+
+
 async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.AsyncOpenAI) -> None:
     before = await agents(sdk)
     first = await ask(sdk, {"role": "user", "content": "To be deleted, as a whole."})
