@@ -21,6 +21,17 @@ constexpr int sixteens_within(int of, int most) {
   return of % most == 0 && most % 16 == 0 ? most : sixteens_within(of, most - 1);
 }
 
+// Eight elements, of which the first `count` are there and the others zeros; in one go where they lie side by side.
+template <typename T>
+__device__ __forceinline__ void load_eight(T (&x)[8], const T* from, int64_t step, int count) {
+  if (count >= 8 && step == 1 && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(from);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) x[j] = j < count ? from[j * step] : static_cast<T>(0.0f);
+}
+
 // Shared memory in which a block of WARPS warps multiplies TILES times 16 rows by a matrix [WIDTH, WIDTH], of which as
 // many rows come at once as fit.
 template <typename T, int WIDTH, int WARPS, int TILES>
@@ -50,12 +61,19 @@ struct alignas(16) TimesMatrix {
   template <typename RowOf>
   __device__ __forceinline__ void fill(
       const RowOf& row_of, int64_t step, int given, const T* mean = nullptr, int64_t mean_step = 0) {
-    for (int i = threadIdx.x; i < COUNT * WIDTH; i += 32 * WARPS) {
-      const T* row = row_of(i / WIDTH);
-      int at = i % WIDTH;
-      float x = row != nullptr && at < given ? static_cast<float>(row[at * step]) : 0.0f;
-      if (mean != nullptr) x -= static_cast<float>(mean[at * mean_step]);
-      rows[i / WIDTH * STEP + at] = static_cast<T>(x);
+    constexpr int EACH = 8, IN_ROW = WIDTH / EACH;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < COUNT * IN_ROW; i += 32 * WARPS) {
+      const T* row = row_of(i / IN_ROW);
+      int at = i % IN_ROW * EACH;
+      alignas(16) T x[EACH], less[EACH];
+      load_eight(x, row + at * step, step, row == nullptr ? 0 : given - at);
+      if (mean != nullptr) {
+        load_eight(less, mean + at * mean_step, mean_step, EACH);
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) x[j] = static_cast<T>(static_cast<float>(x[j]) - static_cast<float>(less[j]));
+      }
+      *reinterpret_cast<uint4*>(rows + i / IN_ROW * STEP + at) = *reinterpret_cast<const uint4*>(x);
     }
   }
 
