@@ -50,7 +50,6 @@ KINDS: Final = (*REPEATED, *WHOLE)
 
 
 def filler(kind: str, size: int) -> bytes:
-    """Return a value of nearly `size` bytes."""
     if kind in REPEATED:
         element = REPEATED[kind]
         return b"[" + b",".join([element] * (size // (len(element) + 1))) + b"]"

@@ -25,7 +25,6 @@ from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 
 async def start(run_dir: Path, *arguments: str) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
-    """A gateway process and the addresses of its "listening" event."""
     ports = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "--run-dir", str(run_dir), "--log-format", "json", *ports, *arguments,

@@ -70,11 +70,9 @@ class Gateway:
     key: str
 
     def shown(self, code: str) -> str:
-        """A sample with that address and key."""
         return code.replace("http://127.0.0.1:8080", self.url).replace('"unused"', f'"{self.key}"')
 
     async def run(self, *command: str | Path) -> tuple[str, str]:
-        """What a program prints, and its errors. It has to end well."""
         known = {name: value for name, value in os.environ.items() if name not in NOT_HERE}
         process = await asyncio.create_subprocess_exec(
             *map(str, command),
@@ -87,7 +85,6 @@ class Gateway:
         return out.decode(), err.decode()
 
     async def guarded(self, python: Path, *files: Path) -> dict[str, Any]:
-        """What Python programs print, and what they tried to reach."""
         out, _ = await self.run(python, PROGRAMS / "guard.py", self.url.removeprefix("http://"), *files)
         said: dict[str, Any] = json.loads(out)
         return said
@@ -114,7 +111,6 @@ def samples(section: str) -> list[str]:
 
 
 def python_of(section: str) -> Path:
-    """The interpreter that has a section's framework."""
     return environments.older_frameworks() if section in OLDER else Path(sys.executable)
 
 

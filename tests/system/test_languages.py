@@ -35,14 +35,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    """One for all of these tests; each has agents of its own."""
     async with hosting(f"tiny={tiny}", "store", "worker", "gateway") as stack:
         yield stack
 
 
 @pytest.fixture(scope="module", params=[TYPESCRIPT, GO, CPP], ids=lambda language: language.name)
 def client(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The command line of a client, without arguments."""
     return command(request.param)
 
 
@@ -53,7 +51,6 @@ def program(stack: Stack, client: tuple[str, ...]) -> Program:
 
 @pytest.fixture
 def agent(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has."""
     return str(request.node.name)
 
 

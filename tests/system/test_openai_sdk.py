@@ -124,7 +124,6 @@ async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> N
 
 
 async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **fields: Any) -> Any:
-    """A response, perhaps after another one."""
     previous = after.id if after is not None else openai.omit
     asked: Any = {**MODEL, "input": text, "previous_response_id": previous, "max_output_tokens": 20, **fields}
     return await sdk.responses.create(**asked)

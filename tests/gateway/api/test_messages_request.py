@@ -22,13 +22,6 @@ def translate(**fields: Any) -> inference_pb2.GenerateRequest:
     return turn
 
 
-def test_whose_turn_it_is() -> None:
-    request = translate()
-    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("ns", "", "org/m")
-    assert (request.request_id, request.max_tokens) == ("turn-1", 5)
-    assert exchange().answer.body()["id"] == "msg_abc"
-
-
 def test_sampling() -> None:
     sampling = translate().sampling
     assert not sampling.HasField("temperature")

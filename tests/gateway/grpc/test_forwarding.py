@@ -40,7 +40,6 @@ def generate(channel: grpc.aio.Channel, **fields: Any) -> Any:
 
 
 async def read_all(call: Any, seen: list[Any] | None = None) -> list[Any]:
-    """The events of a stream, also put into `seen` as they come."""
     events = [] if seen is None else seen
     async for event in call:
         events.append(event)
@@ -48,7 +47,6 @@ async def read_all(call: Any, seen: list[Any] | None = None) -> list[Any]:
 
 
 async def drain(call: Any) -> None:
-    """Read what is left of a stream whose beginning was read with `read`."""
     while await call.read() != END:
         pass
 

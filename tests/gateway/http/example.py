@@ -50,7 +50,6 @@ class Process:
             (metric.labels(**labels) if labels else metric).observe(value)
 
     def page(self, at: float = 0.0) -> Page:
-        """Return the page as a reader sees it now."""
         return Page.parse(generate_latest(self.registry).decode(), at)
 
 
@@ -86,7 +85,6 @@ class Processes:
 
     @staticmethod
     def rpc(process: Process, code: str, number: int) -> None:
-        """RPCs that ended with a code."""
         names = {"grpc_type": "unary", "grpc_service": "agentmem.v1.AgentService", "grpc_method": "GetAgent"}
         process.count("grpc_server_handled", number, grpc_code=code, **names)
 
@@ -133,7 +131,6 @@ class Processes:
             self.gateway.count("agentmem_http_requests", number, code=code, **names)
 
     def pages(self, at: float = 0.0) -> Pages:
-        """Return the pages of all three as they are now."""
         return {"gateway": self.gateway.page(at), "worker": self.worker.page(at), "store": self.store.page(at)}
 
 

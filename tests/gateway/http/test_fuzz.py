@@ -122,7 +122,6 @@ VALUES = st.recursive(
 
 
 def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values in `data`."""
     if at:
         yield at
     for key, inner in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
@@ -130,7 +129,6 @@ def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(data: Any, at: tuple[Any, ...], value: Any) -> Any:
-    """A copy of `data` with `value` in one place."""
     copy = dict(data) if isinstance(data, dict) else list(data)
     copy[at[0]] = changed(data[at[0]], at[1:], value) if at[1:] else value
     return copy

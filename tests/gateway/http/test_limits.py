@@ -34,7 +34,6 @@ async def connected(gateway: Gateway) -> AsyncIterator[tuple[asyncio.StreamReade
 
 
 async def said(gateway: Gateway, *parts: bytes) -> bytes:
-    """All that is answered until the server closes."""
     async with connected(gateway) as (reader, writer):
         for part in parts:
             writer.write(part)

@@ -68,7 +68,6 @@ async def opened(browser: Browser, url: str, place: str = "", **context: object)
 
 
 def documenting() -> bool:
-    """Whether the screenshots of the documentation are wanted."""
     return bool(os.environ.get(SCREENSHOTS))
 
 

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def known(live: Stack, name: str) -> Client:
-    """A client, once the agent has said two things."""
     client = await live.client()
     await client.say(name, "The colour of the boat is green.", max_tokens=20)
     await client.say(name, "What is the colour of the boat?", max_tokens=20)
@@ -22,7 +21,6 @@ async def known(live: Stack, name: str) -> Client:
 
 
 async def act(page: Page, what: str, button: str, field: tuple[str, str] | None = None) -> None:
-    """Choose an action and confirm it."""
     await page.get_by_text("Actions", exact=True).click()
     await page.get_by_role("button", name=f"{what}…", exact=True).click()
     dialog = page.get_by_role("dialog")

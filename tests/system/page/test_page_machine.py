@@ -29,7 +29,6 @@ COLOURS = """canvas => {
     }
     return [...found].map((each) => each.split(',').map(Number));
 }"""
-"""The colours of a canvas."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
