@@ -69,15 +69,15 @@ def _calls(message: types_pb2.ChatMessage) -> list[Any]:
 
 def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
     """Return items by kind and number, or hash. Text between calls is all in the first message."""
-    parts = {item["id"]: _AS_ITEM.validate_python(item) for item in kept_body("", "", turn)["output"]}
+    parts = {item["id"]: _AS_ITEM.validate_python(item) for item in kept_body("", types_pb2.AgentKey(), turn)["output"]}
     return {(key.partition("_")[0], key.rpartition("_")[2]): item for key, item in parts.items()}
 
 
-def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
+def kept_body(identifier: str, key: types_pb2.AgentKey, turn: agent_pb2.Turn) -> Json:
     """Its request, but for the messages, is null or empty."""
-    head = head_of(ResponseRequest(model=model or None, input=""), identifier, turn.create_time.seconds)
+    head = head_of(ResponseRequest(model=key.model_id or None, input=""), identifier, turn.create_time.seconds)
     answer, said = ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), logprobs=False), _answer(turn)
-    answer.agent_id = "of a kept turn"
+    answer.agent_id = key.agent_id
     calls = [
         inference_pb2.ToolCall(
             id=call["id"], name=call["function"]["name"], arguments_json=call["function"]["arguments"]

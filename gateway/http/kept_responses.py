@@ -102,7 +102,7 @@ class ResponseEndpoint:
         match request.method, part:
             case "GET", "":
                 agent, turn = await self.kept.get(identifier)
-                body = kept_body(identifier, agent.key.model_id, turn)
+                body = kept_body(identifier, agent.key, turn)
             case "GET", "input_items":
                 body = kept_input(identifier, (await self.kept.get(identifier)).turn)
             case "DELETE", "":
