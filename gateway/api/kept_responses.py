@@ -74,7 +74,7 @@ def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
 
 
 def kept_body(identifier: str, key: types_pb2.AgentKey, turn: agent_pb2.Turn) -> Json:
-    """Its request, but for the messages, is null or empty."""
+    """Return a response whose request, but for the messages, is null or empty."""
     head = head_of(ResponseRequest(model=key.model_id or None, input=""), identifier, turn.create_time.seconds)
     answer, said = ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), logprobs=False), _answer(turn)
     answer.agent_id = key.agent_id

@@ -115,13 +115,6 @@ def test_a_missing_field_is_named() -> None:
     assert (error.field, error.problem) == ("messages", "is required")
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
     refused(body)

@@ -34,12 +34,6 @@ async def calling(_: Any) -> AsyncIterator[Any]:
     yield finished(types_pb2.FINISH_REASON_TOOL_CALLS)
 
 
-async def broken(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("half an ans")
-    raise errors.Unavailable("the engine died", retry_after=2.0)
-
-
 async def test_message(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
     answer = await claude.messages.create(
         **ASKED,
@@ -166,17 +160,6 @@ async def test_the_sdk_tries_again_after_the_time_it_is_told(
         answer = await claude.with_options(max_retries=1).messages.create(**ASKED)
         assert answer.stop_reason == "end_turn"
         assert slept.pop() == seconds
-
-
-async def test_a_failed_stream_ends_as_a_failure(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
-    worker.script = broken
-    stream = await claude.messages.create(**ASKED, stream=True)
-    with pytest.raises(anthropic.APIStatusError, match="the engine died") as caught:
-        [event async for event in stream]
-    assert caught.value.type == "overloaded_error"
-    with pytest.raises(anthropic.APIStatusError, match="the engine died"):
-        async with claude.messages.stream(**ASKED) as helper:
-            await helper.get_final_message()
 
 
 TEXT, TOO_LARGE = {"content-type": "text/plain"}, b" " * (64 * 1024 + 1)

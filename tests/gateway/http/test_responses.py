@@ -9,7 +9,6 @@ from typing import Any
 import openai
 import pytest
 
-from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -23,12 +22,6 @@ async def calling(_: Any) -> AsyncIterator[inference_pb2.GenerateResponse]:
     call = inference_pb2.ToolCall(id="c1", name="look", arguments_json='{"at": "sea"}')
     yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(token_ids=[1], tool_calls=[call]))
     yield finished(types_pb2.FINISH_REASON_TOOL_CALLS)
-
-
-async def broken(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("half an ans")
-    raise errors.ResourceExhausted("the pool is full")
 
 
 def has(worker: ScriptedWorker, response: str, agent: str, version: int) -> None:
