@@ -14,42 +14,57 @@ _CUMULATIVE: Final = ("_total", "_bucket", "_count", "_sum")
 
 @dataclass(frozen=True)
 class Page:
-    """The finite samples of a page by name and labels; `at` is when it was read, in monotonic seconds."""
+    """The finite samples of a page by name and labels."""
 
     samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
-    at: float = 0.0
 
     @classmethod
-    def of(cls, families: Iterable[Metric], at: float) -> Self:
+    def of(cls, families: Iterable[Metric]) -> Self:
         samples: dict[str, dict[Labels, float]] = {}
         for sample in (sample for family in families for sample in family.samples):
             if math.isfinite(sample.value):
                 samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = float(sample.value)
-        return cls(samples, at)
+        return cls(samples)
 
     @classmethod
-    def parse(cls, text: str, at: float) -> Self:
+    def parse(cls, text: str) -> Self:
         """Raises ValueError for what is no page."""
         try:
-            page = cls.of(text_string_to_metric_families(text), at)
+            page = cls.of(text_string_to_metric_families(text))
         except (ValueError, IndexError, KeyError) as error:
             raise ValueError("is no page of metrics") from error
         if not page.samples:
             raise ValueError("has no metrics")
         return page
 
-    def total(self, name: str, **labels: str) -> float | None:
-        """Return the sum of the samples that have these labels; None where there is none."""
-        found = [value for key, value in self.samples.get(name, {}).items() if labels.items() <= key]
-        return math.fsum(found) if found else None
+    def where(self, **labels: str) -> "Page":
+        """Return the samples that have these labels."""
+        return Page(
+            {
+                name: {key: value for key, value in series.items() if labels.items() <= key}
+                for name, series in self.samples.items()
+            }
+        )
 
-    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Return those sums by the value of one more label."""
+    def total(self, name: str) -> float | None:
+        """Return the sum of a name's samples; None where there is none."""
+        found = self.samples.get(name)
+        return math.fsum(found.values()) if found else None
+
+    def by(self, label: str, name: str) -> dict[str, float]:
+        """Return those sums by the value of a label."""
         groups: dict[str, list[float]] = {}
         for key, value in self.samples.get(name, {}).items():
-            if labels.items() <= key and (group := dict(key).get(label)) is not None:
+            if (group := dict(key).get(label)) is not None:
                 groups.setdefault(group, []).append(value)
         return {group: math.fsum(groups[group]) for group in sorted(groups)}
+
+    def count(self, name: str) -> int | None:
+        total = self.total(name)
+        return None if total is None else int(total)
+
+    def counts(self, label: str, name: str) -> dict[str, int]:
+        return {group: int(total) for group, total in self.by(label, name).items()}
 
 
 def restarted(before: Page, after: Page) -> bool:
@@ -76,8 +91,7 @@ def increase(before: Page, after: Page) -> Page:
         {
             name: {key: grown(value, old.samples.get(name, {}).get(key, 0.0)) for key, value in series.items()}
             for name, series in after.samples.items()
-        },
-        after.at,
+        }
     )
 
 

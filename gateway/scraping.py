@@ -1,5 +1,4 @@
 import asyncio
-import time
 from collections.abc import Collection
 from typing import Final, Literal
 
@@ -34,7 +33,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = ())
             status, body = await _get(address, f"/metrics?{query}" if query else "/metrics")
         if status != "200":
             return f"{address} answers with status {status}; is that its page of metrics?"
-        page = await asyncio.to_thread(Page.parse, body.decode(), time.monotonic())  # some ms, for the gateway
+        page = await asyncio.to_thread(Page.parse, body.decode())  # some ms, for the gateway
     except TimeoutError:
         return f"{address} does not answer within {PATIENCE:g} seconds"
     except ConnectionRefusedError:

@@ -33,14 +33,13 @@ HITS = "agentmem_prefix_cache_hits_total"
 
 
 def test_series_are_found_by_some_of_their_labels_and_added_up() -> None:
-    page = Page.parse(TEXT, 7.0)
-    assert page.at == 7.0
+    page = Page.parse(TEXT)
     assert page.total(HITS) == 15
-    assert page.total(HITS, model_id="a") == 14
-    assert page.total(HITS, model_id="a", tier="warm") == 4
-    assert page.total(HITS, model_id="z") is None
+    assert page.where(model_id="a").total(HITS) == 14
+    assert page.where(model_id="a", tier="warm").total(HITS) == 4
+    assert page.where(model_id="z").total(HITS) is None
     assert page.by("tier", HITS) == {"hot": 11, "warm": 4}
-    assert page.by("tier", HITS, model_id='b "c"') == {"hot": 1}
+    assert page.where(model_id='b "c"').by("tier", HITS) == {"hot": 1}
     assert page.total("agentmem_pool_blocks") == 3  # what is no number is not there
 
 
@@ -50,7 +49,7 @@ def test_series_are_found_by_some_of_their_labels_and_added_up() -> None:
 )
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        Page.parse(text, 0)
+        Page.parse(text)
 
 
 @given(st.data())
@@ -59,18 +58,18 @@ def test_nor_does_a_damaged_page(data: st.DataObject) -> None:
     end = data.draw(st.integers(begin, len(TEXT)))
     damaged = TEXT[:begin] + data.draw(st.text(max_size=5)) + TEXT[end:]
     with contextlib.suppress(ValueError):
-        Page.parse(damaged, 0)
+        Page.parse(damaged)
 
 
 amounts = st.floats(0, 1e12)
 
 
-def page(values: dict[tuple[str, str], float], started: float | None, at: float) -> Page:
+def page(values: dict[tuple[str, str], float], started: float | None) -> Page:
     process = Process(started)
     process.set("agentmem_num_requests_running", 1)
     for (model, tier), value in values.items():
         process.count("agentmem_prefix_cache_hits", value, model_id=model, tier=tier)
-    return process.page(at)
+    return process.page()
 
 
 @given(st.lists(st.lists(amounts.map(round), max_size=5), min_size=1, max_size=6))
@@ -90,23 +89,23 @@ def test_increases_add_up_to_what_happened(readings: list[list[int]]) -> None:
 @given(amounts.map(round), amounts.map(round))
 def test_a_restarted_process_counts_from_zero(before: int, after: int) -> None:
     values = [{("a", "hot"): float(number)} for number in (before, after)]
-    assert increase(page(values[0], 5.0, 0.0), page(values[1], 6.0, 1.0)).total(HITS) == after
-    assert increase(page(values[0], 5.0, 0.0), page(values[1], 5.0, 1.0)).total(HITS) == (
+    assert increase(page(values[0], 5.0), page(values[1], 6.0)).total(HITS) == after
+    assert increase(page(values[0], 5.0), page(values[1], 5.0)).total(HITS) == (
         after - before if after >= before else after
     )
 
 
 def test_restarts_are_known_by_the_start_or_by_what_became_smaller() -> None:
     one, other = {("a", "hot"): 3.0}, {("a", "hot"): 2.0}
-    assert restarted(page(one, 5.0, 0), page(one, 6.0, 1))
-    assert not restarted(page(one, 5.0, 0), page(one, 5.0, 1))
-    assert restarted(page(one, None, 0), page(other, None, 1))
-    assert not restarted(page(other, None, 0), page(one, None, 1))
-    assert not restarted(page(one, None, 0), page({}, None, 1))  # a series that went
+    assert restarted(page(one, 5.0), page(one, 6.0))
+    assert not restarted(page(one, 5.0), page(one, 5.0))
+    assert restarted(page(one, None), page(other, None))
+    assert not restarted(page(other, None), page(one, None))
+    assert not restarted(page(one, None), page({}, None))  # a series that went
 
 
 def quantile_of(page: Page, quantile: float, **labels: str) -> float | None:
-    buckets = page.by("le", f"{FIRST_TOKEN}_bucket", **labels)
+    buckets = page.where(**labels).by("le", f"{FIRST_TOKEN}_bucket")
     return histogram_quantile(quantile, {float(bound): count for bound, count in buckets.items()})
 
 

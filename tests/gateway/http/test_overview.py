@@ -112,7 +112,7 @@ def test_two_seconds_of_work() -> None:
 def test_without_two_pages_of_one_process_there_are_no_rates() -> None:
     down, page = "nothing listens there", Processes()
     page.worker.set("process_start_time_seconds", STARTED + 60)
-    again = page.worker.page(2.0)
+    again = page.worker.page()
     for instead in (down, again):
         found = at_work(worker=instead)
         assert (found["processes"][1]["requests_per_second"], found["time_to_first_token"]) == (None, {})
