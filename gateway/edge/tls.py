@@ -99,7 +99,8 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _pair(files: TlsFiles) -> tuple[bytes, bytes]:
-    return _bytes("tls_key", files.key), _bytes("tls_cert", files.cert)
+    certificate = _bytes("tls_cert", files.cert)
+    return _bytes("tls_key", files.key), certificate
 
 
 def _error(setting: str, path: Path, problem: str) -> SettingsError:
