@@ -159,7 +159,7 @@ class ModelEndpoints:
     async def list(self, request: Request) -> Response:
         found: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=_PAGE))
         if speaks_anthropic(request.scope):
-            return JSONResponse(anthropic_page(found.models))
+            return JSONResponse(anthropic_page(found.models, request.query_params))
         return JSONResponse(openai_list(found.models))
 
     async def get(self, request: Request) -> Response:

@@ -120,3 +120,8 @@ async def test_a_chat_is_remembered_without_any_header(demo: Stack, claude: anth
     chat.messages += [question, {"role": "assistant", "content": answer.choices[0].message.content}]
     await chat.say("The number of the locker is 417.")
     assert (await demo.ledger(chat.agent)).turns[-1].version == 5
+
+
+async def test_models(demo: Stack, claude: anthropic.AsyncAnthropic) -> None:
+    assert [model.id async for model in claude.models.list()] == ["demo"]
+    assert (await claude.models.retrieve("demo")).max_input_tokens == 8192

@@ -111,7 +111,7 @@ async def test_count_tokens(worker: ScriptedWorker, claude: anthropic.AsyncAnthr
 
 
 async def test_models(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
-    assert [model.id async for model in claude.models.list()] == ["demo", "org/large"]
+    assert [model.id async for model in claude.models.list(limit=1)] == ["demo", "org/large"], "two pages"
     assert (await claude.models.retrieve("org/large")).display_name == "org/large"
     assert (await claude.models.retrieve("demo")).created_at.year == 1970
     with pytest.raises(anthropic.NotFoundError) as caught:
