@@ -35,7 +35,7 @@ _COMMON: Final[_Names] = (
     ("template_time$", "X-Agent-Template-Time"),
     ("request_id$", "Idempotency-Key"),
     ("memory_mode$", "X-Agent-Memory"),
-    (r"messages\.tools_json", "tools"),
+    (r"(append\.)?messages\.tools_json", "tools"),
     (r"sampling\.", ""),
 )
 _OPENAI: Final[_Names] = (
@@ -47,8 +47,8 @@ _OPENAI: Final[_Names] = (
 )
 _RESPONSES: Final[_Names] = (
     *_COMMON,
-    (r"messages\.template_arguments_json$", "chat_template_kwargs"),
-    (r"messages\b.*", "input"),
+    (r"(append\.)?messages\.template_arguments_json$", "chat_template_kwargs"),
+    (r"(messages|append)\b.*", "input"),
     ("max_tokens$", "max_output_tokens"),
     (r"json_schema\b.*", "text.format"),
     *_OPENAI,

@@ -139,7 +139,7 @@ def turn_of(incoming: Incoming, request: Any, **asked: Any) -> inference_pb2.Gen
         sampling=types_pb2.Sampling(**{name: getattr(request, name) for name in sampled}),
         **{"request_id": incoming.turn, **asked},
     )
-    made.tool_calls = bool(made.messages.tools_json)
+    made.tool_calls = bool(made.messages.tools_json or made.append.messages.tools_json)
     return made
 
 

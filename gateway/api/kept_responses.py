@@ -10,12 +10,12 @@ from pydantic import TypeAdapter
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.api.openai_tools import Called
-from gateway.api.responses import RESPONSE_PREFIX, head_of, not_kept
+from gateway.api.responses import RESPONSE_PREFIX, beginning_of, head_of, not_kept
 from gateway.api.responses_output import ResponseAnswer, call_item
 from gateway.api.responses_schema import Item, ItemReference, ResponseRequest
 from gateway.api.validation import Json
 
-_ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{32})_([0-9a-f]{1,8})")
+_ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{48,64})_([0-9a-f]{1,8})")
 """Kind, number of the response, and which one of the kind."""
 _AS_ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Item)
 
@@ -23,7 +23,7 @@ _AS_ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Item)
 def response_of(item_id: str) -> str:
     """Raises NotFound for what is no item's id."""
     found = _ITEM.fullmatch(item_id)
-    if found is None:
+    if found is None or beginning_of(f"{RESPONSE_PREFIX}{found[2]}") is None:
         raise not_kept("item", item_id)
     return f"{RESPONSE_PREFIX}{found[2]}"
 

@@ -1,12 +1,14 @@
-"""A response's id is the request_id of its turn. A request with previous_response_id appends its input to the memory
-that this turn made, and its instructions where the memory does not begin with them. store=false keeps a response from
-being followed by its id; memory is kept all the same.
+"""A response's id is the request_id of its turn. It ends with hashes of the instructions, tools and template arguments
+that the ledger begins with: a request with previous_response_id must have the same, and appends its input to the memory
+that this turn made. store=false keeps a response from being followed by its id; memory is kept all the same.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel
 
@@ -30,8 +32,36 @@ from gateway.api.responses_schema import (
 from gateway.api.validation import Json, limit
 
 RESPONSE_PREFIX = "resp_"
+_FORM = re.compile(
+    RESPONSE_PREFIX + r"[0-9a-f]{32}(?P<instructions>[0-9a-f]{8})(?P<tools>[0-9a-f]{8})(?P<reasoning>[0-9a-f]{8})?"
+)
 _NUMBER_BYTES = 16
-_RESPONSE_ID = re.compile(rf"{RESPONSE_PREFIX}[0-9a-f]{{{2 * _NUMBER_BYTES}}}")
+_HASH_BYTES = 4
+
+
+class Beginning(NamedTuple):
+    """Hashes of eight hexadecimal digits; `reasoning` is of the template's arguments, empty without any."""
+
+    instructions: str
+    tools: str
+    reasoning: str = ""
+
+    @classmethod
+    def of(cls, instructions: str, tools: str, arguments: str = "") -> Self:
+        """`tools` and `arguments` are canonical JSON, empty where there are none."""
+        reasoning = _hash(arguments, b"reasoning") if arguments else ""
+        return cls(_hash(instructions, b"instructions"), _hash(tools, b"tools"), reasoning)
+
+
+def response_id(number: str, beginning: Beginning) -> str:
+    """`number` has 32 hexadecimal digits."""
+    return f"{RESPONSE_PREFIX}{number}{''.join(beginning)}"
+
+
+def beginning_of(identifier: str) -> Beginning | None:
+    """Return None where no response has such an id."""
+    form = _FORM.fullmatch(identifier)
+    return Beginning(**form.groupdict("")) if form else None
 
 
 def number_of_key(key: str) -> str:
@@ -39,8 +69,8 @@ def number_of_key(key: str) -> str:
     return hashlib.blake2b(key.encode(), digest_size=_NUMBER_BYTES, person=b"idempotency-key").hexdigest()
 
 
-def is_response_id(identifier: str) -> bool:
-    return _RESPONSE_ID.fullmatch(identifier) is not None
+def _hash(text: str, person: bytes) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES, person=person).hexdigest()
 
 
 def not_kept(kind: str, identifier: str) -> NotFound:
@@ -50,31 +80,35 @@ def not_kept(kind: str, identifier: str) -> NotFound:
 
 
 def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
-    """Raises InvalidArgument for parameters that contradict each other or say nothing, and NotFound for a previous
-    response that cannot be.
+    """Raises InvalidArgument for parameters that say nothing, or contradict each other or what the previous response
+    began with, and NotFound for a previous response that cannot be.
     """
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
     tools = [tool.to_tool() for tool in functions]
-    previous = request.previous_response_id
-    if previous is not None and not is_response_id(previous):
-        raise not_kept("response", previous)
+    arguments = request.template_arguments()
+    beginning = Beginning.of(
+        request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "", arguments or ""
+    )
+    follows = request.previous_response_id is not None
+    if request.previous_response_id is not None:
+        _refuse_other_beginning(request.previous_response_id, beginning, request)
     number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
-    identifier = f"{RESPONSE_PREFIX}{number}"
+    identifier = response_id(number, beginning)
     stored = identifier if request.store is not False else f"unstored_{number}" if incoming.turn else ""
     system = [types_pb2.ChatMessage(role="system", content=request.instructions)] if request.instructions else []
     chat = types_pb2.Messages(
-        messages=[*system, *to_messages(request.input)],
+        messages=[*([] if follows else system), *to_messages(request.input)],
         tools_json=to_json_text("tools", tools),
-        template_arguments_json=request.template_arguments(),
+        template_arguments_json=arguments,
     )
-    if len(chat.messages) == len(system):
+    if not chat.messages:
         raise InvalidArgument("input", "must say something")
     made = turn_of(
         incoming,
         request,
-        messages=chat,
+        **({"append": types_pb2.Append(messages=chat)} if follows else {"messages": chat}),
         request_id=stored,
         max_tokens=limit(request.max_output_tokens),
         top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
@@ -84,10 +118,10 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     head = head_of(request, identifier, incoming.created)
     return Exchange(
         (made,),
-        ResponseAnswer(head, number, called, logprobs=request.wants_logprobs),
+        ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), called, logprobs=request.wants_logprobs),
         bool(request.stream),
         label=request.prompt_cache_key or "",
-        previous=previous or "",
+        previous=request.previous_response_id or "",
         left_out=_media(request.input),
         others=[*others(request.tools or (), () if isinstance(request.input, str) else request.input), *request.unread],
     )
@@ -96,6 +130,19 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
 def _media(given: str | Iterable[Item]) -> list[str]:
     said = [] if isinstance(given, str) else [i for i in given if isinstance(i, MessageItem) and i.role == "user"]
     return counted(item.content for item in said)
+
+
+def _refuse_other_beginning(previous: str, beginning: Beginning, request: ResponseRequest) -> None:
+    before = beginning_of(previous)
+    if before is None:
+        raise not_kept("response", previous)
+    for name, then, now in zip(Beginning._fields, before, beginning, strict=True):
+        if then != now:
+            raise InvalidArgument(
+                "chat_template_kwargs" if name == "reasoning" and request.chat_template_kwargs else name,
+                "must be those that previous_response_id ran under, since its memory begins with them; send the same "
+                "ones, or leave previous_response_id out and send the whole conversation as input",
+            )
 
 
 def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:

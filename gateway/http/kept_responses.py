@@ -13,7 +13,7 @@ from agentmem.errors import FailedPrecondition
 from agentmem.v1 import agent_pb2, model_pb2
 from agentmem.words import is_anonymous
 from gateway.api.kept_responses import kept_body, kept_input, references, resolved, response_of
-from gateway.api.responses import is_response_id, not_kept
+from gateway.api.responses import beginning_of, not_kept
 from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.callers import caller
 from gateway.worker import Worker
@@ -33,7 +33,7 @@ class KeptResponses:
     async def get(self, identifier: str) -> Kept:
         """Raises NotFound."""
         models: list[str] = []
-        if is_response_id(identifier):
+        if beginning_of(identifier) is not None:
             listed: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=1000))
             models = [model.model_id for model in listed.models]
         for model in models:

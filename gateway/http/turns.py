@@ -74,7 +74,7 @@ class TurnEndpoint(Generic[_Schema]):
         exchange = await worked(body, self.translate, asked, incoming)
         for turn in exchange.turns:
             turn.template_time = headers.template_time
-            turn.memory_mode = inference_pb2.MEMORY_MODE_APPEND if exchange.previous else headers.memory_mode
+            turn.memory_mode = headers.memory_mode
             if headers.history and turn.HasField("messages"):
                 turn.messages.history = types_pb2.History.Value(f"HISTORY_{headers.history.upper()}")
         answering = Answering(self.shared, request, send, exchange)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from agentmem.v1 import types_pb2
-from gateway.api.responses import RESPONSE_PREFIX, number_of_key
+from gateway.api.responses import Beginning, number_of_key, response_id
 from tests.system.isolation import AGENT, EXPORTED, MODEL, PROMPT, SECRET, SNAPSHOT, TURN, WORKFLOW, kept
 
 
@@ -106,7 +106,7 @@ def _shared(*models: dict[str, Any]) -> bool:
 BOBS_RUN = "wf-" + sha256(b"bob\0bobs-run").hexdigest()[:20]
 """The id of bob's run of a workflow."""
 
-RESPONSE = RESPONSE_PREFIX + number_of_key("bobs-response")
+RESPONSE = response_id(number_of_key("bobs-response"), Beginning.of("", ""))
 """The id of the response that bob gets under that Idempotency-Key."""
 
 _REST = f"/v1/agents/{AGENT}"

@@ -86,13 +86,16 @@ async def test_a_response_can_be_read(sdk: openai.AsyncOpenAI) -> None:
 
 async def test_instructions_that_the_memory_begins_with_are_in_it_once(sdk: openai.AsyncOpenAI) -> None:
     asked = {"role": "user", "content": "And what else is there to tell?"}
-    before = await ask(sdk, asked, instructions="Be brief.")
-    for instructions, brought in (("Be brief.", ["user"]), ("Be long.", ["system", "user"])):
-        after = await ask(sdk, *output_of(before), asked, instructions=instructions, previous_response_id=before.id)
-        told = await sdk.responses.input_items.list(after.id)
-        assert [item.role for item in told.data if item.type == "message"] == brought
-        assert after.usage.input_tokens_details.cached_tokens >= before.usage.total_tokens
-        before = after
+    first = await ask(sdk, asked, instructions="Be brief.")
+    follow: Any = {"previous_response_id": first.id}
+    second = await ask(sdk, *output_of(first), asked, instructions="Be brief.", **follow)
+    told = await sdk.responses.input_items.list(second.id)
+    assert [item.role for item in told.data if item.type == "message"] == ["user"]
+    assert second.usage.input_tokens_details.cached_tokens >= first.usage.total_tokens
+    for instructions in ("Be long.", None):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ask(sdk, *output_of(first), asked, instructions=instructions, **follow)
+        assert refused.value.param == "instructions"
 
 
 async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.AsyncOpenAI) -> None:
@@ -108,7 +111,7 @@ async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.As
     assert await agents(sdk) == before, "an agent that has no name is deleted with its only response"
 
 
-@pytest.mark.parametrize("item", ["msg_1", "msg_" + "0" * 32 + "_0", "fc_x", "rs_" + "0" * 32 + "_x"])
+@pytest.mark.parametrize("item", ["msg_1", "msg_" + "0" * 48 + "_0", "fc_x", "rs_" + "0" * 48 + "_x"])
 async def test_items_that_are_not_kept_say_what_to_do(sdk: openai.AsyncOpenAI, item: str) -> None:
     with pytest.raises(openai.NotFoundError, match="send the items themselves"):
         await ask(sdk, ASKED, {"type": "item_reference", "id": item})

@@ -2,6 +2,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2
@@ -25,7 +27,8 @@ def turn(**fields: Any) -> inference_pb2.GenerateRequest:
 
 
 def told(found: inference_pb2.GenerateRequest) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in found.messages.messages]
+    messages = (found.messages if found.HasField("messages") else found.append.messages).messages
+    return [(message.role, message.content) for message in messages]
 
 
 def test_text_is_a_message_of_the_user_behind_the_instructions() -> None:
@@ -137,12 +140,66 @@ def test_what_is_not_stored_has_no_name_that_anybody_knows() -> None:
     assert first.turns[0].request_id == second.turns[0].request_id not in ("", identifier(first))
 
 
-def test_what_follows_a_response_is_its_input_and_the_instructions_and_tools() -> None:
-    first = exchange(tools=[TOOL])
-    second = exchange(SECOND, instructions="be nice", previous_response_id=identifier(first), tools=[TOOL])
+@given(st.text(), st.sampled_from([None, [TOOL]]))
+def test_what_follows_a_response_is_appended(instructions: str, tools: Any) -> None:
+    same = {"instructions": instructions, "tools": tools}
+    first = exchange(**same)
+    second = exchange(SECOND, input="and?", previous_response_id=identifier(first), **same)
     assert second.previous == first.turns[0].request_id
-    assert told(second.turns[0]) == [("system", "be nice"), ("user", "hi")]
-    assert second.turns[0].messages.tools_json == first.turns[0].messages.tools_json
+    assert not second.turns[0].HasField("messages")
+    assert told(second.turns[0]) == [("user", "and?")], "the instructions are in memory"
+    assert second.turns[0].append.messages.tools_json == first.turns[0].messages.tools_json
+    third = exchange(SECOND, previous_response_id=identifier(second), **same)
+    assert third.previous == identifier(second)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "field"),
+    [
+        ({"instructions": "be nice"}, {}, "instructions"),
+        ({}, {"instructions": "be nice"}, "instructions"),
+        ({"instructions": "be nice"}, {"instructions": "be nicer"}, "instructions"),
+        ({"tools": [TOOL]}, {}, "tools"),
+        ({"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"}, "tools"),
+        ({"tools": [TOOL]}, {"tools": [{**TOOL, "name": "listen"}]}, "tools"),
+    ],
+)
+def test_another_beginning_is_refused(then: dict[str, Any], now: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        exchange(SECOND, previous_response_id=identifier(exchange(**then)), **now)
+    assert caught.value.field == field
+    assert "send the same ones" in caught.value.message
+
+
+def test_a_response_is_followed_with_the_effort_that_it_ran_under() -> None:
+    low = {"reasoning": {"effort": "low"}}
+    first = exchange(**low)
+    assert json.loads(first.turns[0].messages.template_arguments_json) == {"reasoning_effort": "low"}
+    assert first.answer.body()["reasoning"]["effort"] == "low"
+    following = turn(previous_response_id=identifier(first), **low)
+    assert json.loads(following.append.messages.template_arguments_json) == {"reasoning_effort": "low"}
+    for previous, fields in ((first, {}), (first, {"reasoning": {"effort": "high"}}), (exchange(), low)):
+        with pytest.raises(InvalidArgument) as caught:
+            exchange(previous_response_id=identifier(previous), **fields)
+        assert caught.value.field == "reasoning"
+    with pytest.raises(NotFound):
+        exchange(previous_response_id=identifier(first)[:-1], **low)
+
+
+def test_a_response_is_followed_with_the_arguments_that_it_ran_under() -> None:
+    arguments: dict[str, Any] = {"enable_thinking": False, "a": "é"}
+    first = exchange(chat_template_kwargs=arguments)
+    assert json.loads(first.turns[0].messages.template_arguments_json) == arguments
+    follow = {"previous_response_id": identifier(first)}
+    following = turn(chat_template_kwargs=dict(reversed(arguments.items())), **follow)
+    assert json.loads(following.append.messages.template_arguments_json) == arguments
+    low = {"reasoning": {"effort": "low"}}
+    others = {"chat_template_kwargs": {**arguments, "enable_thinking": True}}
+    for fields in ({}, low, {"chat_template_kwargs": arguments, **low}, others):
+        with pytest.raises(InvalidArgument) as caught:
+            exchange(**follow, **fields)
+        assert caught.value.field == ("chat_template_kwargs" if "chat_template_kwargs" in fields else "reasoning")
+    assert exchange(chat_template_kwargs={}).turns == exchange().turns, "no arguments are none"
 
 
 @pytest.mark.parametrize("previous", ["", "resp_1", "chatcmpl-" + "0" * 48, "x" * 10_000])

@@ -86,7 +86,7 @@ async def test_a_response_is_followed_by_its_id(worker: ScriptedWorker, sdk: ope
     assert second.previous_response_id == first.id
     request = worker.generated[-1]
     assert (request.key.agent_id, request.if_version, request.request_id) == ("conv-1", 3, second.id)
-    assert request.memory_mode == inference_pb2.MEMORY_MODE_APPEND
+    assert [message.content for message in request.append.messages.messages] == ["and?"]
 
 
 async def test_a_retry_is_the_same_response(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
@@ -113,6 +113,15 @@ async def test_an_unknown_response_is_not_found(worker: ScriptedWorker, sdk: ope
     assert (search.namespace, search.request_id) == ("default", first.id), (
         "looked for among the caller's own turns only"
     )
+
+
+async def test_another_beginning_is_refused(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    first = await sdk.responses.create(model="demo", input="hi", instructions="be nice")
+    asked = len(worker.requests)
+    with pytest.raises(openai.BadRequestError) as refused:
+        await sdk.responses.create(model="demo", input="and?", previous_response_id=first.id)
+    assert refused.value.param == "instructions"
+    assert len(worker.requests) == asked
 
 
 async def test_responses_of_others_cannot_be_fetched(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
