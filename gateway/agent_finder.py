@@ -1,9 +1,7 @@
-"""The agent that has had a conversation, where a request names none.
+"""Finds the agent that has had a conversation, where a request names none.
 
-The longest stored conversation that begins the one at hand is found by the hash chain of its messages; the worker then
-compares the prompt with that agent's ledger as text. Conversations that share a beginning fork: an older state, a state
-that another request is going on from, and an agent with a name of its own are never gone on from themselves, unless the
-request names one of its turns. Agents made here have ids of a form of their own, and expire.
+The hash chain of its messages finds the longest stored conversation that begins it. An older state, one that another
+request is going on from, and an agent that somebody named are forked. Agents made here have ids of a form of their own.
 """
 
 import asyncio
@@ -27,9 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request about its agent: a name, the request_id that a retry would have, too (`turn`), that of the turn that it
-    follows (`previous`), its conversation, and a label that narrows the search.
-    """
+    """`turn` is the request_id that a retry would have, too, `previous` that of the turn before."""
 
     namespace: str
     model_id: str
@@ -51,7 +47,7 @@ class How(StrEnum):
 
 @dataclass
 class Memory:
-    """The agent of a request; without one nothing is kept. What runs the turn sets `committed`."""
+    """Without an agent nothing is kept. Who runs the turn sets `committed`."""
 
     how: How
     agent_id: str = ""
@@ -62,7 +58,7 @@ class Memory:
 
     @property
     def guessed(self) -> bool:
-        """The agent was found: ABORTED means that it has gone on meanwhile, and another look helps."""
+        """ABORTED means that the agent has gone on meanwhile, and another look helps."""
         return self.how in (How.RETRIED, How.CONTINUED, How.FORKED, How.NEW)
 
 
@@ -70,7 +66,7 @@ _Place = tuple[str, str, str]
 
 
 class Finder:
-    """Finds agents. Event loop only. `keep` conversations without a name; `expiry` is what agents made here get."""
+    """Event loop only. `keep` conversations without a name; `expiry` is what agents made here get."""
 
     def __init__(self, worker: Worker, *, keep: bool, expiry: types_pb2.Expiry) -> None:
         self._worker = worker
@@ -82,13 +78,12 @@ class Finder:
 
     @asynccontextmanager
     async def memory(self, wanted: Wanted, *, fresh: bool = False) -> AsyncIterator[Memory]:
-        """Yield the agent of a request. `fresh`: look no further, begin a new one. A fork goes again, unless its turn
-        is committed.
+        """Yield the agent of a request; `fresh`: a new one. A fork goes again, unless its turn is committed.
 
-        Raises NotFound for an unknown `previous`, InvalidArgument where it is another agent's, Aborted where another
-        attempt at the turn runs, and what the worker refuses.
+        Raises NotFound for an unknown `previous`, InvalidArgument where it is another agent's, and Aborted where
+        another attempt at the turn runs.
         """
-        # Attempts of an agent that is named wait for each other; another's would be found only when it is committed.
+        # Attempts of a named agent wait for each other; one without a name is found only when it is committed.
         attempt = (wanted.namespace, wanted.model_id, wanted.turn) if wanted.turn and not wanted.agent_id else None
         if attempt in self._attempts:
             raise errors.Aborted("another request with this Idempotency-Key is running; try again for its answer")
@@ -207,7 +202,6 @@ def _new_id(wanted: Wanted | None = None) -> str:
 
 @contextmanager
 def _among(places: set[_Place | None], place: _Place | None) -> Iterator[None]:
-    """Have a place among `places` during the block; None: do nothing."""
     if place is None:
         yield
         return

@@ -1,5 +1,3 @@
-"""The gateway process: the HTTP and the gRPC server in one event loop, from listening to draining."""
-
 import asyncio
 import json
 import logging
@@ -24,8 +22,7 @@ from agentmem.v1 import agent_pb2, inference_pb2, model_pb2
 from gateway.edge.admission import Admission
 from gateway.edge.tls import Tls
 from gateway.extension import Parts
-from gateway.grpc.authentication import GrpcAuthentication
-from gateway.grpc.forwarding import Forwarder, callers_own
+from gateway.grpc.forwarding import Forwarder, GrpcAuthentication, callers_own
 from gateway.http.app import HttpServer
 from gateway.http.connections import IDLE_SECONDS, MAX_HEADER_BYTES, connection_type
 from gateway.rings import of_rings
@@ -34,17 +31,17 @@ from gateway.settings import GatewaySettings
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS: Final = 0.5
-"""How often running calls of revoked keys are looked for, and a renewed certificate on the disk."""
+"""Seconds between looks for calls of revoked keys and for a renewed certificate."""
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""How long a gRPC connection may take for TLS and HTTP/2's first frames; gRPC waits for two minutes."""
+"""Seconds that a gRPC connection may take for TLS and HTTP/2's first frames; gRPC waits for two minutes."""
 
 _MAX_STREAMS: Final = 256
 """Calls at once of one gRPC connection; more wait."""
 
 
 class Gateway:
-    """One gateway. Use from one event loop: `start`, then `stop`, each once."""
+    """Event loop only: `start`, then `stop`, each once."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         """Raise SettingsError for files of keys and TLS that cannot be used."""
@@ -73,7 +70,7 @@ class Gateway:
         self._uvicorn = _Uvicorn(_uvicorn_config(self.http.app, settings, self._tls))
 
     async def start(self) -> None:
-        """Listen on all addresses. Raises AddressError where one cannot be had."""
+        """Raises AddressError."""
         settings = self._settings
         http = _bind(parse_address(settings.http))
         with ExitStack() as undo:
@@ -106,7 +103,7 @@ class Gateway:
         event(log, "listening", logging.INFO, **self.addresses, **peers)
 
     async def stop(self) -> None:
-        """Health NOT_SERVING, no new work, running requests get the grace; then close."""
+        """End: health NOT_SERVING, no new work, running requests get the grace."""
         self.http.draining = True
         ending = self.parts.extensions[::-1]
         for extension in ending:
@@ -130,10 +127,7 @@ class Gateway:
         await asyncio.to_thread(self._exposition.stop)
 
     async def watched(self) -> None:
-        """Return where the HTTP server has ended by itself, and raise what ended it.
-
-        Likewise the watch for revoked keys, or that of the peers: nothing may be served without them.
-        """
+        """Return where the HTTP server, or a watch that it needs, has ended by itself, and raise what ended it."""
         watching: set[asyncio.Task[Any]] = {self._serving, self._watching, self._looking}
         watching = watching.union(*(extension.tasks() for extension in self.parts.extensions))
         ended, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
@@ -147,7 +141,6 @@ class Gateway:
             extension.worker_changed()
 
     async def _judge(self) -> None:
-        """Have the gRPC server's health be what it should be now."""
         problem = self.parts.unready()
         serving = self._worker_is_serving and not problem
         if serving != self._said_serving and not self.http.draining:
@@ -196,7 +189,6 @@ class Gateway:
 
 
 async def run(settings: GatewaySettings, stopping: asyncio.Event) -> None:
-    """Serve until `stopping` is set."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     manager = ServiceManager.of_this_process()
     gateway = Gateway(settings)
@@ -237,13 +229,13 @@ def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvi
 
 
 def _bind(address: Address) -> socket.socket:
-    """Return a listening socket, or raise AddressError."""
+    """Raises AddressError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address.host, address.port))
-        bound.listen()  # else another process may bind it too, and be the one that listens
+        bound.listen()  # else another process may bind it too, and listen
     except OSError as error:
         bound.close()
         raise AddressError(f"cannot listen on {address}: {error.strerror}; choose another --http") from error

@@ -21,10 +21,7 @@ from gateway.worker import Worker
 
 
 class Extension:
-    """A ring's work beside the servers. Event loop only: `start`, `leave`, `stop`, `close`, each once.
-
-    Extensions start in the order in which they were attached, and end in the reverse one.
-    """
+    """A ring's work. Event loop only: `start`, `leave`, `stop`, `close`, each once. They end in the reverse order."""
 
     @property
     def unready(self) -> str:
@@ -32,7 +29,7 @@ class Extension:
         return ""
 
     def worker_changed(self) -> None:
-        """Called when the worker begins or ceases to serve."""
+        """The worker began or ceased to serve."""
 
     async def start(self) -> Mapping[str, str]:
         """Return addresses to publish. Raises AddressError."""
@@ -43,19 +40,18 @@ class Extension:
         return set()
 
     async def leave(self) -> None:
-        """Prepare the end: from now on the gateway drains."""
+        """From now on the gateway drains."""
 
     async def stop(self, grace: float) -> None:
         """End within `grace` seconds, while the servers do."""
 
     async def close(self) -> None:
-        """Close what nothing needs any more."""
+        """Nothing needs it any more."""
 
 
 class Parts:
-    """The parts of a gateway, which rings take and change before its servers are made.
-
-    `worker` may be replaced, `keys` be set, and `services`, `routes` and `extensions` get more.
+    """Before the servers are made, rings may replace `worker`, set `keys`, and add `services`, `routes` and
+    `extensions`.
     """
 
     def __init__(
@@ -74,26 +70,23 @@ class Parts:
         self.worker: Worker = ChannelWorker(self.channel)
         self.keys: KeySource | None = None
         self.services: list[tuple[str, Register, Any]] = []
-        """The contract's services that this process serves itself, as GrpcServer takes them; each also is a Service."""
+        """Services that this process serves itself, as GrpcServer takes them; each also is a Service."""
         self.routes: list[Route] = []
         self.extensions: list[Extension] = []
         self.cluster: Any = None
-        """This gateway's node in a cluster."""
+        """This gateway's node, for rings that are attached later."""
 
     @cached_property
     def authenticator(self) -> Authenticator:
-        """Lets callers in, by `keys` or the settings. Raises SettingsError."""
+        """Raises SettingsError."""
         return authenticator(self.settings, self.keys)
 
     @cached_property
     def running(self) -> RunningTurns:
-        """The worker, and the turns that run there."""
         return RunningTurns(self.worker)
 
     def unready(self) -> str:
-        """Return the first reason of an extension why no turn should come here, "" if there is none."""
         return next(filter(None, (extension.unready for extension in self.extensions)), "")
 
     async def close(self) -> None:
-        """Close the channels."""
         await asyncio.gather(self.channel.close(None), self.store.close(None))

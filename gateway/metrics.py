@@ -1,5 +1,3 @@
-"""The gateway's metrics, in a registry of their own."""
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,9 +14,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class GatewayMetrics:
-    """Counters of both servers, under names that the worker does not have, so that no sum counts a request twice.
-
-    Labels are bounded: routes and RPCs of the contract, never ids of callers or agents.
+    """The worker has other names, so that no sum counts a request twice. Labels are bounded: routes and RPCs, never
+    ids.
     """
 
     def __init__(self) -> None:
@@ -57,11 +54,11 @@ class GatewayMetrics:
             self.agents_resolved.labels(how)
 
     def http_answered(self, route: str, method: str, code: int) -> None:
-        """Count one HTTP answer. `route` is a route's pattern."""
+        """`route` is a route's pattern."""
         self._http.labels(route, method if method in _METHODS else "other", str(code)).inc()
 
     @contextmanager
     def generation(self, door: str) -> Iterator[None]:
-        """Count a generation over "http" or "grpc" as running during the block, and by how long it took."""
+        """Count a generation over "http" or "grpc" during the block."""
         with self._running.labels(door).track_inprogress(), self._latency.labels(door).time():
             yield

@@ -1,10 +1,9 @@
-"""A metrics page, how much it grew since an earlier one, and quantiles of that growth. Pure."""
-
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 Labels = frozenset[tuple[str, str]]
@@ -15,37 +14,57 @@ _CUMULATIVE: Final = ("_total", "_bucket", "_count", "_sum")
 
 @dataclass(frozen=True)
 class Page:
-    """The finite samples of a page by name and labels; `at` is when it was read, in monotonic seconds."""
+    """The finite samples of a page by name and labels."""
 
     samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
-    at: float = 0.0
 
     @classmethod
-    def parse(cls, text: str, at: float) -> Self:
-        """Raises ValueError for what is no page."""
+    def of(cls, families: Iterable[Metric]) -> Self:
         samples: dict[str, dict[Labels, float]] = {}
+        for sample in (sample for family in families for sample in family.samples):
+            if math.isfinite(sample.value):
+                samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = float(sample.value)
+        return cls(samples)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError for what is no page."""
         try:
-            for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
-                if math.isfinite(sample.value):
-                    samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = float(sample.value)
+            page = cls.of(text_string_to_metric_families(text))
         except (ValueError, IndexError, KeyError) as error:
             raise ValueError("is no page of metrics") from error
-        if not samples:
+        if not page.samples:
             raise ValueError("has no metrics")
-        return cls(samples, at)
+        return page
 
-    def total(self, name: str, **labels: str) -> float | None:
-        """Return the sum of the samples that have these labels; None where there is none."""
-        found = [value for key, value in self.samples.get(name, {}).items() if labels.items() <= key]
-        return math.fsum(found) if found else None
+    def where(self, **labels: str) -> "Page":
+        """Return the samples that have these labels."""
+        return Page(
+            {
+                name: {key: value for key, value in series.items() if labels.items() <= key}
+                for name, series in self.samples.items()
+            }
+        )
 
-    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Return those sums by the value of one more label, sorted by it."""
+    def total(self, name: str) -> float | None:
+        """Return the sum of a name's samples; None where there is none."""
+        found = self.samples.get(name)
+        return math.fsum(found.values()) if found else None
+
+    def by(self, label: str, name: str) -> dict[str, float]:
+        """Return those sums by the value of a label."""
         groups: dict[str, list[float]] = {}
         for key, value in self.samples.get(name, {}).items():
-            if labels.items() <= key and (group := dict(key).get(label)) is not None:
+            if (group := dict(key).get(label)) is not None:
                 groups.setdefault(group, []).append(value)
         return {group: math.fsum(groups[group]) for group in sorted(groups)}
+
+    def count(self, name: str) -> int | None:
+        total = self.total(name)
+        return None if total is None else int(total)
+
+    def counts(self, label: str, name: str) -> dict[str, int]:
+        return {group: int(total) for group, total in self.by(label, name).items()}
 
 
 def restarted(before: Page, after: Page) -> bool:
@@ -62,7 +81,7 @@ def restarted(before: Page, after: Page) -> bool:
 
 
 def increase(before: Page, after: Page) -> Page:
-    """Return by how much each counter grew: a process that restarted began at 0."""
+    """Return the growth of each counter: a process that restarted began at 0."""
     old = Page() if restarted(before, after) else before
 
     def grown(now: float, was: float) -> float:
@@ -72,13 +91,12 @@ def increase(before: Page, after: Page) -> Page:
         {
             name: {key: grown(value, old.samples.get(name, {}).get(key, 0.0)) for key, value in series.items()}
             for name, series in after.samples.items()
-        },
-        after.at,
+        }
     )
 
 
 def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
-    """Return a quantile as Prometheus does; None where nothing was observed. `buckets` are cumulative counts by upper
+    """Return a quantile as Prometheus does; None where nothing was observed. `buckets`: cumulative counts by upper
     bound.
     """
     bounds = sorted(buckets)
@@ -87,7 +105,7 @@ def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float
     lower = below = 0.0
     rank = quantile * max(buckets.values())
     for bound in bounds:
-        count = max(buckets[bound], below)  # samples are read one by one while they grow, so one may be a little behind
+        count = max(buckets[bound], below)  # samples are read one by one while they grow
         if count >= rank and count > 0:
             return lower if math.isinf(bound) else lower + (bound - lower) * max(0.0, rank - below) / (count - below)
         lower, below = bound, count

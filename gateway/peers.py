@@ -1,5 +1,3 @@
-"""Watches whether the processes behind the gateway serve, for /readyz, health and metrics."""
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -15,7 +13,7 @@ from gateway.edge.authorization import without_directories
 from gateway.metrics import STORE, WORKER
 
 ANSWER_SECONDS: Final = 1.0
-"""That an answer may take; a peer that takes longer does not serve."""
+"""A peer that takes longer does not serve."""
 
 _WORKER_SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _STORE_SERVICE: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
@@ -25,10 +23,7 @@ class Peers:
     """Watches the worker and the store. Event loop only: `look` once, then `watch`, which ends after `stop`.
 
     A change that they report, and their end, is known at once; that one hangs, within 2.5 seconds while `asked` is
-    called again and again, else within 11.
-
-    `answered` gets each answer: the peer ("worker", "store") and whether it serves. `changed` is awaited where the
-    worker begins or ceases to serve, so after the first `look` too where it does.
+    called again and again, else within 11. `answered` gets each answer: the peer and whether it serves.
     """
 
     def __init__(
@@ -50,7 +45,7 @@ class Peers:
         """Why no turn could run and be kept; empty if one could. The worker serves only while the store answers it."""
 
     async def look(self) -> None:
-        """Ask both, now."""
+        """Ask both."""
         worker, store, writes = await asyncio.gather(
             upstream.unready_reason(self._worker, _WORKER_SERVICE, ANSWER_SECONDS),
             upstream.unready_reason(self._store, _STORE_SERVICE, ANSWER_SECONDS, upstream.STORE),
@@ -65,13 +60,12 @@ class Peers:
             await self._changed(self._serving)
 
     def asked(self) -> str:
-        """Return `unready` as of the last look, and have it looked at again, for the next call."""
+        """Return `unready` as of the last look, and have it looked at again."""
         if self._changes is not None:
             self._changes.asked()
         return self.unready
 
     async def watch(self) -> None:
-        """Ask again whenever a peer's health may be another, and now and then."""
         followed = ((self._worker, _WORKER_SERVICE), (self._store, _STORE_SERVICE), (self._store, WRITES))
         self._changes = HealthChanges(*followed)
         try:
@@ -83,19 +77,19 @@ class Peers:
             await self._changes.close()
 
     def stop(self) -> None:
-        """Ask no more. An answer that is under way is waited for: a call that is cut off may outlive its channel."""
+        """An answer that is under way is waited for: a call that is cut off may outlive its channel."""
         self._stopping = True
         if self._changes is not None:
             self._changes.wake()
 
 
 async def _write_problem(store: grpc.aio.Channel) -> str:
-    """Return why the store cannot write ledgers now, asked live; empty if it can, or does not say."""
+    """Return why the store cannot write ledgers; empty if it can, or does not say."""
     request = health_pb2.HealthCheckRequest(service=WRITES)
     call = health_pb2_grpc.HealthStub(store).Check(request, timeout=ANSWER_SECONDS)
     try:
         if (await call).status == health_pb2.HealthCheckResponse.SERVING:
             return ""
         return without_directories(await reason(call)) or f"the {upstream.STORE} cannot write"
-    except grpc.aio.AioRpcError:  # whether it answers at all is asked elsewhere
+    except grpc.aio.AioRpcError:  # `look` asks whether it answers at all
         return ""

@@ -1,4 +1,4 @@
-"""The packages around the gateway's core, *rings*: the core imports none of them, and is whole without them."""
+"""The packages around the gateway's core, *rings*: the core imports none of them."""
 
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,24 +1,19 @@
-"""Reading the page of metrics of a process over HTTP."""
-
 import asyncio
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final, Literal
 
 from agentmem.addresses import parse_address
 from gateway.pages import Page
 
 Service = Literal["gateway", "worker", "store"]
-Skip = Callable[[str], str]
 
 PATIENCE: Final = 5.0
-"""Seconds that a source has to answer: a machine that is busy is not down."""
+"""Seconds that a source has to answer: a busy machine is not down."""
 
 _LARGEST_PAGE: Final = 16 * 1024 * 1024
 
 
 def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str | None]:
-    """Return whether a process serves, and why it does not."""
     if isinstance(page, str):
         return "down", page
     missing = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
@@ -28,10 +23,9 @@ def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str
     return "up", why
 
 
-async def read_page(service: Service, address: str, names: Collection[str] = (), skip: Skip = str) -> Page | str:
-    """Return the service's page at "host:port", or why it cannot be read.
-
-    With `names` only these series are asked for; `skip` takes out lines that nobody needs.
+async def read_page(service: Service, address: str, names: Collection[str] = ()) -> Page | str:
+    """`address` is "host:port". Return why it cannot be read, or the page, which has only the series `names`, if there
+    are any.
     """
     query = "&".join(f"name[]={name}" for name in names)
     try:
@@ -39,7 +33,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = (),
             status, body = await _get(address, f"/metrics?{query}" if query else "/metrics")
         if status != "200":
             return f"{address} answers with status {status}; is that its page of metrics?"
-        page = await asyncio.to_thread(Page.parse, skip(body.decode()), time.monotonic())  # some ms, for the gateway
+        page = await asyncio.to_thread(Page.parse, body.decode())  # some ms, for the gateway
     except TimeoutError:
         return f"{address} does not answer within {PATIENCE:g} seconds"
     except ConnectionRefusedError:
@@ -57,7 +51,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = (),
 
 
 async def _get(address: str, path: str) -> tuple[str, bytes]:
-    """Return status and body by HTTP/1.0. A request on a thread could not be cancelled. Raises OSError, ValueError."""
+    """By HTTP/1.0: a request on a thread could not be cancelled. Raises OSError, ValueError."""
     reader, writer = await asyncio.open_connection(*parse_address(address))
     try:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: text/plain; version=0.0.4\r\n\r\n".encode())

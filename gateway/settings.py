@@ -1,8 +1,4 @@
-"""Settings of the gateway process, and the files of keys and TLS that they name.
-
-`agentmem up` reads some of them, too, and checks the files before it starts anything, so nothing of the servers, which
-take long to import, is used here.
-"""
+"""`agentmem up` imports this, so nothing of the servers, which take long to import, is used here."""
 
 import re
 from datetime import timedelta
@@ -32,7 +28,7 @@ _ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@*\sA-Z]+")
 
 
 class NodeSettings(ServiceSettings):
-    """How a node of a cluster is called and reached: what `agentmem up` has, too, and passes on."""
+    """A node of a cluster: what `agentmem up` has, too, and passes on."""
 
     node: str = Field("", description="this node's name in the cluster, which no other node has")
     advertise: str = Field(
@@ -75,18 +71,18 @@ class NodeSettings(ServiceSettings):
 
     @property
     def node_address(self) -> str:
-        """Where the node door listens, as gRPC takes it; port 0 takes any."""
+        """As gRPC takes it; port 0 takes any."""
         return self.node_listen or f"[::]:{parse_address(self.advertise).port}"
 
     def cluster_certificates(self) -> ClusterTls:
-        """Return the certificates of a node, read now. Raises SettingsError."""
+        """Read now. Raises SettingsError."""
         if self.cluster_tls is None:
             raise SettingsError("cluster_tls: is not set")
         return read_cluster_tls(self.cluster_tls.expanduser(), parse_address(self.advertise).host)
 
 
 class ListenSettings(NodeSettings):
-    """Where the servers listen, and to whom: what `agentmem up` has, too, and passes on to the gateway."""
+    """Where the servers listen, and to whom: what `agentmem up` has, too, and passes on."""
 
     http: TcpAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP server; port 0 takes any")
     grpc: TcpAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC server; port 0 takes any")
@@ -136,18 +132,16 @@ class ListenSettings(NodeSettings):
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether callers must show a key."""
         return self.keys is not None or self.cluster_keys
 
     @property
     def public(self) -> dict[str, str]:
-        """The servers that others than this machine can reach, and their addresses."""
+        """Servers that others than this machine can reach, by their addresses."""
         servers = {"http": self.http, "grpc": self.grpc}
         return {name: text for name, text in servers.items() if not is_loopback(parse_address(text).host)}
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files of TLS, if it is on."""
         if self.tls_cert is None or self.tls_key is None:
             return None
         client_ca = self.tls_client_ca.expanduser() if self.tls_client_ca else None
@@ -232,7 +226,7 @@ class GatewaySettings(ListenSettings):
 
     @property
     def expiry(self) -> types_pb2.Expiry:
-        """The idle times of agents that are found by their conversation."""
+        """Idle times of agents that are found by their conversation."""
         times = types_pb2.Expiry()
         if self.conversation_ttl:
             times.ttl.FromTimedelta(timedelta(seconds=self.conversation_ttl))
@@ -242,7 +236,6 @@ class GatewaySettings(ListenSettings):
 
     @property
     def run_directory(self) -> Path:
-        """The directory of the sockets, absolute."""
         return layout.run_directory(layout.DATA, self.run_dir)
 
     @property
@@ -257,7 +250,7 @@ class GatewaySettings(ListenSettings):
 
 
 def check_files(settings: GatewaySettings) -> None:
-    """Raise SettingsError for files of keys and TLS that a gateway of these settings would refuse."""
+    """Raise SettingsError for files of keys and TLS that cannot be used."""
     _key_file(settings)
     if settings.tls:
         Tls(settings.tls)
@@ -266,10 +259,7 @@ def check_files(settings: GatewaySettings) -> None:
 
 
 def authenticator(settings: GatewaySettings, of_cluster: KeySource | None) -> Authenticator:
-    """Return what lets callers in; `of_cluster` are the cluster's keys, if it is by those.
-
-    Raises SettingsError for a file of keys that cannot be used, and where the cluster's keys cannot be had.
-    """
+    """`of_cluster` are the cluster's keys, if it is by those. Raises SettingsError."""
     if settings.cluster_keys and of_cluster is None:
         raise SettingsError("cluster_keys: this installation has no clusters")
     source = of_cluster or _key_file(settings)

@@ -1,7 +1,4 @@
-"""Calls to the worker and the store, and their failures as our errors.
-
-Of what a caller sends besides a request only its trace reaches them (`agentmem.tracing`), and no credentials.
-"""
+"""Calls to worker and store. Of what a caller sends besides a request only its trace reaches them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -24,16 +21,15 @@ STORE: Final = "cache store"
 
 
 class Unreachable(errors.Unavailable):
-    """A process did not answer, which may have done what it was asked. `__cause__` is the call's failure, if any."""
+    """A process did not answer, which may have done what it was asked."""
 
 
 def unreachable(peer: str = WORKER) -> Unreachable:
-    """Return the error for a process behind the gateway that does not answer."""
     return Unreachable(f"the {peer} cannot be reached; it may be starting again")
 
 
 def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemError:
-    """Return the failure of a call to `peer` with its details, redacted for the caller, or the failure to reach it."""
+    """Return the call's failure, redacted for the caller, or the failure to reach `peer`."""
     if errors.is_unreachable(error):
         return unreachable(peer)
     ours = errors.from_rpc(error)
@@ -46,7 +42,7 @@ def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemE
 class ChannelWorker:
     """The Worker behind a channel. Its answers are redacted for the caller, or bytes where they are not `parsed`.
 
-    Nothing is read ahead: while a reader is slow, HTTP/2's flow control holds back the peer, which has its own bound.
+    Nothing is read ahead: while a reader is slow, HTTP/2's flow control holds back the peer.
     """
 
     channel: grpc.aio.Channel
@@ -89,7 +85,7 @@ async def _answer(call: Any) -> Any:
 
 @contextmanager
 def _ending(call: Any) -> Iterator[None]:
-    """Cancel a call at the end of the block, and raise AgentmemError for its failure."""
+    """Cancel a call at the end of the block. Raises AgentmemError."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
@@ -97,13 +93,13 @@ def _ending(call: Any) -> Iterator[None]:
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
-        raise unreachable() from None  # not this task is cancelled, but the call, by its channel, which was closed here
+        raise unreachable() from None  # the call was cancelled by its channel, which was closed here, and not this task
     finally:
         call.cancel()
 
 
 async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float, peer: str = WORKER) -> str:
-    """Return why `peer` does not serve `service` now, asked live; empty if it does."""
+    """Return why `peer` does not serve `service`, asked live; empty if it does."""
     stub = health_pb2_grpc.HealthStub(channel)
     try:
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)

@@ -1,8 +1,8 @@
 """/v1/chat/completions: requests, their turns, and the events as an answer, whole or in chunks.
 
-A null counts as not given. prompt_cache_key only narrows the search for the conversation. Strict tools, a tool_choice
-that names or requires functions, and parallel_tool_calls=false are held by a grammar, where the model writes calls as
-JSON. With "none" the model does not get the tools: one that sees them may call them.
+prompt_cache_key only narrows the search for the conversation. Strict tools, a tool_choice that names or requires
+functions, and parallel_tool_calls=false are held by a grammar. With "none" the model does not get the tools: one that
+sees them may call them.
 """
 
 from collections.abc import Iterator
@@ -44,8 +44,6 @@ Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
 
 
 class FunctionCall(Forgiving):
-    """The function of a call; `arguments` is JSON text, or the object itself."""
-
     name: str
     arguments: str | JsonObject | None = None
 
@@ -65,7 +63,7 @@ class Tool(Forgiving):
 
 
 class Message(Advised):
-    """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
+    """`reasoning_content`, or `reasoning`, is an extension: the assistant's thoughts before the message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Many[Part] | None = None
@@ -163,16 +161,9 @@ def _max_tokens(chat: ChatRequest) -> int | None:
 
 
 class ChatAnswer(CompletionsAnswer):
-    """A chat.completion, or its chunks."""
-
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     dialect = OPENAI
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._begun: dict[int, list[str]] = {}
-        """Ids of the calls that a stream has begun, by choice, in order."""
 
     def choice(self, index: int, heard: Heard) -> Json:
         text, reasoning = "".join(heard.texts), "".join(heard.reasoning)
@@ -200,11 +191,11 @@ class ChatAnswer(CompletionsAnswer):
                     yield self._delta(choice, reasoning_content=delta.reasoning)
                 if delta.text or logprobs:
                     yield self._delta(choice, logprobs, content=delta.text)
-                begun = self._begun.setdefault(choice, [])
+                begun = self.heard[choice].begun
                 for call in calls_in_order(delta):
                     if isinstance(call, inference_pb2.ToolCall) and call.id in begun:
-                        continue  # Its parts were all of it.
-                    if call.id not in begun:  # As OpenAI orders them: what it is, and then its arguments.
+                        continue  # its parts were all of it
+                    if call.id not in begun:  # as OpenAI orders them: the call, and then its arguments
                         begun.append(call.id)
                         head = function_call(call.id, call.name, "")
                         yield self._delta(choice, tool_calls=[{"index": len(begun) - 1, **head}])

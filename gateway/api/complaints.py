@@ -1,6 +1,6 @@
-"""Errors of pydantic about a request's body, as paths in that body and in our words.
+"""Errors of pydantic about a body, as paths in it and in our words.
 
-It leaves out the names of a union's branches, and nothing of the body but names that look like names is in it.
+Nothing of the body is in them but names that look like names.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-_KEY = "[key]"  # what pydantic's location of a bad key ends with
+_KEY = "[key]"  # pydantic's location of a bad key ends with it
 _NOT_THERE = frozenset({"missing", "extra_forbidden"})
 _NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
 _NAME = re.compile(r"[A-Za-z0-9_.$*-]{1,64}")
@@ -24,7 +24,7 @@ _MESSAGES = {
 
 
 class Complaint(NamedTuple):
-    """One thing that is wrong. `kind` is pydantic's word for it; `of_key`: the last part of `path`, not its value."""
+    """`kind` is pydantic's word; `of_key`: the last part of `path` is wrong, and not its value."""
 
     path: tuple[str | int, ...]
     problem: str
@@ -48,12 +48,11 @@ def complaints(error: ValidationError, data: Any) -> list[Complaint]:
 
 
 def deepest(of: Sequence[Complaint]) -> Complaint:
-    """Return the one to report where only one can be."""
     return max(of, key=lambda one: (len(one.path), not _about_type(one)))
 
 
 def dotted(path: Sequence[str | int], whole: str) -> str:
-    """Return `path` as `messages[2].role`; `whole` where it is empty."""
+    """`whole` is returned for an empty path."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{shown_name(part)}" for part in path)
     return text.removeprefix(".") or whole
 

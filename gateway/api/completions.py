@@ -1,10 +1,7 @@
-"""/v1/completions: requests, their turns, and the events as one text_completion, or as many.
-
-Without X-Agent-ID nothing of a raw prompt is kept; with it, the prompt is the whole text so far of that agent.
-"""
+"""Without X-Agent-ID nothing of a raw prompt is kept; with it, the prompt is the whole text so far of that agent."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -39,7 +36,6 @@ class CompletionRequest(SampledRequest):
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts one by one; never empty."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
@@ -48,7 +44,7 @@ class CompletionRequest(SampledRequest):
 
 
 def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Exchange:
-    """Return an exchange, prompt by prompt. Raises InvalidArgument for contradictions."""
+    """Raises InvalidArgument for contradictions."""
     prompts, per_prompt = request.prompts, request.n or 1
     if request.best_of not in (None, per_prompt):
         raise InvalidArgument("best_of", "is only supported where it is n: every choice is returned")
@@ -85,11 +81,6 @@ class CompletionAnswer(CompletionsAnswer):
     object = chunk_object = "text_completion"
     dialect = COMPLETIONS
 
-    def __init__(self, answer_id: str, created: int, model: str, **options: Any) -> None:
-        super().__init__(answer_id, created, model, **options)
-        self._characters = [0] * len(self.heard)
-        """Of the tokens so far, by choice."""
-
     def choice(self, index: int, heard: Heard) -> Json:
         logprobs = _logprobs(heard.logprobs, 0)[0] if self._wants_logprobs else None
         return _choice(index, "".join(heard.texts), logprobs, finish_reason(heard.finished.reason))
@@ -98,12 +89,13 @@ class CompletionAnswer(CompletionsAnswer):
         return _choice(index, "", None, None)
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        self.heard[choice].note(event)
+        heard = self.heard[choice]
+        heard.note(event)
         match event.WhichOneof("event"):
             case "delta":
                 logprobs = None
                 if self._wants_logprobs:
-                    logprobs, self._characters[choice] = _logprobs(event.delta.logprobs, self._characters[choice])
+                    logprobs, heard.characters = _logprobs(event.delta.logprobs, heard.characters)
                 if event.delta.text or (logprobs and logprobs["tokens"]):
                     yield self.chunk(_choice(choice, event.delta.text, logprobs, None))
             case "finished":
@@ -115,7 +107,7 @@ def _choice(index: int, text: str, logprobs: Json | None, reason: str | None) ->
 
 
 def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob], characters: int) -> tuple[Json, int]:
-    """Return the log-probabilities of tokens after so many characters, and how many characters there are then."""
+    """`characters` come before the tokens; return how many there are after them, too."""
     logprobs: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token in tokens:
         name, inside = _name(token.token_bytes), bool(token.token_bytes) and _continues(token.token_bytes[0])
@@ -130,7 +122,6 @@ def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob], characters: int) -> 
 
 
 def _continues(byte: int) -> bool:
-    """Return whether a byte of UTF-8 continues a character."""
     return byte & 0xC0 == 0x80
 
 

@@ -1,4 +1,4 @@
-"""Content that is not text, which models here do not read: words stand in its place, and the conversation goes on."""
+"""Content that is not text, which models here do not read: words stand in its place."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -20,11 +20,10 @@ MEDIA_KINDS: Final[Mapping[str, str]] = {
     for kind, names in (("image", _Image), ("audio", _Audio), ("video", _Video), ("file", _File))
     for name in get_args(names)
 }
-"""The word for a part of each type."""
 
 
 class Media(Forgiving):
-    """A part of a content that is no text. Nothing of it is read."""
+    """Nothing of it is read."""
 
     type: Literal[_Image, _Audio, _Video, _File]
 
@@ -51,7 +50,7 @@ def _unknown(kind: str) -> str:
 
 
 class Other(Forgiving):
-    """A part, an item or a tool of another server's. It is left out."""
+    """A part, item or tool of another server: it is left out."""
 
     type: Annotated[str, AfterValidator(_unknown)]
 
@@ -70,7 +69,6 @@ class Refusal(Forgiving):
 
 
 def others(*groups: Iterable[Any]) -> list[str]:
-    """Return the types of what is left out, each once."""
     return list(dict.fromkeys(one.type for group in groups for one in group if isinstance(one, Other)))
 
 
@@ -79,7 +77,7 @@ def left_out(kind: str) -> str:
 
 
 def counted(contents: Iterable[str | list[Any] | None]) -> list[str]:
-    """Return what is no text in contents, as "image" or "3 images"."""
+    """Return the media in contents, as "image" or "3 images"."""
     kinds: dict[str, int] = {}
     for content in contents:
         for part in content if isinstance(content, list) else ():

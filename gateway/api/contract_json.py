@@ -1,8 +1,8 @@
 """Messages of the contract as REST's JSON; `transcoding.py` has the way back.
 
 Enums are short names ("hot"), durations seconds, times RFC 3339, bytes base64, tokens per tier an object ({"hot": 7}).
-What is infinite is the largest number of 64 bits. `namespace` is never there: it is the caller's. The command line
-writes it, too, so nothing that only servers have is imported.
+`namespace` is never there: it is the caller's. The command line imports this, so nothing that only servers have is
+used.
 """
 
 from functools import cache
@@ -70,7 +70,6 @@ def _single_value(field: FieldDescriptor, value: Any) -> Any:
 
 @cache
 def enum_names(enum: EnumDescriptor) -> dict[str, str]:
-    """Return the short names of an enum's values, by their names."""
     return {enum.values_by_number[number].name: short for number, short in short_names(enum).items()}
 
 

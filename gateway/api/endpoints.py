@@ -1,4 +1,4 @@
-"""What REST has of an RPC: an endpoint, its parameters, and how it is answered."""
+"""RPCs over REST."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from agentmem.rpcs import options
 from gateway.api.validation import Json, KeyPart
 
 Values = Mapping[str, str | int | bool]
-"""The parameters of a request that were given, by name."""
+"""Parameters that were given, by name."""
 
 _PATH_FIELDS: Final = {"agent": "key.agent_id", "name": "name", "model": "model_id", "workflow": "workflow_id"}
 
@@ -24,15 +24,15 @@ class Kind(Enum):
     """How an endpoint is answered."""
 
     UNARY = auto()
-    """By one message, as JSON."""
+    """One message, as JSON."""
     TURN = auto()
-    """As an exchange of the dialects: events where the body asks for them, and else one object."""
+    """An exchange of the dialects: events where the body asks for them, and else one object."""
     EVENTS = auto()
-    """By server-sent events, one for each message of the RPC's stream."""
+    """Server-sent events, one for each message."""
     FILE = auto()
-    """By a file, which the RPC streams in chunks."""
+    """A file, which the RPC streams in chunks."""
     UPLOAD = auto()
-    """By one message; the body is a file, streamed to the RPC in chunks."""
+    """One message; the body is a file."""
 
 
 def _int32(text: str) -> int:
@@ -57,12 +57,12 @@ Sequence = Annotated[
     AfterValidator(int),
     WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 10**15 - 1}),
 ]
-"""A number that counts up from 1, in the range in which JSON's numbers are exact."""
+"""In the range in which JSON's numbers are exact."""
 Token = Annotated[str, Field(max_length=4096), WithJsonSchema({"type": "string"})]
 
 
 class Parameter(NamedTuple):
-    """One query parameter; `field` is the path of the request's field that it fills, empty for none."""
+    """`field` is the path of the request's field that a query parameter fills, empty for none."""
 
     name: str
     field: str
@@ -73,7 +73,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One endpoint. What of the RPC's request comes neither from path nor query is the body.
+    """The body has all fields of the RPC's request that come neither from path nor query.
 
     `example` is a body, and `needed` a field of it that must be given although the contract has a default for it.
     `absent` are fields that REST does not have here, and `parts` the fields that parts of the path fill, where unusual.
@@ -91,13 +91,13 @@ class Endpoint:
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """The fields of the request that parameters fill, by their names."""
+        """Fields that parameters fill, by their names."""
         in_path = {name: self.parts.get(name, _PATH_FIELDS[name]) for name in re.findall(r"{(\w+)}", self.path)}
         return in_path | {parameter.name: parameter.field for parameter in self.query if parameter.field}
 
     @cached_property
     def outside(self) -> frozenset[str]:
-        """The fields that the body does not have: parameters, arms of a oneof that one of them fills."""
+        """Fields that the body does not have: parameters, arms of a oneof that one of them fills."""
         bound = {path.partition(".")[0] for path in self.fields.values()} | self.absent
         if self.is_named:
             bound.add("request_id")
@@ -137,7 +137,6 @@ class Endpoint:
             raise InvalidArgument("model", "name one model, or say all_models=true to delete the agent on all of them")
 
     def renamed(self, error: InvalidArgument) -> InvalidArgument:
-        """Return `error` about the RPC's request as one about the parameter or header."""
         names = {path: name for name, path in self.fields.items()}
         if self.is_named:
             names["request_id"] = "Idempotency-Key"

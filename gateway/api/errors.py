@@ -1,7 +1,4 @@
-"""Errors in the shapes of the dialects: Agentmem's own, by one table, and those of HTTP itself.
-
-A prompt that is too long is said in the words by which frameworks know it, since some have no other sign of it.
-"""
+"""A prompt that is too long is said in the words by which frameworks know it."""
 
 import re
 from dataclasses import dataclass
@@ -24,12 +21,11 @@ _TYPES: Final[dict[int, tuple[str | None, str | None]]] = {
     503: ("overloaded_error", "overloaded_error"),
     504: ("timeout_error", "timeout_error"),
 }
-"""By HTTP status: OpenAI's type and Anthropic's. None: by the class of the status."""
+"""OpenAI's type and Anthropic's by HTTP status. None: by the class of the status."""
 
 _Names = tuple[tuple[str, str | None], ...]
-"""Patterns of the contract's fields, and the caller's names for them; None: nothing of the caller's. The first counts.
-
-Where positions in the contract's messages are not those of the request's, they are left out.
+"""Patterns of the contract's fields, and the caller's names for them; None: nothing of the caller's. The first
+counts.
 """
 
 _COMMON: Final[_Names] = (
@@ -69,12 +65,11 @@ _ANTHROPIC: Final[_Names] = (
 
 @dataclass(frozen=True)
 class Dialect:
-    """How OpenAI's endpoints and REST report errors."""
+    """OpenAI's endpoints and REST."""
 
     names: _Names = ()
 
     def name(self, field: str) -> str | None:
-        """Return the caller's name for a field of the contract."""
         for pattern, name in self.names:
             if re.match(pattern, field):
                 return name if name is None else re.sub(pattern, name, field, count=1)
@@ -102,14 +97,12 @@ class Dialect:
         return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
     def http_body(self, status: int, detail: str, request_id: str = "") -> Json:  # noqa: ARG002
-        """Return the JSON for an error that only HTTP knows: no such route or method, a body too large."""
+        """For errors that only HTTP knows: no such route or method, a body too large."""
         code = {404: "unknown_url", 405: "method_not_allowed"}.get(status)
         return {"error": {"message": detail, "type": "invalid_request_error", "param": None, "code": code}}
 
 
 class AnthropicDialect(Dialect):
-    """How Anthropic's endpoints report errors."""
-
     def status(self, error: errors.AgentmemError) -> int:
         return _OVERLOADED if isinstance(error, errors.Unavailable) else error.http_status
 
@@ -126,7 +119,7 @@ class AnthropicDialect(Dialect):
 
 
 def _message(error: errors.AgentmemError) -> str:
-    """Return what is said of an error; of a prompt that is too long it begins as Anthropic's API does."""
+    """Begin the words about a prompt that is too long as Anthropic's API does."""
     if isinstance(error, errors.ContextExceeded):
         return f"prompt is too long: {error.tokens} tokens > {error.limit} maximum ({error.message})"
     return error.message
@@ -143,7 +136,7 @@ _REST_PATHS: Final = ("/v1/agents", "/v1/turn-hints", "/v1/generations/", "/v1/m
 
 
 def dialect_of(path: str, *, anthropic: bool) -> Dialect:
-    """Return a request's dialect; OpenAI's where nothing says otherwise. `anthropic`: its SDKs' header is there."""
+    """`anthropic`: the header of its SDKs is there."""
     if path.startswith(_REST_PATHS):
         return REST
     if anthropic or path == "/v1/messages" or path.startswith("/v1/messages/"):

@@ -1,4 +1,4 @@
-"""Requests of a dialect as turns of the contract, and the answer that their events make. Pure translation."""
+"""Requests as turns of the contract, and the answer that their events make. Pure."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,15 +14,15 @@ from gateway.api.validation import Json
 
 
 class SseEvent(NamedTuple):
-    """One server-sent event: JSON, or text as it is; `name` is its event field."""
+    """JSON, or text as it is; `name` is its event field."""
 
     data: Json | str
     name: str = ""
 
 
 class Incoming(NamedTuple):
-    """A request besides its body: Idempotency-Key (`turn`) and X-Agent-ID, empty without them, a hexadecimal number
-    that no other request has, and the second of the Unix epoch.
+    """`turn` is the Idempotency-Key, `unique` a hexadecimal number of this request alone, `created` seconds of the Unix
+    epoch.
     """
 
     namespace: str
@@ -33,8 +33,6 @@ class Incoming(NamedTuple):
 
 
 class Heard:
-    """The text and calls of one turn so far."""
-
     def __init__(self) -> None:
         self.started = inference_pb2.Started()
         self.finished = inference_pb2.Finished()
@@ -43,6 +41,10 @@ class Heard:
         self.texts: list[str] = []
         self.logprobs: list[inference_pb2.TokenLogprob] = []
         self.calls: list[inference_pb2.ToolCall] = []
+        self.begun: list[str] = []
+        """Ids of the calls that a stream has begun."""
+        self.characters = 0
+        """Characters of the tokens that a stream of log-probabilities has told."""
 
     def add(self, event: inference_pb2.GenerateResponse) -> None:
         self.note(event)
@@ -67,13 +69,12 @@ class Heard:
 
 
 class Answer(ABC):
-    """One request's answer. The events of each choice come in order; those of different choices may mix."""
+    """The events of each choice come in order; those of different choices may mix."""
 
     def __init__(self, head: Json, choices: int = 1) -> None:
         self.head = head
-        """Fields that are known before the first event: id, model."""
         self.agent_id = ""
-        """The agent that the first choice belongs to, set before the first event; empty where nothing is kept."""
+        """The first choice's agent, set before the first event; empty where nothing is kept."""
         self.left_out: Sequence[str] = ()
         """Parts of the request that do not reach the model: tools of another server, images."""
         self.heard = [Heard() for _ in range(choices)]
@@ -91,7 +92,7 @@ class Answer(ABC):
         """Take an event of a choice; yields what a stream says of it."""
 
     def alive(self) -> Iterable[SseEvent]:
-        """Return what a stream says in a long silence, since most clients count no comments. Nothing: a comment."""
+        """Called in a long silence, since most clients count no comments. Nothing: a comment."""
         return ()
 
     def closing(self) -> Iterable[SseEvent]:
@@ -114,7 +115,7 @@ class Answer(ABC):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request, translated: a turn for each choice, without an agent. The first is the agent's, others keep nothing.
+    """A turn for each choice, without an agent. The first is the agent's, others keep nothing.
 
     `previous` is the request_id of a turn that this one appends to. `label` narrows the search for the agent.
     """
@@ -127,11 +128,11 @@ class Exchange:
     left_out: Sequence[str] = ()
     """Parts of the user's messages that are no text, as "image" or "2 files"."""
     others: Sequence[str] = ()
-    """Parts that have no effect: fields by their names, tools, items and blocks by their types."""
+    """Parts without effect: fields by their names, tools, items and blocks by their types."""
 
 
 def turn_of(incoming: Incoming, request: Any, **asked: Any) -> inference_pb2.GenerateRequest:
-    """Return the turn that `request` asks for, without an agent. Tools in its messages may be called."""
+    """`request` has sampling and a model. The turn has no agent; tools in its messages may be called."""
     sampled = SAMPLING.keys() & type(request).model_fields.keys()
     made = inference_pb2.GenerateRequest(
         key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
@@ -160,13 +161,12 @@ def held_calls(
 
 
 def tool_of(name: str, description: str | None, parameters: Json | None) -> Json:
-    """Return a tool as templates take it: without what it leaves open."""
     described = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": {key: value for key, value in described.items() if value is not None}}
 
 
 def function_call(identifier: str, name: str, arguments: str) -> Json:
-    """Return a call of a tool as OpenAI's chats and the contract have it; `arguments` is JSON text."""
+    """`arguments` is JSON text."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -181,17 +181,17 @@ def calls_in_order(
 
 
 def call_arguments(given: str | Json | None) -> str:
-    """Return the arguments of an earlier call as JSON text: "" and null are {}; other text stays as it is."""
+    """Return JSON text: "" and null are {}; other text stays as it is."""
     if isinstance(given, dict):
         return jsontext.write("arguments", given)
     return given if given and given.strip() else "{}"
 
 
 def joined(content: str | list[Any] | None) -> str:
-    """Return a content of text as one text, with nothing between its parts."""
+    """Return a content of text as one text."""
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
 def to_json_text(field: str, value: Any) -> str | None:
-    """Return `value` as JSON for a field of the contract; None for what is empty. Raises InvalidArgument."""
+    """Return None for what is empty. Raises InvalidArgument."""
     return jsontext.write(field, value) if value else None

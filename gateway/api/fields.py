@@ -1,7 +1,6 @@
-"""Fields of requests that would change the answer, and that no schema of their place has: they are refused with advice.
+"""Fields that would change the answer, and that no schema of their place has: they are refused with advice.
 
-The list is of all dialects. Names that are neither here nor in a schema have no effect; the answer names those of a
-body in `agentmem.left_out`. docs/reference/fields.md shows the list beside the fields that count.
+Names that are neither here nor in a schema have no effect; the answer names those of a body in `agentmem.left_out`.
 """
 
 from collections.abc import Mapping
@@ -76,4 +75,4 @@ REFUSED: Final[Mapping[str, str]] = {
     "use_beam_search": _SAMPLER,
     "web_search_options": _HOSTED,
 }
-"""By name: what to do instead. Where a schema has the field, the schema counts."""
+"""Advice by name. Where a schema has the field, the schema counts."""

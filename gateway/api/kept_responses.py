@@ -1,54 +1,40 @@
-"""Responses as the turns of an agent's memory have them."""
+"""Responses as turns of an agent's memory."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from agentmem.errors import InvalidArgument, NotFound
-from agentmem.v1 import agent_pb2, types_pb2
-from agentmem.words import cut_short
+from pydantic import TypeAdapter
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.api.openai_tools import Called
-from gateway.api.responses import RESPONSE_PREFIX, beginning_of
-from gateway.api.responses_output import call_item, call_item_id, usage_of
-from gateway.api.responses_schema import (
-    FunctionCallItem,
-    Item,
-    ItemReference,
-    ItemText,
-    MessageItem,
-    ReasoningItem,
-    ReasoningText,
-    ResponseRequest,
-)
+from gateway.api.responses import RESPONSE_PREFIX, beginning_of, head_of, not_kept
+from gateway.api.responses_output import ResponseAnswer, call_item
+from gateway.api.responses_schema import Item, ItemReference, ResponseRequest
 from gateway.api.validation import Json
 
 _ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{48,64})_([0-9a-f]{1,8})")
 """Kind, number of the response, and which one of the kind."""
+_AS_ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Item)
 
 
 def response_of(item_id: str) -> str:
-    """Return the id of an item's response. Raises NotFound for what is no item's id."""
+    """Raises NotFound for what is no item's id."""
     found = _ITEM.fullmatch(item_id)
     if found is None or beginning_of(f"{RESPONSE_PREFIX}{found[2]}") is None:
         raise not_kept("item", item_id)
     return f"{RESPONSE_PREFIX}{found[2]}"
 
 
-def not_kept(kind: str, identifier: str) -> NotFound:
-    advice = "it is of another server, was asked for with store=false, or its agent is deleted"
-    then = "send the items themselves" if kind == "item" else "send the whole conversation"
-    return NotFound(kind, identifier[:64], f"{advice}; {then}")
-
-
 def references(request: ResponseRequest) -> list[str]:
-    """Return the ids of the items that a request refers to."""
     items = () if isinstance(request.input, str) else request.input
     return [item.id for item in items if isinstance(item, ItemReference)]
 
 
 def resolved(request: ResponseRequest, turns: Mapping[str, agent_pb2.Turn]) -> ResponseRequest:
-    """Return a request with the items that it refers to. Raises NotFound for one that its response does not have."""
+    """Raises NotFound for an item that its response does not have."""
     if isinstance(request.input, str):
         return request
     by_response = {identifier: _items(turn) for identifier, turn in turns.items()}
@@ -72,7 +58,7 @@ def resolved(request: ResponseRequest, turns: Mapping[str, agent_pb2.Turn]) -> R
 
 
 def _answer(turn: agent_pb2.Turn) -> types_pb2.ChatMessage:
-    """Return what the model said; nothing where the turn only took context in."""
+    """Return nothing where the turn only took context in."""
     said = turn.messages[-1] if turn.messages and turn.generated_tokens else types_pb2.ChatMessage()
     return said if said.role == "assistant" else types_pb2.ChatMessage()
 
@@ -83,65 +69,32 @@ def _calls(message: types_pb2.ChatMessage) -> list[Any]:
 
 def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
     """Return items by kind and number, or hash. Text between calls is all in the first message."""
-    said = _answer(turn)
-    items: dict[tuple[str, str], Item] = {}
-    if said.reasoning_content:
-        thought = ReasoningText(type="reasoning_text", text=said.reasoning_content)
-        items["rs", "0"] = ReasoningItem(type="reasoning", content=[thought])
-    items["msg", "0"] = MessageItem(role="assistant", content=[ItemText(type="output_text", text=said.content)])
-    for call in _calls(said):
-        function = call["function"]
-        items["fc", call_item_id("", call["id"]).rpartition("_")[2]] = FunctionCallItem(
-            type="function_call", call_id=call["id"], name=function["name"], arguments=function["arguments"]
+    parts = {item["id"]: _AS_ITEM.validate_python(item) for item in kept_body("", types_pb2.AgentKey(), turn)["output"]}
+    return {(key.partition("_")[0], key.rpartition("_")[2]): item for key, item in parts.items()}
+
+
+def kept_body(identifier: str, key: types_pb2.AgentKey, turn: agent_pb2.Turn) -> Json:
+    """Return a response whose request, but for the messages, is null or empty."""
+    head = head_of(ResponseRequest(model=key.model_id or None, input=""), identifier, turn.create_time.seconds)
+    answer, said = ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), logprobs=False), _answer(turn)
+    answer.agent_id = key.agent_id
+    calls = [
+        inference_pb2.ToolCall(
+            id=call["id"], name=call["function"]["name"], arguments_json=call["function"]["arguments"]
         )
-    return items
-
-
-def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
-    """Return a kept response. What was asked of it, but for its messages, is null or empty."""
-    number, said, report = identifier.removeprefix(RESPONSE_PREFIX), _answer(turn), turn.report
-    incomplete = cut_short(report.reason)
-    output: list[Json] = []
-    if said.reasoning_content:
-        content: Sequence[Json] = [{"type": "reasoning_text", "text": said.reasoning_content}]
-        output.append({"id": f"rs_{number}_0", "type": "reasoning", "summary": [], "content": content})
-    calls = _calls(said)
-    if said.content or not calls:
-        text = {"type": "output_text", "text": said.content, "annotations": [], "logprobs": []}
-        output.append({"id": f"msg_{number}_0", "type": "message", "role": "assistant", "content": [text]})
-    status = "incomplete" if incomplete else "completed"
-    output = [{**item, "status": status} for item in output]
-    for call in calls:
-        function, identifier_of_call = call["function"], call_item_id(number, call["id"])
-        output.append(call_item(identifier_of_call, call["id"], Called(function["name"]), function["arguments"]))
-    return {
-        "id": identifier,
-        "object": "response",
-        "created_at": turn.create_time.seconds,
-        "status": status,
-        "background": False,
-        "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
-        "instructions": None,
-        "max_output_tokens": None,
-        "metadata": {},
-        "model": model,
-        "output": output,
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "store": True,
-        "temperature": None,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": None,
-        "truncation": "disabled",
-        "usage": usage_of(report.usage, durable=True),
-    }
+        for call in _calls(said)
+    ]
+    delta = inference_pb2.Delta(reasoning=said.reasoning_content, text=said.content, tool_calls=calls)
+    finished = inference_pb2.Finished(reason=turn.report.reason, usage=turn.report.usage, durable=True)
+    answer.add(0, inference_pb2.GenerateResponse(delta=delta))
+    answer.add(0, inference_pb2.GenerateResponse(finished=finished))
+    body = answer.body()
+    del body["agentmem"]
+    return body
 
 
 def kept_input(identifier: str, turn: agent_pb2.Turn) -> Json:
-    """Return the items that a response brought to its agent's memory, newest last."""
+    """Newest last."""
     number = identifier.removeprefix(RESPONSE_PREFIX)
     said = turn.messages[:-1] if turn.generated_tokens else turn.messages
     data = [item for place, message in enumerate(said) for item in _input_items(f"{number}_{place}", message)]

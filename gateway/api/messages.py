@@ -1,8 +1,5 @@
-"""Requests to /v1/messages as turns of the contract.
-
-The conversation becomes the same that OpenAI's dialect would make of it. The system prompt is the first message. What
-tools gave are messages of their own, before what the user says with them. Consecutive messages of one role are one
-turn, their texts a blank line apart. A result with is_error begins with "Error: ".
+"""The conversation becomes the same that OpenAI's dialect would make of it. What tools gave are messages of their own,
+before what the user says with them. Consecutive messages of one role are one turn, their texts a blank line apart.
 
 Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum changes with each request;
 with it no conversation would go on from its memory.
@@ -75,7 +72,6 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
 
 
 def _chosen(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
-    """Return what calls are held to, as `held_calls` does."""
     choice, tools = asked.tool_choice, offered(asked)
     if isinstance(choice, schema.NoTool):
         return None
@@ -100,7 +96,7 @@ def token_count(asked: CountTokensRequest, tokens: int) -> Json:
 
 
 def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
-    """Return the chat and the tools that may be called. Raises InvalidArgument as `messages_exchange` does."""
+    """Raises InvalidArgument as `messages_exchange` does."""
     arguments = dict(conversation.chat_template_kwargs or {})
     if conversation.thinking is not None:
         arguments["enable_thinking"] = conversation.thinking.thinks
@@ -142,7 +138,7 @@ def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
 
 
 def _system(given: str | list[blocks.TextBlock] | None) -> str:
-    """Return the system prompt, without the line for accounting."""
+    """Leave out the line for accounting."""
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
     if texts:
         texts[0] = _ACCOUNTING.sub("", texts[0], count=1)

@@ -1,4 +1,4 @@
-"""Blocks of messages of /v1/messages, and a tool of the caller's own."""
+"""Blocks of messages, and a tool of the caller's own."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ class TextBlock(Forgiving):
 
 
 class _Source(Forgiving):
-    """Where a document is: here, if it is text."""
+    """`data` and `content` are there if it is text."""
 
     type: str
     data: str | None = None
@@ -31,7 +31,7 @@ class _Source(Forgiving):
 
 
 class DocumentBlock(Forgiving):
-    """A document. One of text is read, with its title and context."""
+    """One of text is read, with its title and context."""
 
     type: Literal["document"]
     source: _Source
@@ -61,7 +61,7 @@ class SearchResultBlock(Forgiving):
 
 
 class ToolReferenceBlock(Forgiving):
-    """Names a tool that the model may call from now on."""
+    """The model may call this tool from now on."""
 
     type: Literal["tool_reference"]
     tool_name: ToolName
@@ -82,7 +82,7 @@ class ToolUseBlock(Forgiving):
 
 
 class ToolResultBlock(Forgiving):
-    """The result of a call. The model gets `is_error` in words."""
+    """The model gets `is_error` in words."""
 
     type: Literal["tool_result"]
     tool_use_id: str

@@ -1,7 +1,6 @@
-"""The events of a turn in the shape of /v1/messages: one message, or the stream of it.
+"""The events of a turn as one message, or the stream of it.
 
-An answer that says nothing has no block. What the model thought is in thinking blocks, whose signature is a hash of the
-text. A message, and the message_delta of a stream, hold `agentmem`, the memory report.
+An answer that says nothing has no block. The signature of a thinking block is a hash of its text.
 """
 
 import hashlib
@@ -24,8 +23,8 @@ _STOP_REASONS: Final = {
 
 
 class MessageAnswer(Answer):
-    """A message, or its stream; without `thinking` nothing of what the model thought. `managed`: edits of the context
-    were asked for, and it says that there were none.
+    """Without `thinking` nothing of what the model thought. `managed`: edits of the context were asked for, and it says
+    that there were none.
     """
 
     def __init__(self, answer_id: str, model: str, *, thinking: bool = True, managed: bool = False) -> None:
@@ -34,7 +33,7 @@ class MessageAnswer(Answer):
         self._thinking = thinking
         self._blocks: list[Json] = []
         self._kind = ""
-        """Kind of the block that the model is saying; empty for none."""
+        """The kind of the block that the model is saying; empty for none."""
         self._calling: Json | None = None
         """The call that the model is making."""
         self._texts: list[str] = []
@@ -87,7 +86,7 @@ class MessageAnswer(Answer):
             self._calling = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
             yield self._of_block("start", content_block=self._calling)
         if self._calling is None or self._calling["id"] != part.id:
-            return  # It turned out to be no call.
+            return  # it turned out to be no call
         yield self._of_block("delta", delta={"type": "input_json_delta", "partial_json": part.arguments_json})
 
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[SseEvent]:
@@ -99,7 +98,7 @@ class MessageAnswer(Answer):
         yield from self._close()
 
     def _close(self) -> Iterator[SseEvent]:
-        if self._calling is not None:  # Whole, or what turned out to be no call.
+        if self._calling is not None:  # whole, or no call
             yield self._of_block("stop")
             self._blocks.append(self._calling)
             self._calling = None
@@ -126,7 +125,7 @@ class MessageAnswer(Answer):
 
 
 def _block(kind: str, text: str) -> Json:
-    """Return a block of text or thinking. A thought's signature is what clients expect to send back with it."""
+    """A thought's signature is what clients expect to send back with it."""
     if kind == "text":
         return {"type": kind, kind: text}
     signature = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""

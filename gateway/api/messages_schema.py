@@ -1,11 +1,9 @@
 """Requests to /v1/messages.
 
-Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar, where the model writes
-calls as JSON. A tool with defer_loading is no part of the prompt until a tool_reference names it. metadata.user_id only
-narrows the search for the conversation.
-
-The edits of context_management are never due here: what a memory has costs nothing, and an edit in its middle would
-cost all after it. The answer says that none was applied.
+Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar. A tool with defer_loading
+is no part of the prompt until a tool_reference names it. metadata.user_id only narrows the search for the conversation.
+The edits of context_management are never due: a memory costs nothing, and an edit in its middle would cost all after
+it.
 """
 
 from typing import Annotated, Literal
@@ -46,7 +44,7 @@ class NoTool(Forgiving):
 
 
 class AnyTool(Forgiving):
-    """The model may call tools (auto), or has to (any)."""
+    """auto, or has to call (any)."""
 
     type: Literal["auto", "any"]
     disable_parallel_tool_use: bool | None = None

@@ -1,4 +1,4 @@
-"""Models as /v1/models describes them, in OpenAI's shape and Anthropic's; under `agentmem` each is as REST has it."""
+"""Models as /v1/models describes them; under `agentmem` each is as REST has it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -29,7 +29,7 @@ def openai_model(model: model_pb2.Model) -> Json:
 
 
 def anthropic_page(models: Sequence[model_pb2.Model], query: Mapping[str, str]) -> Json:
-    """Return a page: at most `limit`, after `after_id` or before `before_id`. Raises InvalidArgument."""
+    """At most `limit`, after `after_id` or before `before_id`. Raises InvalidArgument."""
     limit, found = _limit(query.get("limit", str(DEFAULT_LIMIT))), list(models)
     if "after_id" in query and "before_id" in query:
         raise InvalidArgument("before_id", "contradicts after_id; give one of them")

@@ -1,4 +1,4 @@
-"""Fields that requests to OpenAI's endpoints share: sampling, and the text's format."""
+"""Sampling and the text's format in OpenAI's endpoints."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from gateway.api.validation import (
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
-"""Bytes of the turns of all choices; each turn has the prompt."""
+"""Each of the turns has the prompt."""
 
 
 def _false(value: bool) -> bool:
@@ -57,7 +57,7 @@ _WIDER: Final[Mapping[str, Any]] = {
         dict[str, Annotated[float, within("logit_bias")]], Field(max_length=MAX_LOGIT_BIASES), AfterValidator(_by_id)
     ],
 }
-"""Parameters of which the dialect takes more than the contract, or by other types."""
+"""The dialect takes more of these than the contract, or by other types."""
 
 if TYPE_CHECKING:
     _Sampled = Body
@@ -92,7 +92,7 @@ class SampledRequest(_Sampled):
 
 
 def choices(turns: Sequence[inference_pb2.GenerateRequest], number: int) -> tuple[inference_pb2.GenerateRequest, ...]:
-    """Return each of `turns` for several choices. Under a seed each has its own, so they differ and can be repeated.
+    """Under a seed each choice has its own, so they differ and can be repeated.
 
     Raises InvalidArgument for more than MAX_CHOICE_BYTES in all.
     """
@@ -118,7 +118,7 @@ class AnyJsonObject(Forgiving):
 
 
 class NamedSchema(Forgiving):
-    """A JSON Schema. The text fits it whether `strict` or not; name and description do not reach the model."""
+    """The text fits it whether `strict` or not; name and description do not reach the model."""
 
     name: str | None = None
     description: str | None = None
@@ -140,7 +140,7 @@ TextFormat = Annotated[AnyText | AnyJsonObject | ResponseJsonSchema, Field(discr
 
 
 def schema_of(wanted: AnyText | AnyJsonObject | ChatJsonSchema | ResponseJsonSchema | None) -> str | None:
-    """Return the JSON Schema that the text has to fit, properties in their order; None for any text."""
+    """Properties stay in their order; None: any text."""
     match wanted:
         case ChatJsonSchema(json_schema=NamedSchema(json_schema=schema)) | ResponseJsonSchema(json_schema=schema):
             return json.dumps(schema, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Token counts, log-probabilities, and choices, whole or in chunks, of OpenAI's endpoints."""
+"""Token counts, log-probabilities and choices of OpenAI's endpoints."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -11,11 +11,11 @@ from gateway.api.exchange import Answer, Heard, SseEvent
 from gateway.api.validation import Json
 
 _DONE = SseEvent("[DONE]")
-"""How streams of completions end that went well."""
+"""A stream that went well ends so."""
 
 
 def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -> Json:
-    """Return token counts: of each prompt once, as its first choice found it, and of what all choices said."""
+    """Count each prompt once, as its first choice found it, and what all choices said."""
     prompts, said = list(prompts), list(said)
     asked = sum(prompt.prompt_tokens for prompt in prompts)
     answered = sum(choice.completion_tokens for choice in said)
@@ -29,7 +29,7 @@ def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -
 
 
 def logprobs_of(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:
-    """Return log-probabilities as chat completions and responses have them: of the answer's tokens alone."""
+    """Only the answer's tokens count, and no reasoning."""
     return [
         {**_token(token), "top_logprobs": [_token(alternative) for alternative in token.top]}
         for token in tokens
@@ -46,9 +46,8 @@ def _token(token: inference_pb2.TokenLogprob | inference_pb2.TokenAlternative) -
 
 
 class CompletionsAnswer(Answer):
-    """An answer of several choices, whole or in chunks; `per_prompt` choices follow each other prompt by prompt.
-
-    The whole, and the chunk that ends the first choice, hold `agentmem`, the memory report.
+    """`per_prompt` choices follow each other prompt by prompt. The whole, and the chunk that ends the first choice,
+    hold `agentmem`, the memory report.
     """
 
     object: ClassVar[str]
@@ -94,11 +93,11 @@ class CompletionsAnswer(Answer):
             yield self.chunk(self.nothing(index))
 
     def nothing(self, index: int) -> Json:
-        """Return a choice of which nothing new is said."""
+        """Return a choice that goes on without a word."""
         raise NotImplementedError
 
     def chunk(self, choice: Json, *, ends: bool = False) -> SseEvent:
-        """Return a chunk with some of a choice. The one that `ends` the first choice has the report."""
+        """The chunk that `ends` the first choice has the report."""
         report = {"agentmem": self.report()} if ends and choice["index"] == 0 else {}
         nothing_yet = {"usage": None} if self._include_usage else {}
         return SseEvent({**self.head, "object": self.chunk_object, "choices": [choice], **report, **nothing_yet})

@@ -1,4 +1,4 @@
-"""Tools of requests to OpenAI's endpoints, and what calls are held to."""
+"""Tools of OpenAI's endpoints, and what calls are held to."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
@@ -12,19 +12,16 @@ from gateway.api.exchange import held_calls, tool_of
 from gateway.api.validation import Forgiving, Json, JsonObject, Many, ToolName
 
 CUSTOM_INPUT: Final = "input"
-"""The argument of the function that a custom tool is for the model."""
+"""The argument of a custom tool's function."""
 
 
 class FunctionDefinition(Forgiving):
-    """A function that the model may call; `parameters` is a JSON Schema."""
-
     name: ToolName
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
 
     def to_tool(self) -> Json:
-        """Return the tool as templates take it, without `strict`."""
         return tool_of(self.name, self.description, self.parameters)
 
 
@@ -76,7 +73,6 @@ def chosen(
     *,
     parallel: bool | None,
 ) -> inference_pb2.ToolChoice | None:
-    """Return what calls are held to, as `held_calls` does."""
     required, names, single = choice in ("required", "any"), list[str](), parallel is False
     match choice:
         case ChatFunction() | ResponseFunction():
@@ -97,7 +93,7 @@ class Grammar(Forgiving):
 
 
 class CustomTool(Forgiving):
-    """A tool that takes text. The model gets it as a function of one argument, and is not held to its grammar."""
+    """The model gets it as a function of one text, and is not held to its grammar."""
 
     type: Literal["custom"]
     name: ToolName
@@ -117,7 +113,7 @@ class CustomTool(Forgiving):
 
 
 class NamespaceTool(Forgiving):
-    """Tools under a common name. The model gets them by both names, and what it calls is told by each."""
+    """The model gets these tools by both names, and what it calls is told by each."""
 
     type: Literal["namespace"]
     name: ToolName
@@ -129,7 +125,7 @@ ResponseTool: TypeAlias = OrOther[Annotated[Function | CustomTool | NamespaceToo
 
 
 class Called(NamedTuple):
-    """A tool by the names that its caller has for it."""
+    """By the names that the caller has for the tool."""
 
     name: str
     namespace: str = ""
@@ -137,7 +133,6 @@ class Called(NamedTuple):
 
 
 def flat_name(name: str, namespace: str | None) -> str:
-    """Return the name by which a model calls a tool of a namespace."""
     return f"{namespace.removesuffix('__')}__{name}" if namespace else name
 
 

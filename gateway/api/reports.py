@@ -1,4 +1,4 @@
-"""Reports of turns and of a model's state, in the same words by every dialect and by the command line."""
+"""Reports for every dialect and the command line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 
 
 def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished, agent_id: str) -> Json:
-    """Return what `agentmem` of an answer says. Timings are in seconds.
-
-    `snapshot_version` is None where the prompt goes on from the present state. The revision is Base64, as in
-    `if_revision`.
-    """
+    """Timings are in seconds. `snapshot_version` is None where the prompt goes on from the present state."""
     cache = started.cache
     return {
         "agent_id": agent_id or None,

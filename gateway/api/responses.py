@@ -1,10 +1,6 @@
-"""Requests for a response as turns of the contract, and the ids of responses.
-
-A request with previous_response_id appends its input to the memory that the turn of that response made. store=false
-keeps a response from being followed by its id; memory is kept all the same, as that of chat completions is.
-
-A response's id is the request_id of its turn, by which a later request finds it. It ends with hashes of the
-instructions, tools and template arguments that the ledger begins with: a request that follows must have the same.
+"""A response's id is the request_id of its turn. It ends with hashes of the instructions, tools and template arguments
+that the ledger begins with: a request with previous_response_id must have the same, and appends its input to the memory
+that this turn made. store=false keeps a response from being followed by its id; memory is kept all the same.
 """
 
 import hashlib
@@ -44,7 +40,7 @@ _HASH_BYTES = 4
 
 
 class Beginning(NamedTuple):
-    """A ledger's first parts as hashes of eight hexadecimal digits; `reasoning` hashes the template's arguments."""
+    """Hashes of eight hexadecimal digits; `reasoning` is of the template's arguments, empty without any."""
 
     instructions: str
     tools: str
@@ -52,24 +48,24 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, instructions: str, tools: str, arguments: str = "") -> Self:
-        """Return the hashes. `tools` and `arguments` are canonical JSON, empty where there are none."""
+        """`tools` and `arguments` are canonical JSON, empty where there are none."""
         reasoning = _hash(arguments, b"reasoning") if arguments else ""
         return cls(_hash(instructions, b"instructions"), _hash(tools, b"tools"), reasoning)
 
 
 def response_id(number: str, beginning: Beginning) -> str:
-    """Return the id of a response; `number` has 32 hexadecimal digits."""
+    """`number` has 32 hexadecimal digits."""
     return f"{RESPONSE_PREFIX}{number}{''.join(beginning)}"
 
 
 def beginning_of(identifier: str) -> Beginning | None:
-    """Return what that response's turn began with; None where no response has such an id."""
+    """Return None where no response has such an id."""
     form = _FORM.fullmatch(identifier)
     return Beginning(**form.groupdict("")) if form else None
 
 
 def number_of_key(key: str) -> str:
-    """Return 32 hexadecimal digits for an Idempotency-Key: each attempt makes the same id."""
+    """Each attempt makes the same id."""
     return hashlib.blake2b(key.encode(), digest_size=_NUMBER_BYTES, person=b"idempotency-key").hexdigest()
 
 
@@ -77,33 +73,35 @@ def _hash(text: str, person: bytes) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES, person=person).hexdigest()
 
 
-_LONGEST_SHOWN = 64
+def not_kept(kind: str, identifier: str) -> NotFound:
+    advice = "it is of another server, was asked for with store=false, or its agent is deleted"
+    then = "send the items themselves" if kind == "item" else "send the whole conversation"
+    return NotFound(kind, identifier[:64], f"{advice}; {then}")
 
 
 def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
-    """Raises InvalidArgument for parameters that contradict each other or what the previous response began with, or
-    that say nothing, and NotFound for a previous response that cannot be.
+    """Raises InvalidArgument for parameters that say nothing, or contradict each other or what the previous response
+    began with, and NotFound for a previous response that cannot be.
     """
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
     tools = [tool.to_tool() for tool in functions]
+    arguments = request.template_arguments()
     beginning = Beginning.of(
-        request.instructions or "",
-        json.dumps(tools, sort_keys=True) if tools else "",
-        request.template_arguments() or "",
+        request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "", arguments or ""
     )
+    follows = request.previous_response_id is not None
     if request.previous_response_id is not None:
         _refuse_other_beginning(request.previous_response_id, beginning, request)
     number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
     identifier = response_id(number, beginning)
     stored = identifier if request.store is not False else f"unstored_{number}" if incoming.turn else ""
-    follows = request.previous_response_id is not None
     system = [types_pb2.ChatMessage(role="system", content=request.instructions)] if request.instructions else []
     chat = types_pb2.Messages(
         messages=[*([] if follows else system), *to_messages(request.input)],
         tools_json=to_json_text("tools", tools),
-        template_arguments_json=request.template_arguments(),
+        template_arguments_json=arguments,
     )
     if not chat.messages:
         raise InvalidArgument("input", "must say something")
@@ -117,7 +115,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         json_schema=schema_of(request.text.format if request.text else None),
         tool_choice=chosen(request.tool_choice, functions, parallel=request.parallel_tool_calls),
     )
-    head = _head(request, identifier, incoming.created)
+    head = head_of(request, identifier, incoming.created)
     return Exchange(
         (made,),
         ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), called, logprobs=request.wants_logprobs),
@@ -137,8 +135,7 @@ def _media(given: str | Iterable[Item]) -> list[str]:
 def _refuse_other_beginning(previous: str, beginning: Beginning, request: ResponseRequest) -> None:
     before = beginning_of(previous)
     if before is None:
-        shown = previous if len(previous) <= _LONGEST_SHOWN else f"{previous[:_LONGEST_SHOWN]}…"
-        raise NotFound("response", shown, "no response of this server has such an id; send the whole conversation")
+        raise not_kept("response", previous)
     for name, then, now in zip(Beginning._fields, before, beginning, strict=True):
         if then != now:
             raise InvalidArgument(
@@ -190,8 +187,6 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
 
 @dataclass
 class _Message:
-    """One message of a chat, as its items come."""
-
     role: str
     texts: list[str] = field(default_factory=list)
     calls: list[Json] = field(default_factory=list)
@@ -202,7 +197,6 @@ class _Message:
 
     @property
     def goes_on(self) -> bool:
-        """What the model says next belongs to this message."""
         return bool(self.calls) or self.thought
 
     def to_proto(self) -> types_pb2.ChatMessage:
@@ -215,8 +209,7 @@ class _Message:
         )
 
 
-def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
-    """Return what the response says of the request."""
+def head_of(request: ResponseRequest, identifier: str, created: int) -> Json:
     text_format, choice = request.text.format if request.text else None, request.tool_choice
     same = ("instructions", "max_output_tokens", "previous_response_id", "prompt_cache_key", "safety_identifier")
     return {

@@ -1,7 +1,6 @@
-"""The events of a turn in the shape of /v1/responses: one response, or the stream that makes it.
+"""The events of a turn as one response, or the stream that makes it.
 
-Reasoning and text are one item each until another follows, and each call is one. A response that has ended holds
-`agentmem`, the memory report.
+Reasoning and text are one item each until another follows, and each call is one.
 """
 
 import hashlib
@@ -11,7 +10,7 @@ from typing import Final, NamedTuple
 
 from agentmem import jsontext
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument, ResourceExhausted
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2
 from agentmem.words import cached_tokens, cut_short
 from gateway.api.exchange import Answer, SseEvent, calls_in_order
 from gateway.api.openai_answers import logprobs_of
@@ -20,7 +19,7 @@ from gateway.api.validation import Json
 
 
 class _Kind(NamedTuple):
-    """A kind of item with one part of text: what its id begins with, its fields, its part's type."""
+    """A kind of item with one part of text. `prefix` begins its id."""
 
     prefix: str
     fields: Json
@@ -61,9 +60,7 @@ def _event(name: str, index: int, /, **fields: object) -> Json:
 
 class Output:
     """The items of one response. Ids are made of its `number`: msg_NUMBER_N and rs_NUMBER_N of the Nth text and
-    thought, fc_NUMBER_HASH and ctc_NUMBER_HASH of the call of that id.
-
-    `called` are the tools by the names that the model has for them; `logprobs` are asked for.
+    thought, fc_NUMBER_HASH and ctc_NUMBER_HASH of the call of that id. `called` are tools by the model's names.
     """
 
     def __init__(self, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool) -> None:
@@ -74,19 +71,19 @@ class Output:
         self._done: list[Json] = []
         self._open: _Part | None = None
         self._calling: Json | None = None
-        """The call that the model is making, as an item with what is there of its arguments."""
+        """An item with the arguments so far of the call that the model is making."""
         self._void = 0
         """Items that were begun, and are none of the response."""
         self._waiting: list[Json] = []
-        """Log-probabilities of tokens that no text has come of yet: of half a character, or of a call that goes on."""
+        """Log-probabilities without a text yet: of half a character, or of a call that goes on."""
 
     @property
     def items(self) -> list[Json]:
-        """All items; text that is not finished is incomplete."""
+        """Text that is not finished is incomplete."""
         return [*self._done, *([self._open.item("incomplete")] if self._open else [])]
 
     def add(self, delta: inference_pb2.Delta) -> Iterator[Json]:
-        """Take what the model said next; yields the events, without their numbers."""
+        """Yields the events, without their numbers."""
         if self._logprobs:
             self._waiting += logprobs_of(delta.logprobs)
         if delta.reasoning:
@@ -97,7 +94,7 @@ class Output:
             yield from self._call(call) if isinstance(call, inference_pb2.ToolCall) else self._take_part(call)
 
     def end(self, *, cut_short: bool) -> Iterator[Json]:
-        """Take that the model says no more. An answer without any item gets an empty text."""
+        """An answer without any item gets an empty text."""
         if self._open is None and not self._done:
             yield from self._begin(_MESSAGE)
         if self._open is not None and self._open.kind is _MESSAGE and self._waiting:
@@ -124,7 +121,7 @@ class Output:
         yield part.event("content_part.added", part=part.part())
 
     def _close(self, status: str) -> Iterator[Json]:
-        if self._calling is not None:  # It turned out to be no call. Clients make calls of items that are done.
+        if self._calling is not None:  # No call. Clients make calls of items that are done.
             self._calling, self._void = None, self._void + 1
         if self._open is None:
             return
@@ -139,7 +136,7 @@ class Output:
         if part.name:
             yield from self._begin_call(part.id, part.name)
         item = self._calling
-        # It turned out to be no call; or it is of a custom tool, whose text is told when it is whole.
+        # No call; or one of a custom tool, whose text is told when it is whole.
         if item is None or item["call_id"] != part.id or "arguments" not in item:
             return
         item["arguments"] += part.arguments_json
@@ -181,13 +178,13 @@ class Output:
 
 
 def call_item_id(number: str, call_id: str, *, custom: bool = False) -> str:
-    """Return the id of a call as an item: of the call, since the number of what turned out to be none is not kept."""
+    """Return an id made of the call's: the number of what turned out to be no call is not kept."""
     digest = hashlib.blake2b(call_id.encode(), digest_size=4).hexdigest()
     return f"{'ctc' if custom else 'fc'}_{number}_{digest}"
 
 
 def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
-    """Return a call as an item; `text` is its arguments as JSON, or the input of a custom tool."""
+    """`text` is the arguments as JSON, or the input of a custom tool."""
     kind, field = ("custom_tool_call", "input") if tool.custom else ("function_call", "arguments")
     namespace = {"namespace": tool.namespace} if tool.namespace else {}
     head = {"id": identifier, "type": kind, "call_id": call_id, "name": tool.name, **namespace}
@@ -195,14 +192,14 @@ def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
 
 
 def custom_input(arguments: str) -> str:
-    """Return the text that a custom tool is called with; all that the model said where it named none."""
+    """Return all that the model said where it named no input."""
     given = jsontext.object_or_text(arguments)
     text = given.get(CUSTOM_INPUT) if isinstance(given, dict) else None
     return text if isinstance(text, str) else arguments
 
 
 class ResponseAnswer(Answer):
-    """A response, or its events. `head` is what it says of its request."""
+    """`head` is what the response says of its request."""
 
     def __init__(
         self, head: Json, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool
@@ -270,26 +267,20 @@ class ResponseAnswer(Answer):
 
     def _usage(self) -> Json:
         finished = self.heard[0].finished
-        return usage_of(finished.usage, durable=finished.durable)
-
-
-def usage_of(usage: types_pb2.Usage, *, durable: bool) -> Json:
-    """Return token counts; what is new of the prompt counts as written where the turn is `durable`."""
-    cached = cached_tokens(usage)
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": cached,
-            "cache_write_tokens": usage.prompt_tokens - cached if durable else 0,
-        },
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+        usage, cached = finished.usage, cached_tokens(finished.usage)
+        return {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": cached,
+                "cache_write_tokens": usage.prompt_tokens - cached if finished.durable else 0,
+            },
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
 
 
 def _code(error: AgentmemError) -> str:
-    """Return one of the codes that OpenAI's SDKs know."""
     if isinstance(error, ResourceExhausted):
         return "rate_limit_exceeded"
     return "invalid_prompt" if isinstance(error, InvalidArgument | FailedPrecondition) else "server_error"

@@ -1,8 +1,6 @@
-"""Requests to /v1/responses.
-
-A null counts as not given. Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false
-are held by a grammar, where the model writes calls as JSON. Tools of a namespace are functions by both names, custom
-tools are functions of one text, and tools that another server would run are left out, as are items that tell of them.
+"""Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar.
+Tools of a namespace are functions by both names, custom tools are functions of one text, and tools that another server
+would run are left out, as are items that tell of them.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -36,7 +34,7 @@ class MessageItem(Forgiving):
 
 
 class FunctionCallItem(Forgiving):
-    """A call that the model made; `arguments` is JSON text."""
+    """`arguments` is JSON text."""
 
     type: Literal["function_call"]
     call_id: _NonEmpty
@@ -67,7 +65,7 @@ class ReasoningText(Forgiving):
 
 
 class ReasoningItem(Forgiving):
-    """Reasoning of the model. A summary, of another server's model, is not read."""
+    """A summary, of another server's model, is not read."""
 
     type: Literal["reasoning"]
     summary: Many[ReasoningText] | None = None
@@ -75,14 +73,14 @@ class ReasoningItem(Forgiving):
 
 
 class ItemReference(Forgiving):
-    """An item that a response of this server had, by its id."""
+    """By the id of an item of a response of this server."""
 
     type: Literal["item_reference"] = "item_reference"
     id: _NonEmpty
 
 
 def _typed(item: Any) -> Any:
-    """Return an item with the type that it leaves out."""
+    """An item may leave its type out."""
     if isinstance(item, dict) and item.get("type") is None:
         return {**item, "type": "item_reference" if item.keys() == {"id"} else "message"}
     return item

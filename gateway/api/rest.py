@@ -1,4 +1,4 @@
-"""The contract over REST: one table of endpoints, of which routes, parsing and OpenAPI are made."""
+"""The table of REST's endpoints, of which routes, parsing and OpenAPI are made."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -49,7 +49,7 @@ def _endpoint(
     example: Json | None = None,
     **further: Any,
 ) -> Endpoint:
-    """Return an endpoint; `needed` is an example whose one field must be given."""
+    """`needed` is an example whose one field must be given."""
     method, path = route.split()
     [found] = [service.methods_by_name[rpc] for service in _SERVICES if rpc in service.methods_by_name]
     needs = next(iter(needed or ()), "")
@@ -57,7 +57,6 @@ def _endpoint(
 
 
 def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, **body: Json) -> Endpoint:
-    """Return an endpoint of one agent of one model."""
     method, _, path = route.partition(" ")
     return _endpoint(f"{method} /v1/agents/{{agent}}{path}", rpc, summary, _MODEL, *query, **body)
 
@@ -158,7 +157,7 @@ _TABLE: Final = (
     ),
     _endpoint("POST /v1/workflows/{workflow}/cancel", "CancelWorkflow", "End a run", example={}),
 )
-"""A new RPC over REST is one entry here; its example is tried by a test."""
+"""A new RPC over REST is one entry here; a test tries its example."""
 ENDPOINTS: Final = tuple(
     endpoint
     for endpoint in _TABLE
@@ -179,19 +178,19 @@ def model_of_query(endpoint: Endpoint) -> type[Strict]:
 
 @cache
 def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
-    """Return the body of an endpoint; Generate's has `stream` besides."""
+    """Generate's body has `stream` besides."""
     further: dict[str, Any] = {}
     if endpoint.kind is Kind.TURN:
         further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
     request = endpoint.rpc.input_type
-    # What is left of a request whose parts of the path are others than usual is not what others call by its name.
+    # A request whose parts of the path are unusual leaves another body, which needs another name.
     name = f"{endpoint.path.rpartition('/')[2].title()}{request.name}" if endpoint.parts else ""
     return contract_model(request, endpoint.outside, endpoint.needed, name, **further)
 
 
 @cache
 def model_of_answer() -> type[BaseModel]:
-    """Return Generate's whole answer: what all its events say."""
+    """All that Generate's events say."""
     delta = message_model(inference_pb2.Delta.DESCRIPTOR)
     said: dict[str, Any] = {name: (one.annotation, ...) for name, one in delta.model_fields.items()}
     for event in (inference_pb2.Started, inference_pb2.Finished):
@@ -200,7 +199,7 @@ def model_of_answer() -> type[BaseModel]:
 
 
 def event_of(message: Message) -> SseEvent:
-    """Return a message of a stream as an event, named for the arm of its oneof."""
+    """The arm of the message's oneof names the event."""
     descriptor = message.DESCRIPTOR
     names = (message.WhichOneof(group.name) for group in descriptor.oneofs if not group.name.startswith("_"))
     return SseEvent(to_json(message), next(filter(None, names), ""))

@@ -1,4 +1,4 @@
-"""How much a model is to think, in the words of several servers, as arguments of its chat template."""
+"""How much a model is to think, as arguments of its chat template."""
 
 import json
 from collections.abc import Mapping
@@ -11,13 +11,11 @@ from gateway.api.validation import Body, Forgiving, JsonObject
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 _WITHOUT_THINKING: Final = {"enable_thinking": False}
-"""How most templates take that the model must not think."""
+"""Most templates take that as: the model must not think."""
 
 
 def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = None) -> str | None:
-    """Return the chat template's arguments as JSON. Templates know `reasoning_effort`, or `enable_thinking`, or
-    neither.
-    """
+    """Templates know `reasoning_effort`, or `enable_thinking`, or neither."""
     arguments: dict[str, Any] = dict(given or {})
     if effort is not None:
         arguments = {**(_WITHOUT_THINKING if effort == "none" else {}), **arguments, "reasoning_effort": effort}
@@ -25,7 +23,7 @@ def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = 
 
 
 class Switch(Forgiving):
-    """A switch for thinking before an answer. Nothing holds the model to a budget."""
+    """Nothing holds the model to a budget."""
 
     type: Literal["enabled", "adaptive", "auto", "disabled"]
 
@@ -52,7 +50,7 @@ class Thinks(Body):
         return (self.reasoning and self.reasoning.effort) or self.reasoning_effort
 
     def template_arguments(self) -> str | None:
-        """Return JSON; the last one given wins: chat_template_kwargs, enable_thinking, thinking, reasoning."""
+        """The last one given wins: chat_template_kwargs, enable_thinking, thinking, reasoning."""
         arguments: dict[str, Any] = dict(self.chat_template_kwargs or {})
         thinking = self.thinking.thinks if isinstance(self.thinking, Switch) else self.thinking
         for thinks in (self.enable_thinking, thinking, self.reasoning and self.reasoning.enabled):

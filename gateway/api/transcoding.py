@@ -1,4 +1,4 @@
-"""REST's JSON back to messages, and the models that the OpenAPI document has."""
+"""REST's JSON back to messages, by models that the OpenAPI document has, too."""
 
 import base64
 import binascii
@@ -47,9 +47,7 @@ _INTEGERS: Final = {
 
 
 class ContractModel(Strict):
-    """Base of the models that are made here. Of each group in `oneofs` exactly one field is given. They dump protobuf's
-    JSON.
-    """
+    """The models dump protobuf's JSON. Of each group in `oneofs` exactly one is given."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)  # a response has every field
     oneofs: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -77,8 +75,8 @@ class ContractModel(Strict):
 def contract_model(
     descriptor: Descriptor, without: Collection[str] = (), needed: str = "", name: str = "", **further: Any
 ) -> type[ContractModel]:
-    """Return a model of a message but for the fields in `without`; `needed` must be given. `name` is the schema's, and
-    `further` are fields that the contract does not have, as pydantic.create_model takes them.
+    """Return a model of a message but for the fields in `without`; `needed` must be given. `name` is the schema's,
+    `further` are fields that the contract does not have.
     """
     shown = [field for field in descriptor.fields if not is_hidden(field) and field.name not in without]
     definitions: dict[str, Any] = {field.name: _field(field, needed=field.name == needed) for field in shown}
@@ -99,7 +97,7 @@ def message_model(descriptor: Descriptor) -> type[ContractModel]:
 
 
 def _field(field: FieldDescriptor, *, needed: bool) -> tuple[Any, Any]:
-    """Return the field's type and default, as pydantic.create_model takes them."""
+    """For pydantic.create_model."""
     kind = _type(field)
     if needed:
         return kind, ...
@@ -161,7 +159,7 @@ _Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 def read_json(
     body: bytes | bytearray, model: type[ContractModel], message: Any, without: frozenset[str] = frozenset()
 ) -> Any:
-    """Set the fields of `message` that a body has, but for those in `without`; return the body as `model`.
+    """Set the fields of `message` that a body has, but for those in `without`; return the body.
 
     Raises InvalidArgument that names the field.
     """

@@ -34,7 +34,7 @@ class _AtFirst(FailFast):
 
 
 Many = Annotated[list[_Element], _AtFirst()]
-"""A list that is read up to its first bad element: one error is told of a body, and each takes 2 KB to make."""
+"""Read up to the first bad element: one error is told, and each takes 2 KB to make."""
 
 UINT32 = 2**32 - 1
 MAX_TOOL_NAME = 128
@@ -44,7 +44,7 @@ _TOP_1 = 1e-6
 
 
 def within(parameter: str, high: float | None = None) -> Any:
-    """Return the bounds of a sampling parameter as pydantic takes them. A dialect may have another upper one."""
+    """`high` is a dialect's own upper bound."""
     bounds = SAMPLING[parameter]
     low, above = (None, bounds.low) if bounds.open else (bounds.low, None)
     return Field(ge=low, gt=above, le=bounds.high if high is None else high)
@@ -57,15 +57,13 @@ class Strict(BaseModel):
 
 
 class Forgiving(Strict):
-    """Base of what the dialects read: unknown fields are left out. SDKs learn new ones, and messages come back with all
-    fields of a response.
-    """
+    """Unknown fields are left out. SDKs learn new ones, and messages come back with all fields of a response."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class Advised(Forgiving):
-    """Base of what has no fields of REFUSED but its own: bodies and messages. Null or an empty list says nothing."""
+    """Bodies and messages have no fields of REFUSED but their own. Null or an empty list says nothing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -79,8 +77,6 @@ class Advised(Forgiving):
 
 
 class Body(Advised):
-    """Base of the dialects' bodies."""
-
     model_config = ConfigDict(extra="allow")
 
     @property
@@ -107,7 +103,7 @@ def _limit(value: int) -> int:
 
 
 def limit(value: int | None) -> int | None:
-    """Return a Limit as the contract has it: None is no limit."""
+    """None is no limit in the contract."""
     return None if value == -1 else value
 
 
@@ -125,7 +121,7 @@ def _key_part(value: str) -> str:
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
-"""An object that goes on as JSON text. A body is no deeper than the contract takes it."""
+"""An object that goes on as JSON text."""
 
 StopString = Annotated[str, AfterValidator(_stop)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]

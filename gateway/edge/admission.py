@@ -1,7 +1,5 @@
-"""How much one caller may ask for, and the end of what a revoked caller has running.
-
-Requests a minute are counted by the generic cell rate algorithm: a bucket that holds a minute's worth and fills evenly,
-kept as one number, the time at which it would be full again.
+"""Requests a minute are counted by the generic cell rate algorithm: a bucket that fills evenly, kept as the time at
+which it would be full again.
 """
 
 import asyncio
@@ -20,7 +18,7 @@ _MANY: Final = 1024
 
 
 def next_full(full_at: float, now: float, per_minute: int) -> tuple[float, float]:
-    """Take one request of a bucket of `per_minute` that is full at `full_at`: (when it is full then, 0.0), in seconds.
+    """Take one request of a bucket that is full at `full_at`: (when it is full then, 0.0), in seconds.
 
     Where the bucket is empty nothing is taken: (`full_at`, the seconds until there is room).
     """
@@ -36,7 +34,7 @@ class _Usage:
 
 
 class Admission:
-    """Counts what callers have running, by their keys. Event loop only."""
+    """By callers' keys. Event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,10 +42,10 @@ class Admission:
 
     @asynccontextmanager
     async def admitted(self, who: Caller) -> AsyncIterator[None]:
-        """Run the block as one request of `who`; leave it in the task that entered it.
+        """Run the block in one task.
 
-        Raises ResourceExhausted where `who` has too many running or has asked too often, and Unauthenticated in the
-        midst of the block where its key is revoked.
+        Raises ResourceExhausted for too many at once or a minute, and Unauthenticated where the key is revoked
+        meanwhile.
         """
         usage = self._charge(who)
         ending = asyncio.timeout(None)
@@ -67,7 +65,7 @@ class Admission:
         running = [(usage, ending) for usage in self._usage.values() for ending in usage.running]
         fallen = [(usage, ending) for usage, ending in running if not stands(usage.running[ending])]
         for usage, ending in fallen:
-            del usage.running[ending]  # once: an end that is under way cannot be ordered again
+            del usage.running[ending]  # once: it cannot be ordered again
             ending.reschedule(asyncio.get_running_loop().time())
         return len(fallen)
 

@@ -1,8 +1,6 @@
-"""What a caller may name, do and see: its own namespace, what needs no admin, and models without their directories.
+"""The rights of a caller: its own namespace, RPCs that need no admin, and models without their directories.
 
-Fields of a namespace are found by the contract's descriptors, so that an RPC added later cannot be forgotten here.
-Names of files stay, so that "model.safetensors is truncated" still says what is wrong. Without keys every caller is an
-admin.
+The contract's descriptors say which fields are namespaces, so that no RPC is forgotten.
 """
 
 import re
@@ -26,7 +24,7 @@ _MODEL: Final = model_pb2.Model.DESCRIPTOR
 
 
 def check_namespace(value: str) -> str:
-    """Return `value`, if it can be a namespace. Raises ValueError."""
+    """Raises ValueError."""
     try:
         return check_text("namespace", value)
     except InvalidArgument as error:
@@ -42,13 +40,13 @@ def require_admin(who: Caller) -> None:
 
 
 def authorize(method: str, who: Caller) -> None:
-    """Raise PermissionDenied unless `who` may call the RPC, such as "/agentmem.v1.ModelService/LoadModel"."""
+    """Raise PermissionDenied unless `who` may call `method`, such as "/agentmem.v1.ModelService/LoadModel"."""
     if method in _ADMIN:
         require_admin(who)
 
 
 def authorize_namespace(request: Message, namespace: str, at: str = "") -> None:
-    """Fill `namespace` into every empty namespace of `request`, in place.
+    """Fill `namespace` into every empty namespace of `request`.
 
     Raises PermissionDenied that names the field where it holds another one, and InvalidArgument where it can be none.
     """
@@ -68,7 +66,6 @@ def authorize_namespace(request: Message, namespace: str, at: str = "") -> None:
 
 @cache
 def _namespace_fields(descriptor: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """Return the fields of a message that are a namespace or hold one."""
     return tuple(
         field
         for field in descriptor.fields
@@ -91,12 +88,12 @@ _PATH = re.compile(
 
 
 def without_directories(text: str) -> str:
-    """Return `text` in which paths are their last parts."""
+    """Return `text` with names of files for their paths: "model.safetensors is truncated" still says what is wrong."""
     return _PATH.sub(_last_part, text)
 
 
 def redact(response: Message) -> None:
-    """Remove where models are on the disk from `response`, in place, unless an admin is served."""
+    """Remove where models are on the disk, in place, unless an admin is served."""
     if not serves_admin():
         for model in _models(response):
             model.adapter = ""

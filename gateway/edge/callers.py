@@ -1,5 +1,3 @@
-"""Who is calling: found out once, where a request comes in, and known to all that serves it."""
-
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -7,7 +5,7 @@ from typing import Final, Protocol
 
 @dataclass(frozen=True)
 class CallerLimits:
-    """Requests that run at once, and requests a minute. 0: any number."""
+    """Requests at once, and a minute. 0: any number."""
 
     running: int = 0
     per_minute: int = 0
@@ -20,7 +18,7 @@ class CallerLimits:
 
 @dataclass(frozen=True)
 class Caller:
-    """One caller. `key_id` names the credential, empty without one. `admin`: it may do what concerns all namespaces."""
+    """`key_id` names the credential. `admin`: it may do what concerns all namespaces."""
 
     namespace: str
     key_id: str = ""
@@ -29,18 +27,18 @@ class Caller:
 
 
 class Authenticator(Protocol):
-    """Says who a caller is. Event loop only."""
+    """Event loop only."""
 
     def authenticate(self, credential: str | None) -> Caller:
-        """Return who shows `credential`. Raises Unauthenticated, or Unavailable where it cannot be judged now."""
+        """Raises Unauthenticated, or Unavailable where it cannot be judged now."""
 
     def stands(self, who: Caller) -> bool:
-        """Return whether a caller may go on being served; False once its credential is revoked or expired."""
+        """Return False once a caller's credential is revoked or expired."""
 
 
 @dataclass(frozen=True)
 class Everyone:
-    """Lets all in as admins of one namespace, where they are trusted by other means."""
+    """Lets all in as admins of one namespace."""
 
     namespace: str
     limits: CallerLimits = CallerLimits()
@@ -56,22 +54,22 @@ _CALLER: Final[ContextVar[Caller]] = ContextVar("agentmem.caller")
 
 
 def caller() -> Caller:
-    """Return who is being served. Raises LookupError where a server forgot to authenticate."""
+    """Raises LookupError where a server forgot to authenticate."""
     return _CALLER.get()
 
 
 def serves_admin() -> bool:
-    """Return whether an admin is being served; true outside of requests."""
+    """Return True outside of requests."""
     who = _CALLER.get(None)
     return who is None or who.admin
 
 
 def serve(who: Caller) -> None:
-    """Set who is being served from here on, and in tasks that begin here."""
+    """For tasks that begin here, too."""
     _CALLER.set(who)
 
 
 def bearer_token(authorization: str) -> str | None:
-    """Return the token of an Authorization header; None where it shows none."""
+    """Return None where the header shows no token."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

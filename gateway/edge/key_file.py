@@ -1,13 +1,4 @@
-"""The file of keys: JSON that people can read.
-
-    {"version": 1, "keys": [{"id": "3f9c…", "namespace": "team-a", "sha256": "9b1e…", "created": "2026-01-31T12:00:00Z",
-                             "expires": "2027-01-31T00:00:00Z", "label": "the build server", "admin": false,
-                             "max_running": 8, "max_per_minute": 600}]}
-
-What follows `created` may be left out; the two limits then are those of the gateway's settings, and 0 is none.
-
-The file is for its owner alone, replaced whole, and changed by one program at a time.
-"""
+"""The file of keys: JSON that people can read, for its owner alone, replaced whole."""
 
 import fcntl
 import json
@@ -38,7 +29,7 @@ class _File(BaseModel):
 
 
 def parse(path: Path, text: str) -> dict[str, ApiKey]:
-    """Return the keys of the file's text by id. Raise FileError, whose message has no value of the file."""
+    """Raises FileError, without a value of the file."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -67,7 +58,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 Identity = tuple[int, ...]
-"""What differs once a file was changed or replaced: its time of change in ns, device, inode, size and mode."""
+"""Time of change in ns, device, inode, size, mode."""
 
 
 def identity(found: os.stat_result) -> Identity:
@@ -75,7 +66,7 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def read(path: Path) -> tuple[dict[str, ApiKey], Identity]:
-    """Return the keys by id, and the identity of the file that has them. Raises FileError."""
+    """Raises FileError."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -96,7 +87,7 @@ def read(path: Path) -> tuple[dict[str, ApiKey], Identity]:
 def changing(path: Path) -> Iterator[dict[str, ApiKey]]:
     """Yield the keys by id, to be changed in the block; written when it ends well. An absent file has none.
 
-    Others that want to change them wait. Raises FileError.
+    Others wait. Raises FileError.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -132,14 +123,12 @@ def _replace(path: Path, text: str) -> None:
 
 
 _SETTLED_NS: Final = 100_000_000
-"""A file changed again within the resolution of its time of change looks unchanged; so a younger one is read again."""
+"""A file changed again within the clock's resolution looks unchanged; so a younger one is read again."""
 
 
 class KeyFile:
-    """The keys of the file at `path`, as it is now. Event loop only.
-
-    One stat per request (2 µs) sees that the file was changed. A file that cannot be read, or is not well-formed, is
-    not current until it is mended, and the log says why.
+    """Event loop only. One stat per request (2 µs) sees a change. A file that cannot be read, or is not well-formed, is
+    not current until it is mended.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Who is let in: callers who show a key that is known, and has neither expired nor been revoked."""
-
 import hmac
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -10,30 +8,30 @@ from gateway.edge.callers import Caller, CallerLimits
 from gateway.edge.keys import ApiKey, secret_digest, split
 
 DEFAULT_LIMITS: Final = CallerLimits(running=64, per_minute=1200)
-"""What a key may ask for where neither the key nor the settings say it."""
+"""Where neither the key nor the settings say them."""
 
 _RETRY_SECONDS: Final = 5.0
 
 
 class Known(NamedTuple):
-    """The keys by id, as they were last read. Not `is_current`: they may have been changed since."""
+    """Not `is_current`: the keys may have been changed since."""
 
     keys: Mapping[str, ApiKey]
     is_current: bool
 
 
 class KeySource(Protocol):
-    """Where keys are kept. Event loop only."""
+    """Event loop only."""
 
     def look(self) -> Known:
-        """Return the keys as they are now; called for each request, and raises nothing."""
+        """Called for each request; raises nothing."""
 
 
 class KeyRing:
     """Lets in who shows a key of `source`. Event loop only.
 
     While the keys are not current requests are Unavailable, and what is running goes on, unless the keys that were read
-    last say that it must end. `default` limits keys that have none of their own.
+    last say that it must end.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class KeyRing:
         self._now = now
 
     def authenticate(self, credential: str | None) -> Caller:
-        """Return whose key `credential` is. Raises Unauthenticated, or Unavailable while keys are not current."""
+        """Raises Unauthenticated, Unavailable."""
         known = self._source.look()
         if not known.is_current:
             raise Unavailable("keys cannot be checked now; the gateway's log says why", _RETRY_SECONDS)

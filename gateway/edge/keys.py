@@ -1,8 +1,6 @@
-"""A key as it is shown once, `am_<id>_<secret>`, and as it is kept: its id, its namespace, and a hash of its secret.
+"""A key as it is shown once, `am_<id>_<secret>`, and as it is kept.
 
-The secret is 256 random bits, which are too many to try, and SHA-256 is enough: salts and slow hashes are for
-passwords, which can be guessed. Keys are kept in a file (key_file.py) or by a cluster (gateway.cluster.keys); who shows
-one is let in by key_ring.py.
+The secret is 256 random bits, so SHA-256 is enough: slow hashes are for passwords, which can be guessed.
 """
 
 import hashlib
@@ -22,8 +20,6 @@ _SECRET_BYTES: Final = 32
 
 
 class Shown(NamedTuple):
-    """A key in the parts that its owner has."""
-
     id: str
     secret: str
 
@@ -32,7 +28,7 @@ class Shown(NamedTuple):
 
 
 class ApiKey(BaseModel):
-    """A key as it is kept. Times have a zone."""
+    """Times have a zone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -51,7 +47,7 @@ class ApiKey(BaseModel):
 
 
 def new(namespace: str, created: datetime, **fields: Any) -> tuple[ApiKey, Shown]:
-    """Return a new key and what its owner gets. Raises InvalidArgument that names the field."""
+    """Return the key as it is kept and as it is shown. Raises InvalidArgument that names the field."""
     shown = Shown(secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
     digest = secret_digest(shown.secret).hex()
     try:
@@ -62,7 +58,7 @@ def new(namespace: str, created: datetime, **fields: Any) -> tuple[ApiKey, Shown
 
 
 def split(credential: str) -> Shown | None:
-    """Return the parts of a key, or None for what has not the form of one."""
+    """Return None for what has not the form of a key."""
     found = SHOWN.fullmatch(credential)
     return Shown(found[1], found[2]) if found else None
 

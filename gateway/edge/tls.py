@@ -1,5 +1,3 @@
-"""TLS for HTTP and gRPC, from files that may be renewed while the gateway runs."""
-
 import logging
 import os
 import ssl
@@ -16,12 +14,12 @@ from agentmem.process.settings import SettingsError
 log = logging.getLogger(__name__)
 
 _NO_PASSWORD = ""
-"""Without one OpenSSL would ask the terminal for that of an encrypted key."""
+"""Else OpenSSL would ask the terminal for that of an encrypted key."""
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files: the certificate with its chain, its private key, and the CA of clients that must have certificates."""
+    """PEM files, `client_ca` of clients that must have certificates."""
 
     cert: Path
     key: Path
@@ -29,9 +27,8 @@ class TlsFiles:
 
 
 class Tls:
-    """TLS 1.2 and newer, with the certificate that the files had when they were last read. Event loop only.
-
-    With a `client_ca` only clients whose certificate it signed are heard (mTLS).
+    """TLS 1.2 and newer. Event loop only. With a `client_ca` only clients whose certificate it signed are heard
+    (mTLS).
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -39,7 +36,7 @@ class Tls:
         self._files = files
         self._seen = self._state()
         self.context = _context(files)
-        self._pair = (_bytes("tls_key", files.key), _bytes("tls_cert", files.cert))
+        self._pair = _pair(files)
         self._client_ca = _bytes("tls_client_ca", files.client_ca) if files.client_ca else None
         self._handed_out = self._pair
 
@@ -51,17 +48,16 @@ class Tls:
         return credentials
 
     def reload(self) -> None:
-        """Take certificate and key again where the files have changed; new connections then get them.
-
-        The log says why files cannot be used. A changed `client_ca` takes a restart.
+        """New connections get what changed. The log says why files cannot be used. A changed `client_ca` takes a
+        restart.
         """
         state = self._state()
         if state == self._seen:
             return
         self._seen = state
         try:
-            _context(self._files)  # a context that was given half of a pair would be broken
-            pair = (_bytes("tls_key", self._files.key), _bytes("tls_cert", self._files.cert))
+            _context(self._files)  # half of a pair would break a context
+            pair = _pair(self._files)
             self.context.load_cert_chain(self._files.cert, self._files.key, _NO_PASSWORD)
         except (SettingsError, ssl.SSLError, OSError) as error:
             event(log, "the old certificate stays", logging.ERROR, problem=str(error))
@@ -70,7 +66,7 @@ class Tls:
         event(log, "certificate renewed", file=str(self._files.cert))
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what gRPC asks for at each handshake, in a thread of its own; None: nothing new."""
+        """gRPC asks at each handshake, in a thread of its own."""
         if self._handed_out is self._pair:
             return None
         self._handed_out = self._pair
@@ -86,21 +82,25 @@ class Tls:
 def _context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for setting, path in (("tls_cert", files.cert), ("tls_key", files.key), ("tls_client_ca", files.client_ca)):
-        if path is not None:
-            _bytes(setting, path)
+    _pair(files)
     try:
         context.load_cert_chain(files.cert, files.key, _NO_PASSWORD)
     except ssl.SSLError as error:
         problem = f"cannot be used with tls_key {files.key} (both PEM, the key without a passphrase): {error}"
         raise _error("tls_cert", files.cert, problem) from None
     if files.client_ca is not None:
+        _bytes("tls_client_ca", files.client_ca)
         try:
             context.load_verify_locations(files.client_ca)
         except ssl.SSLError:
             raise _error("tls_client_ca", files.client_ca, "has no certificate in PEM form") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _pair(files: TlsFiles) -> tuple[bytes, bytes]:
+    certificate = _bytes("tls_cert", files.cert)
+    return _bytes("tls_key", files.key), certificate
 
 
 def _error(setting: str, path: Path, problem: str) -> SettingsError:

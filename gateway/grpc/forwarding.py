@@ -1,4 +1,4 @@
-"""The services of the contract over gRPC, each RPC forwarded to a Worker by its descriptor."""
+"""The contract's services over gRPC: callers authenticated, each RPC forwarded to a Worker by its descriptor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from agentmem import errors
-from agentmem.process.rpc import arity, maker
+from agentmem.process.rpc import Metadata, arity, maker
 from agentmem.process.server import Register
 from agentmem.process.wire import drain
 from agentmem.rpcs import Rpc, rpc_of, rpcs_of
-from gateway.edge.authorization import authorize_namespace
-from gateway.edge.callers import caller
+from gateway.edge import authorization, callers
+from gateway.edge.admission import Admission
+from gateway.edge.callers import Authenticator
 from gateway.metrics import GatewayMetrics
 from gateway.worker import Worker
 
@@ -37,12 +38,12 @@ async def write_in_time(context: _Context, message: Any, stall_limit: float | No
 
 
 def callers_own(metrics: GatewayMetrics) -> Admit:
-    """Return what admits requests about the caller's own namespace, and counts turns; the server counts all RPCs."""
+    """Return what admits requests about the caller's own namespace, and counts turns."""
 
     @asynccontextmanager
     async def admitted(request: Any, _: _Context) -> AsyncIterator[None]:
         with metrics.generation("grpc") if rpc_of(request).options.turn else nullcontext():
-            authorize_namespace(request, caller().namespace)
+            authorization.authorize_namespace(request, callers.caller().namespace)
             yield
 
     return admitted
@@ -50,9 +51,8 @@ def callers_own(metrics: GatewayMetrics) -> Admit:
 
 @dataclass(frozen=True)
 class Forwarder:
-    """Makes handlers. Each request is served within `admitted`, which refuses it by raising AgentmemError or aborting.
-
-    `stall_limit` is as in GatewaySettings, None for none.
+    """Makes handlers. Each request is served within `admitted`, which refuses it by raising AgentmemError or
+    aborting.
     """
 
     worker: Worker
@@ -103,6 +103,30 @@ class Forwarder:
 
 
 def _written(answer: Any) -> bytes:
-    """Return an answer as it is sent: a message, or bytes that are passed on."""
     written: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
     return written
+
+
+class GrpcAuthentication:
+    """Authenticates calls, for `process.rpc.RpcInterceptor`; handlers find the caller in `gateway.edge.callers`.
+
+    A call whose key is revoked meanwhile is cut off with UNAUTHENTICATED.
+    """
+
+    def __init__(self, authenticator: Authenticator, admission: Admission) -> None:
+        self._authenticator = authenticator
+        self._admission = admission
+
+    def __call__(self, method: str, metadata: Metadata) -> AbstractAsyncContextManager[None]:
+        """Raises Unauthenticated, PermissionDenied."""
+        who = self._authenticator.authenticate(_credential(metadata))
+        authorization.authorize(method, who)
+        callers.serve(who)
+        return self._admission.admitted(who)
+
+
+def _credential(metadata: Metadata) -> str | None:
+    for name, value in metadata:
+        if name == "authorization" and (token := callers.bearer_token(str(value))) is not None:
+            return token
+    return None

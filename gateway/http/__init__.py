@@ -1,1 +1,1 @@
-"""The HTTP server: routes, middleware, turns over every dialect, REST, and the OpenAPI document."""
+"""The HTTP server."""

@@ -1,4 +1,4 @@
-"""The HTTP server as one ASGI application: routes and middleware."""
+"""The HTTP server as one ASGI application."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -62,11 +62,11 @@ _CORS: Final[Any] = {
         "retry-after",
     ],
 }
-"""Browsers send no cookies or client certificates along (no credentials): a page has a key, and sends it itself."""
+"""Without credentials: a page has a key, and sends it itself."""
 
 
 class HttpServer:
-    """The routes. `draining` set to True makes /readyz say no, before the listener closes."""
+    """`draining` set to True makes /readyz say no, before the listener closes."""
 
     def __init__(
         self,
@@ -79,9 +79,8 @@ class HttpServer:
         routes: Iterable[Route] = (),
         own: Mapping[str, Service] = MappingProxyType({}),
     ) -> None:
-        """`unready` returns why no turn could run, or nothing; `routes` are served besides.
-
-        `own` serve the contract's services that this process has itself, by their full names.
+        """`unready` returns why no turn could run, or nothing; `own` are services of this process, by their full
+        names.
         """
         self._metrics = metrics
         self._unready = unready
@@ -90,8 +89,8 @@ class HttpServer:
         finder = Finder(worker, keep=settings.anonymous == "keep", expiry=settings.expiry)
         kept, models = KeptResponses(worker), ModelEndpoints(worker)
         turns = Turns(worker, finder, settings, metrics, kept)
-        origins = settings.cors_origin  # CORS is outermost, so that web pages can read errors, too
-        # Web pages are shut out of a server that only this machine reaches, and that asks for no keys.
+        origins = settings.cors_origin  # CORS is outermost: web pages can read errors, too
+        # Web pages are shut out of a server without keys that only this machine reaches.
         local = not settings.asks_for_keys and "http" not in settings.public
         self.app = Starlette(
             routes=[
@@ -137,9 +136,9 @@ class HttpServer:
         return JSONResponse({"status": "ready"})
 
     async def _root(self, request: Request) -> Response:
-        """Send a browser to the page. Clients that look whether there is a server ask for this, too."""
+        """Send a browser to the page."""
         if self._page and "text/html" in request.headers.get("accept", ""):
-            return RedirectResponse(PAGE.removeprefix("/"), 307)  # relative, for a proxy may have it below a path
+            return RedirectResponse(PAGE.removeprefix("/"), 307)  # relative: a proxy may have it below a path
         return JSONResponse({"name": "agentmem", "openai": "/v1", "anthropic": "/", "routes": "/openapi.json"})
 
     async def _metrics_page(self, _: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The turns of one request, run: the agent's own first, then the other choices together."""
+"""The turns of one request, run."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -7,14 +7,12 @@ from typing import Final, TypeAlias
 
 from agentmem.v1 import inference_pb2
 from gateway.worker import Worker
-from gateway.worker import turn as turn_on
 
 Event: TypeAlias = tuple[int, inference_pb2.GenerateResponse]
-"""An event, with the number of the choice that it is of."""
+"""An event, with the number of its choice."""
 Events: TypeAlias = AsyncGenerator[Event, None]
 
 _QUEUED: Final = 64
-"""Events of choices that run together, until the reader takes them."""
 
 
 async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
@@ -29,29 +27,28 @@ async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequ
     if kept and turns[-1].key.agent_id:
         groups.reverse()
     for group in filter(None, groups):
-        async with aclosing(_merged(worker, group)) as events:
-            async for choice, event in events:
-                yield choice, event
+        if len(group) == 1:
+            [(choice, turn)] = group
+            async with aclosing(worker.stream(turn)) as events:
+                async for event in events:
+                    yield choice, event
+        else:
+            async with aclosing(_merged(worker, group)) as merged:
+                async for choice, event in merged:
+                    yield choice, event
 
 
 def may_append(turn: inference_pb2.GenerateRequest) -> bool:
-    """Return whether a turn may append its input to its agent's memory."""
     if turn.memory_mode == inference_pb2.MEMORY_MODE_AUTO:
         return turn.HasField("messages") and all(each.role != "assistant" for each in turn.messages.messages)
     return turn.HasField("append") or turn.memory_mode == inference_pb2.MEMORY_MODE_APPEND
 
 
 async def _merged(worker: Worker, turns: Sequence[tuple[int, inference_pb2.GenerateRequest]]) -> Events:
-    if len(turns) == 1:
-        [(choice, turn)] = turns
-        async with aclosing(turn_on(worker, turn)) as events:
-            async for event in events:
-                yield choice, event
-        return
     queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(_QUEUED)
 
     async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
-        async with aclosing(turn_on(worker, turn)) as events:
+        async with aclosing(worker.stream(turn)) as events:
             async for event in events:
                 await queue.put((choice, event))
 

@@ -1,7 +1,5 @@
-"""HTTP connections: how many there may be, and how long a peer may send nothing or take nothing.
-
-Closing a transport first waits until the peer has taken what is buffered. So a reader that stalls would hold a socket
-and its buffer long after its response was given up, and hold up a shutdown.
+"""Closing a transport waits until the peer has taken what is buffered, so a reader that stalls would hold a socket, its
+buffer and a shutdown.
 """
 
 import asyncio
@@ -17,19 +15,19 @@ from agentmem.process.logs import event
 log = logging.getLogger(__name__)
 
 SURPLUS: Final = "agentmem.surplus"
-"""In the state of a request's scope: its connection is one too many, so it gets a refusal, or its health check."""
+"""In the state of a request's scope: its connection is one too many."""
 
 FOR_PROBES: Final = 16
-"""Connections over the limit that are heard for one request each: a probe, or another that is refused."""
+"""Connections over the limit that are heard for one request each."""
 
 HEADER_SECONDS: Final = 10.0
-"""Seconds in which a connection has to send the whole of a request's headers."""
+"""Seconds for the whole of a request's headers."""
 
 MAX_HEADER_BYTES: Final = 16 * 1024
-"""Bytes of a request's headers, and of gRPC metadata."""
+"""Headers of HTTP, and metadata of gRPC."""
 
 IDLE_SECONDS: Final = 75
-"""Seconds between two requests of a connection: longer than clients' pools keep theirs. Answers say so."""
+"""Seconds between two requests of a connection: longer than clients' pools keep theirs."""
 
 _GRACE: Final = 1.0
 """Seconds by which a stream notices a stall before its connection does, and ends the turn with the reason."""
@@ -42,8 +40,8 @@ def connection_type(max_connections: int, stall_limit: float) -> type[asyncio.Pr
 
     A connection over `max_connections` takes the place of the one that has had no request for longest. Where all have
     requests in service it is refused when it asks, unless for its health, and closed at once if there are many of
-    those. One that doesn't send the whole of a request's headers within HEADER_SECONDS is closed, and so is one whose
-    peer takes no byte of what is sent for `stall_limit` seconds and a little.
+    those. Closed, too, is one without all headers after HEADER_SECONDS, or whose peer takes no byte for `stall_limit`
+    seconds.
     """
 
     class Connection(H11Protocol):

@@ -1,7 +1,5 @@
-"""The guard before all endpoints.
-
-A gateway without keys trusts all who reach its loopback address, and a browser reaches it for any web page whose own
-name was made to lead there (DNS rebinding). The Host header has that name, and gives the page away.
+"""A gateway without keys trusts all who reach its loopback address, and a browser reaches it for any web page whose own
+name was made to lead there (DNS rebinding). The Host header has that name.
 """
 
 from collections.abc import Collection
@@ -28,11 +26,8 @@ _REFUSAL: Final = (
 class Guard:
     """ASGI middleware that looks at the Host header, the connection and the caller.
 
-    Requests for other names than loopback's and `allowed` are refused with 421, whatever their port. None: any name
-    will do, and so does a request without a Host header, which is no browser's.
-
-    Raises HTTPException, Unauthenticated, Unavailable and ResourceExhausted, which become pages further out. The
-    response of a caller who is revoked while it is sent is left without an end, and the server cuts the connection.
+    Requests for other names than loopback's and `allowed` are refused with 421; None: any name will do, and so does a
+    request without a Host header, which is no browser's. The response of a caller who is revoked meanwhile has no end.
     """
 
     def __init__(
@@ -55,14 +50,9 @@ class Guard:
         if is_keyless(scope["path"]):
             await self._app(scope, receive, send)
             return
-        who = self._authenticator.authenticate(_credential(headers))
+        token = callers.bearer_token(headers.get("authorization", ""))
+        who = self._authenticator.authenticate(headers.get("x-api-key") if token is None else token)
         callers.serve(who)
         log_fields(scope, namespace=who.namespace)
         async with self._admission.admitted(who):
             await self._app(scope, receive, send)
-
-
-def _credential(headers: Headers) -> str | None:
-    """Return a bearer token, or the x-api-key of Anthropic's SDK."""
-    token = callers.bearer_token(headers.get("authorization", ""))
-    return headers.get("x-api-key") if token is None else token

@@ -1,4 +1,4 @@
-"""Responses that are kept as turns of agents: found by their ids, read, deleted, referred to by their items."""
+"""Responses that are kept as turns of agents."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 from agentmem.errors import FailedPrecondition
 from agentmem.v1 import agent_pb2, model_pb2
 from agentmem.words import is_anonymous
-from gateway.api.kept_responses import kept_body, kept_input, not_kept, references, resolved, response_of
-from gateway.api.responses import beginning_of
+from gateway.api.kept_responses import kept_body, kept_input, references, resolved, response_of
+from gateway.api.responses import beginning_of, not_kept
 from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.callers import caller
 from gateway.worker import Worker
@@ -31,7 +31,7 @@ class KeptResponses:
         self._worker = worker
 
     async def get(self, identifier: str) -> Kept:
-        """Return a response of any model. Raises NotFound."""
+        """Raises NotFound."""
         models: list[str] = []
         if beginning_of(identifier) is not None:
             listed: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=1000))
@@ -44,7 +44,7 @@ class KeptResponses:
         raise not_kept("response", identifier)
 
     async def delete(self, identifier: str) -> None:
-        """Trim an agent by the turn that a response is; one without a name and anything else is deleted.
+        """Trim an agent by the turn that a response is; an unnamed one without anything else is deleted.
 
         Raises NotFound, and FailedPrecondition where others follow it.
         """
@@ -63,7 +63,7 @@ class KeptResponses:
             await self._worker.call(agent_pb2.DeleteAgentRequest(key=agent.key))
 
     async def resolve(self, request: ResponseRequest) -> ResponseRequest:
-        """Return a request with the items that it refers to. Raises NotFound."""
+        """Raises NotFound."""
         found: dict[str, agent_pb2.Turn] = {}
         # The last one's agent has most of the conversation.
         for identifier in dict.fromkeys(response_of(item) for item in reversed(references(request))):
@@ -102,7 +102,7 @@ class ResponseEndpoint:
         match request.method, part:
             case "GET", "":
                 agent, turn = await self.kept.get(identifier)
-                body = kept_body(identifier, agent.key.model_id, turn)
+                body = kept_body(identifier, agent.key, turn)
             case "GET", "input_items":
                 body = kept_input(identifier, (await self.kept.get(identifier)).turn)
             case "DELETE", "":

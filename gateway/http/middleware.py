@@ -1,12 +1,13 @@
-"""Every HTTP request is counted, traced and logged, and every error becomes a page in the shape of its dialect.
+"""Every HTTP request is counted, traced and logged, and every error is a page of its dialect.
 
-The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said.
+The log has one line per request, with its x-request-id, and nothing that was said.
 """
 
 import asyncio
 import json
 import logging
 import math
+import re
 import time
 import uuid
 from http import HTTPStatus
@@ -22,23 +23,21 @@ from agentmem import errors, tracing
 from agentmem.process.logs import event
 from gateway.api.errors import Dialect, dialect_of
 from gateway.http.connections import IDLE_SECONDS, SURPLUS
-from gateway.http.misplaced import advice
 from gateway.metrics import GatewayMetrics
 from gateway.ui.files import PAGE
 
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
 HEALTH: Final = "/health"
-"""By the name that other servers have for READY."""
+"""READY, by the name that other servers have."""
 ROOT: Final = "/"
 METRICS: Final = "/metrics"
 
 PROBES: Final = frozenset({ALIVE, READY, HEALTH})
-"""Paths that answer whatever name they are asked under and however many connections there are: who restarts a gateway
-must not wait."""
+"""They answer to any name and among any number of connections: who restarts a gateway must not wait."""
 
 POLLED: Final = PROBES | {METRICS}
-"""Paths that machines ask all the time: their lines in the log are DEBUG."""
+"""Their lines in the log are DEBUG."""
 
 
 log = logging.getLogger(__name__)
@@ -53,19 +52,17 @@ _TURN_ATTRIBUTES: Final = {
     "model": tracing.MODEL,
     **{name: f"agentmem.{name}" for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens")},
 }
-"""What the line in the log has of a turn, and its name in the span."""
+"""Fields of a turn in the log, by attributes of the span."""
 _REQUEST_ID = "agentmem.request_id"
 _ANTHROPICS_NAME = b"request-id"
-"""The header in which Anthropic's SDK looks for the request's id."""
 
 
 def speaks_anthropic(scope: Scope) -> bool:
-    """Return whether there is the header that Anthropic's SDKs always send."""
     return "anthropic-version" in Headers(scope=scope)
 
 
 def is_keyless(path: str) -> bool:
-    """Return whether everybody may ask for a path: probes, and the page's files, which are nobody's."""
+    """Probes, and the page's files, are everybody's."""
     return path in PROBES or path == ROOT or path == PAGE.rstrip("/") or path.startswith(PAGE)
 
 
@@ -74,8 +71,6 @@ def _dialect(scope: Scope) -> Dialect:
 
 
 class ErrorPage(JSONResponse):
-    """An error in the shape of the request's dialect, with the headers that say what helps."""
-
     def __init__(self, error: errors.AgentmemError | HTTPException, scope: Scope) -> None:
         dialect, request_id = _dialect(scope), scope.get(_REQUEST_ID, "")
         if isinstance(error, HTTPException):
@@ -95,18 +90,40 @@ class ErrorPage(JSONResponse):
 
 
 def _advice(error: HTTPException, path: str) -> str:
-    """Return the error's words, or what to do where Starlette gives only the phrase of the status."""
+    """Say what to do where Starlette gives only the phrase of the status."""
     if error.detail != HTTPStatus(error.status_code).phrase:
         return error.detail
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         return f"this path takes {(error.headers or {}).get('Allow', 'another method')}; /openapi.json lists the routes"
-    if error.status_code == HTTPStatus.NOT_FOUND and (found := advice(path)):
+    if error.status_code == HTTPStatus.NOT_FOUND and (found := _misplaced(path)):
         return f"{error.detail}: {found}"
     return f"{error.detail}; /openapi.json lists the routes"
 
 
+_ENDPOINTS: Final = r"(chat/completions|completions|responses|messages(?:/count_tokens)?|models)"
+_WITHOUT_V1: Final = re.compile(rf"/{_ENDPOINTS}")
+_TWICE: Final = re.compile(rf"/v1(/v1)+/{_ENDPOINTS}")
+_SLASH: Final = re.compile(rf"(/v1/{_ENDPOINTS})/+")
+
+
+def _misplaced(path: str) -> str:
+    """Return what a client that asks for an unknown path may have meant; empty where nobody knows."""
+    if path == "/api" or path.startswith("/api/"):
+        return (
+            "this is Ollama's API, which is not served; have the client speak OpenAI's, with the base URL "
+            "http://HOST:PORT/v1"
+        )
+    if found := _WITHOUT_V1.fullmatch(path):
+        return f"the base URL lacks /v1; this endpoint is /v1/{found[1]}"
+    if found := _TWICE.fullmatch(path):
+        return f"the base URL has /v1 once too often; this endpoint is /v1/{found[2]}"
+    if found := _SLASH.fullmatch(path):
+        return f"the path ends with a slash too many; this endpoint is {found[1]}"
+    return ""
+
+
 def as_our_error(error: BaseException) -> errors.AgentmemError:
-    """Return `error` itself, or an Internal with an incident id, under which the log has the cause."""
+    """Other errors become an Internal with an incident id, under which the log has the cause."""
     if isinstance(error, errors.AgentmemError):
         return error
     incident = uuid.uuid4().hex[:12]
@@ -119,21 +136,18 @@ async def error_page(request: Request, error: Exception) -> Response:
 
 
 def log_fields(scope: Scope, **fields: str | int) -> None:
-    """Add fields to the request's line in the log. A key in a wrong place stays out of it."""
+    """A key in a wrong place stays out of the log."""
     added = {name: tracing.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
     scope[_FIELDS].update(added)
 
 
 def whole(scope: Scope) -> None:
-    """Note that the answer only has to be sent: a client that leaves now leaves nothing undone."""
+    """The answer only has to be sent: a client that leaves now leaves nothing undone."""
     scope[_WHOLE] = True
 
 
 def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
-    """Note that `error` ended an answer that had begun with status 200.
-
-    The log says `failed`, and the metrics have the status that the error's page would have had. The first error counts.
-    """
+    """`error` ended an answer that had begun with status 200; the metrics have the error's. The first counts."""
     if _BROKE_OFF not in scope:
         scope[_BROKE_OFF] = _dialect(scope).status(error)
         log_fields(scope, failed=error.code.name.lower())
@@ -151,7 +165,7 @@ def _end_span(scope: Scope, route: str, status: int) -> None:
 
 
 class AccessLogMiddleware:
-    """ASGI middleware: counts, traces and logs requests, and answers what was not caught further in."""
+    """Answers what was not caught further in, too."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -193,7 +207,7 @@ class AccessLogMiddleware:
                 status = status or 503
                 raise
             except Exception as error:  # noqa: BLE001 - the outermost: every error is logged and answered
-                # Starlette hides what it has a page for, but could not send, behind an error of its own.
+                # Starlette hides a page that it could not send in an error of its own.
                 cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
                 if status:
                     broke_off(scope, as_our_error(cause))

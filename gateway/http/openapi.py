@@ -27,9 +27,7 @@ FILE: Final = "application/octet-stream"
 
 
 class Operation(NamedTuple):
-    """One route with one method. `answers` are the schemas of status 200 by media type, `body` the request's model or
-    media type.
-    """
+    """`answers`: schemas of status 200 by media type; `body`: the request's model or media type."""
 
     summary: str
     tag: str
@@ -43,7 +41,6 @@ _NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 
 def _parameters(where: str, model: type[BaseModel]) -> tuple[Json, ...]:
-    """Return the fields of `model` as parameters in the header or the query."""
     schema = model.model_json_schema()
     return tuple(
         {
@@ -62,7 +59,7 @@ _EVENT: Final[Json] = {"type": "object", "properties": {"event": _TEXT, "data": 
 
 
 def _turn(summary: str, tag: str, body: type[BaseModel], example: Json) -> Operation:
-    """Return a route that runs turns: JSON, or events where `stream` asks for them."""
+    """Events are sent where `stream` asks for them."""
     answers: Mapping[str, Json] = {JSON: {"type": "object"}, EVENTS: _EVENT}
     return Operation(summary, tag, answers, body, example, _parameters("header", TurnHeaders))
 
@@ -173,7 +170,6 @@ def _rest(endpoint: Endpoint) -> Operation:
 
 
 def _schemas(operations: Iterable[Operation]) -> tuple[Mapping[Any, Json], Json]:
-    """Return references to the models' schemas, and the schemas."""
     wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
     for operation in operations:
         if isinstance(operation.body, type):

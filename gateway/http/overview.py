@@ -1,15 +1,14 @@
-"""GET /v1/overview, for admins: counts and rates of the processes, from their pages of metrics."""
+"""GET /v1/overview, for admins, from the processes' pages of metrics."""
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
@@ -24,12 +23,16 @@ from gateway.scraping import Service, condition, read_page
 from gateway.settings import GatewaySettings
 
 _FRESH_SECONDS: Final = 1.0
-"""How old a reading may be that is returned again: however many ask, a page is read once in that time."""
+"""However many ask, a page is read once in that time."""
+
+_RPCS: Final = ("grpc_code", "grpc_server_handled_total")
+_REQUESTS: Final = ("code", "agentmem_http_requests_total")
+"""Labels and series of what has ended."""
 
 _FAILED: Final = frozenset(
     ("UNKNOWN", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
-"""Codes of failures of the server; the others are the client's."""
+"""Failures of the server; the other codes are the client's."""
 
 OF_WORKER: Final = (
     *("agentmem_build_info", "agentmem_ready", "agentmem_peer_up", "grpc_server_handled_total"),
@@ -41,15 +44,10 @@ OF_WORKER: Final = (
     *(f"agentmem_time_to_first_token_seconds_{part}" for part in ("bucket", "count")),
     *(f"agentmem_inter_token_latency_seconds_{part}" for part in ("bucket", "count")),
 )
-"""The series asked of the worker, which decodes while it writes its page: half of all lines."""
-
-_NOT_SHOWN: Final = re.compile(
-    r"^(?:#.*|grpc_server_(?!handled_total).*|grpc_server_handled_total.* 0\.0)\n", re.MULTILINE
-)
-"""Lines that the overview does not use: nine in ten, most of them zeros of RPCs by status."""
+"""Series asked of the worker, which decodes while it writes its page: half of all lines."""
 
 Pages = Mapping[Service, Page | str]
-"""Of each process its page, or why there is none."""
+"""A page, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,12 @@ class Overview:
         self._answer: Json = {}
 
     async def read(self) -> Json:
-        """Return the overview. A page that does not answer is no error: it says why."""
+        """A page that does not answer is no error: it says why."""
         async with self._reading:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
-                pages = await asyncio.gather(self._own_page(), *(self._page(name) for name in self._addresses))
+                # Off the loop, where tokens would wait for some ms.
+                own = asyncio.to_thread(lambda: Page.of(self._registry.collect()))
+                pages = await asyncio.gather(own, *(self._page(name) for name in self._addresses))
                 found: Pages = dict(zip(("gateway", *self._addresses), pages, strict=True))
                 turns = self._running.to_json()  # before the answer's time, which none of them began after
                 read_at = time.monotonic()
@@ -91,32 +91,21 @@ class Overview:
                 self._pages, self._read_at = found, read_at
             return self._answer
 
-    async def _own_page(self) -> Page:
-        def read() -> Page:
-            return Page.parse(_shown_lines(generate_latest(self._registry).decode()), time.monotonic())
-
-        return await asyncio.to_thread(read)  # some ms, in which tokens would wait
-
     async def _page(self, service: Service) -> Page | str:
         if not (address := self._addresses[service]):
             return f"where the {service}'s page of metrics is, is not known; set --{service}-metrics"
-        return await read_page(service, address, OF_WORKER if service == "worker" else (), _shown_lines)
-
-
-def _shown_lines(text: str) -> str:
-    return _NOT_SHOWN.sub("", text)
+        return await read_page(service, address, OF_WORKER if service == "worker" else ())
 
 
 def _offset(metrics: str, offset: int) -> str:
-    """Return the address with so much added to its port; empty where that port is not known."""
+    """Return "" where the port is not known."""
     address = parse_address(metrics) if metrics else None
     return str(address.offset(offset)) if address is not None and address.port else ""
 
 
 def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetime) -> Json:
-    """Return what pages say, with rates since the pages `before`, so many seconds earlier.
-
-    Rates are null where a page is missing now or then, or its process has restarted. Counters are since its start.
+    """Rates are since the pages `before`, `seconds` earlier; null where a page is missing or its process has
+    restarted.
     """
     found = {service: page if isinstance(page, Page) else None for service, page in pages.items()}
     gateway, worker, store = (found.get(service) for service in ("gateway", "worker", "store"))
@@ -127,26 +116,26 @@ def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetim
         "interval_seconds": seconds,
         "processes": [_process(service, page, grown[service]) for service, page in pages.items()],
         "models": None if worker is None else _models(worker, grown["worker"]),
-        "time_to_first_token": _latencies(grown["worker"].page, "tier", first),
-        "time_to_first_token_since_start": _latencies(worker or Page(), "tier", first),
+        "time_to_first_token": _latencies(grown["worker"].page, first),
+        "time_to_first_token_since_start": _latencies(worker or Page(), first),
         "agents_by_tier": {
-            **({} if worker is None else {"hot": _count(worker, "agentmem_cache_agents")}),
-            **({} if store is None else _counts(store, "tier", "agentmem_cache_agents")),
+            **({} if worker is None else {"hot": worker.count("agentmem_cache_agents")}),
+            **({} if store is None else store.counts("tier", "agentmem_cache_agents")),
         },
         "disk": None if store is None else _disk(store),
         "remote": None if store is None else _remote(store),
-        "quarantined": None if store is None else _counts(store, "reason", "agentmem_cache_quarantined_total"),
-        "requests_limit": None if worker is None else _count(worker, "agentmem_requests_limit"),
-        "workflows_running": None if gateway is None else _count(gateway, "agentmem_gateway_workflows_running"),
+        "quarantined": None if store is None else store.counts("reason", "agentmem_cache_quarantined_total"),
+        "requests_limit": None if worker is None else worker.count("agentmem_requests_limit"),
+        "workflows_running": None if gateway is None else gateway.count("agentmem_gateway_workflows_running"),
         "generations_running": (
-            None if gateway is None else _counts(gateway, "door", "agentmem_gateway_num_requests_running")
+            None if gateway is None else gateway.counts("door", "agentmem_gateway_num_requests_running")
         ),
     }
 
 
 @dataclass(frozen=True)
 class _Growth:
-    """By how much a page's counters grew; without `seconds` that is not known, and the page is empty."""
+    """Empty without `seconds`, where the growth is not known."""
 
     page: Page = field(default_factory=Page)
     seconds: float | None = None
@@ -164,7 +153,7 @@ class _Growth:
 def _process(service: Service, page: Page | str, grown: _Growth) -> Json:
     state, why = condition(page)
     known = page if isinstance(page, Page) else Page()
-    ended = {**_requests(grown.page), **_http_requests(grown.page)}
+    ended = {**grown.page.counts(*_RPCS), **grown.page.counts(*_REQUESTS)}
     failed = sum(count for code, count in ended.items() if code in _FAILED or code.startswith("5"))
     return {
         "service": service,
@@ -172,91 +161,76 @@ def _process(service: Service, page: Page | str, grown: _Growth) -> Json:
         "why": why,
         "version": next(iter(known.by("version", "agentmem_build_info")), None),
         "start_time_seconds": known.total("process_start_time_seconds"),
-        "memory_bytes": _count(known, "process_resident_memory_bytes"),
+        "memory_bytes": known.count("process_resident_memory_bytes"),
         "cpu_seconds": known.total("process_cpu_seconds_total"),
         "cpu_cores": grown.rate(grown.page.total("process_cpu_seconds_total")),
-        "requests": _requests(known),
-        "http_requests": _http_requests(known),
+        "requests": known.counts(*_RPCS),
+        "http_requests": known.counts(*_REQUESTS),
         "requests_per_second": grown.rate(sum(ended.values())),
         "failures_per_second": grown.rate(failed),
     }
 
 
-def _requests(page: Page) -> dict[str, int]:
-    return _counts(page, "grpc_code", "grpc_server_handled_total")
-
-
-def _http_requests(page: Page) -> dict[str, int]:
-    return _counts(page, "code", "agentmem_http_requests_total")
-
-
 def _models(worker: Page, grown: _Growth) -> list[Json]:
     names = worker.by("model_id", "agentmem_num_requests_running")
     loaded = worker.by("model_id", "agentmem_model_info")
-    return [{"model_id": name, "loaded": name in loaded, **_model(name, worker, grown)} for name in names]
+    return [
+        {
+            "model_id": name,
+            "loaded": name in loaded,
+            **_model(worker.where(model_id=name), replace(grown, page=grown.page.where(model_id=name))),
+        }
+        for name in names
+    ]
 
 
-def _model(name: str, page: Page, grown: _Growth) -> Json:
-    now, growth = _Of(page, name), _Of(grown.page, name)
-    prompt = {tier: grown.rate(tokens) for tier, tokens in growth.prompt_tokens().items()}
+def _model(now: Page, grown: _Growth) -> Json:
+    prompt = {tier: grown.rate(tokens) for tier, tokens in _prompt_tokens(grown.page).items()}
     return {
-        "running": now.count("num_requests_running"),
-        "waiting": now.count("num_requests_waiting"),
-        "hot_agents": now.count("cache_agents"),
-        "pool_blocks": now.counts("state", "pool_blocks"),
-        "prompt_tokens": now.prompt_tokens(),
+        "running": now.count("agentmem_num_requests_running"),
+        "waiting": now.count("agentmem_num_requests_waiting"),
+        "hot_agents": now.count("agentmem_cache_agents"),
+        "pool_blocks": now.counts("state", "agentmem_pool_blocks"),
+        "prompt_tokens": _prompt_tokens(now),
         "prompt_tokens_per_second": prompt if grown.seconds else None,
-        "generated_tokens": now.count("generation_tokens_total"),
-        "generated_tokens_per_second": grown.rate(growth.count("generation_tokens_total")),
-        "turns": now.counts("reason", "requests_finished_total"),
-        "evictions": now.counts("reason", "cache_evictions_total"),
-        "loaded_bytes": now.count("cache_load_bytes_total"),
-        "loaded_bytes_per_second": grown.rate(growth.count("cache_load_bytes_total")),
-        "stored_bytes": now.count("cache_store_bytes_total"),
-        "stored_bytes_per_second": grown.rate(growth.count("cache_store_bytes_total")),
-        "time_to_first_token": _latencies(grown.page, "tier", "agentmem_time_to_first_token_seconds", model_id=name),
-        "inter_token_latency": _latency(grown.page, "agentmem_inter_token_latency_seconds", model_id=name),
+        "generated_tokens": now.count("agentmem_generation_tokens_total"),
+        "generated_tokens_per_second": grown.rate(grown.page.count("agentmem_generation_tokens_total")),
+        "turns": now.counts("reason", "agentmem_requests_finished_total"),
+        "evictions": now.counts("reason", "agentmem_cache_evictions_total"),
+        "loaded_bytes": now.count("agentmem_cache_load_bytes_total"),
+        "loaded_bytes_per_second": grown.rate(grown.page.count("agentmem_cache_load_bytes_total")),
+        "stored_bytes": now.count("agentmem_cache_store_bytes_total"),
+        "stored_bytes_per_second": grown.rate(grown.page.count("agentmem_cache_store_bytes_total")),
+        "time_to_first_token": _latencies(grown.page, "agentmem_time_to_first_token_seconds"),
+        "inter_token_latency": _latency(grown.page, "agentmem_inter_token_latency_seconds"),
     }
 
 
-@dataclass(frozen=True)
-class _Of:
-    """The metrics of one model on the worker's page."""
-
-    page: Page
-    model_id: str
-
-    def count(self, name: str) -> int | None:
-        return _count(self.page, f"agentmem_{name}", model_id=self.model_id)
-
-    def counts(self, label: str, name: str) -> dict[str, int]:
-        return _counts(self.page, label, f"agentmem_{name}", model_id=self.model_id)
-
-    def prompt_tokens(self) -> dict[str, int]:
-        reused = self.counts("tier", "prompt_tokens_cached_total")
-        return {**reused, "computed": max(0, (self.count("prompt_tokens_total") or 0) - sum(reused.values()))}
+def _prompt_tokens(model: Page) -> dict[str, int]:
+    reused = model.counts("tier", "agentmem_prompt_tokens_cached_total")
+    return {**reused, "computed": max(0, (model.count("agentmem_prompt_tokens_total") or 0) - sum(reused.values()))}
 
 
-def _latencies(page: Page, label: str, name: str, **labels: str) -> dict[str, Json]:
-    found = {value: _latency(page, name, **{label: value}, **labels) for value in page.by(label, f"{name}_count")}
-    return {value: latency for value, latency in found.items() if latency}
+def _latencies(page: Page, name: str) -> dict[str, Json]:
+    found = {tier: _latency(page.where(tier=tier), name) for tier in page.by("tier", f"{name}_count")}
+    return {tier: latency for tier, latency in found.items() if latency}
 
 
-def _latency(page: Page, name: str, **labels: str) -> Json | None:
-    if not (count := _count(page, f"{name}_count", **labels)):
+def _latency(page: Page, name: str) -> Json | None:
+    if not (count := page.count(f"{name}_count")):
         return None
-    buckets = {float(bound): n for bound, n in page.by("le", f"{name}_bucket", **labels).items()}
+    buckets = {float(bound): n for bound, n in page.by("le", f"{name}_bucket").items()}
     percentiles = {f"p{percent}_seconds": histogram_quantile(percent / 100, buckets) for percent in (50, 95, 99)}
     return {"count": count, **percentiles}
 
 
 def _disk(store: Page) -> Json:
     return {
-        "bytes": _counts(store, "kind", "agentmem_cache_disk_bytes"),
-        "limit_bytes": _count(store, "agentmem_cache_disk_limit_bytes"),
-        "free_bytes": _count(store, "agentmem_cache_disk_free_bytes"),
-        "free_floor_bytes": _count(store, "agentmem_cache_disk_free_floor_bytes"),
-        "evictions": _counts(store, "reason", "agentmem_cache_evictions_total"),
+        "bytes": store.counts("kind", "agentmem_cache_disk_bytes"),
+        "limit_bytes": store.count("agentmem_cache_disk_limit_bytes"),
+        "free_bytes": store.count("agentmem_cache_disk_free_bytes"),
+        "free_floor_bytes": store.count("agentmem_cache_disk_free_floor_bytes"),
+        "evictions": store.counts("reason", "agentmem_cache_evictions_total"),
     }
 
 
@@ -266,15 +240,6 @@ def _remote(store: Page) -> Json | None:
         return None
     return {
         "up": bool(up),
-        "bytes": _count(store, "agentmem_remote_bytes"),
-        "backlog": _counts(store, "operation", "agentmem_remote_backlog"),
+        "bytes": store.count("agentmem_remote_bytes"),
+        "backlog": store.counts("operation", "agentmem_remote_backlog"),
     }
-
-
-def _count(page: Page, name: str, **labels: str) -> int | None:
-    value = page.total(name, **labels)
-    return None if value is None else int(value)
-
-
-def _counts(page: Page, label: str, name: str, **labels: Any) -> dict[str, int]:
-    return {value: int(count) for value, count in page.by(label, name, **labels).items()}

@@ -20,15 +20,14 @@ from gateway.api.validation import Strict, checked
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
 WARNING_HEADER = "X-Agent-Warning"
-"""Of answers: what a client that sent no X-Agent-Memory may not have meant."""
+"""It says what a client that sent no X-Agent-Memory may not have meant."""
 
 _LONG: Final = 64 * 1024
-"""Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
+"""Bytes of a body that is read in a thread: a megabyte of small messages takes most of a second."""
 
 BODY_SECONDS: Final = 30.0
 """Seconds that a body may keep its reader waiting, and one more for each 16 KiB that came."""
 _SLOWEST: Final = 16 * 1024
-"""Bytes a second that a long body must have on the average."""
 
 _T = TypeVar("_T")
 _Headers = TypeVar("_Headers", bound=Strict)
@@ -36,7 +35,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def _field(name: str, what: str, most: int = 0) -> Any:
-    """Return a header that may be absent; `most` bytes long, unless it is one of a few words."""
+    """The header may be absent; it has at most `most` bytes, unless it is one of a few words."""
     text: Any = {"minLength": 1, "maxLength": most, "pattern": "^[!-~]([ -~]*[!-~])?$"} if most else {}
     return Field("", alias=name, description=what, json_schema_extra=text)
 
@@ -46,7 +45,7 @@ def _text(name: str, most: int) -> AfterValidator:
 
 
 class TurnName(Strict):
-    """What a request says of its turn; X-Request-ID is not asked, for proxies stamp one on each attempt."""
+    """X-Request-ID is not asked, for proxies stamp one on each attempt."""
 
     turn: Annotated[str, _text(TURN_HEADER, MAX_REQUEST_ID_BYTES)] = _field(
         TURN_HEADER,
@@ -78,9 +77,7 @@ class TurnHeaders(TurnName):
 
     @property
     def memory_mode(self) -> "inference_pb2.MemoryMode.ValueType":
-        """AUTO unless it is said. UNSPECIFIED without X-Agent-ID: an agent that is found has the beginning of the
-        input.
-        """
+        """AUTO unless it is said. UNSPECIFIED without X-Agent-ID: an agent that is found has the input's beginning."""
         if not self.agent:
             return inference_pb2.MEMORY_MODE_UNSPECIFIED
         return inference_pb2.MemoryMode.Value(f"MEMORY_MODE_{(self.memory or 'auto').upper()}")
@@ -101,7 +98,7 @@ def read_headers(headers: Headers, schema: type[_Headers]) -> _Headers:
 
 
 def percent_decoded(name: str, value: str) -> str:
-    """Raises InvalidArgument that names `name` for a bad or empty text."""
+    """Raises InvalidArgument that names `name`."""
     check_percent_encoding(name, value)
     try:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
@@ -124,8 +121,8 @@ def _ascii(name: str, value: str) -> str:
 async def read_body(request: Request, limit: int) -> bytearray:
     """Return the body of a JSON request.
 
-    Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), 413 for
-    more than `limit` bytes, and 408 for a body that comes too slowly.
+    Raises HTTPException 415 for another content type (so web pages cannot post here unasked), 413 for more than `limit`
+    bytes, and 408 for a body that comes too slowly.
     """
     body = bytearray()
     async for chunk in limited(request, "application/json", limit):
@@ -134,12 +131,12 @@ async def read_body(request: Request, limit: int) -> bytearray:
 
 
 async def worked(body: bytearray, work: Callable[..., _T], *arguments: Any) -> _T:
-    """Return what `work` makes of a body, in a thread where streams would have to wait for long."""
+    """Work in a thread where streams would have to wait for long."""
     return await asyncio.to_thread(work, *arguments) if len(body) > _LONG else work(*arguments)
 
 
 async def limited(request: Request, content_type: str, limit: int) -> AsyncIterator[bytes]:
-    """Yield a body as it comes. Raises HTTPException as read_body does."""
+    """Raises HTTPException as read_body does."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != content_type:
         raise HTTPException(415, f"send the body as content-type: {content_type}")
     too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})

@@ -1,7 +1,6 @@
 """REST's endpoints.
 
-An agent's id is one part of the path, percent-encoded, and may hold any UTF-8, a "/" as %2F too: so these routes match
-the path as it was sent, where others match it decoded.
+An agent's id is one part of the path and may hold a "/" as %2F: so these routes match the path as it was sent.
 """
 
 import asyncio
@@ -51,10 +50,8 @@ FILE_TYPE: Final = "application/octet-stream"
 async def send_file(
     messages: AsyncGenerator[agent_pb2.ExportAgentResponse, None], agent: str, send: Send, stall_limit: float
 ) -> None:
-    """Answer with the file that ExportAgent streams.
-
-    Raises AgentmemError where it fails: before the first chunk nothing was sent, and after it the response is left
-    without an end, so that a part is not taken for the whole.
+    """Raises AgentmemError: before the first chunk nothing was sent, and after it the response is left without an end,
+    so that a part is not taken for the whole.
     """
     async with aclosing(messages) as chunks:
         first = await anext(chunks, None)
@@ -71,17 +68,12 @@ async def send_file(
 
 
 MAX_IMPORT_BYTES: Final = 64 * 1024**3
-"""Bytes of an agent's file that is imported."""
 
 
 async def take_file(
     worker: Worker, target: agent_pb2.ImportAgentRequest, request: Request
 ) -> agent_pb2.ImportAgentResponse:
-    """Return the agent that ImportAgent makes of the request's body.
-
-    Raises AgentmemError as the worker refuses it, HTTPException as `limited` does, and ClientDisconnect where the
-    caller goes away, which cancels the import.
-    """
+    """Raises AgentmemError, HTTPException as `limited` does, and ClientDisconnect, which cancels the import."""
     body = limited(request, FILE_TYPE, MAX_IMPORT_BYTES)
     pieces = _pieces(body)
     first = await anext(pieces, b"")  # nothing is begun for a body that is refused by its headers
@@ -109,7 +101,7 @@ async def take_file(
 
 
 async def _pieces(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the body in pieces of CHUNK_BYTES bytes; the last one may be shorter."""
+    """All but the last have CHUNK_BYTES bytes."""
     held = bytearray()
     async for data in body:
         held += data
@@ -124,7 +116,7 @@ _MOST_PARAMETERS: Final = 16
 
 
 def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
-    """Return the parameters of path, still percent-encoded, and query. Raises InvalidArgument."""
+    """`path` is still percent-encoded. Raises InvalidArgument."""
     in_path = {name: percent_decoded(name, part) for name, part in path.items()}
     asked: dict[str, str] = {}
     for name, text in _pairs(query):
@@ -159,7 +151,7 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
-    """Return the routes; `own` are the services of this process, by their full names."""
+    """`own` are the services of this process, by their full names."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -167,7 +159,7 @@ def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
 
 
 class EncodedRoute(Route):
-    """A route that matches the path as it was sent; parts of it stay percent-encoded."""
+    """Parts of the path stay percent-encoded."""
 
     def __init__(self, path: str, resource: "RestResource") -> None:
         super().__init__(path, resource, methods=list(resource.served))
@@ -230,7 +222,7 @@ class RestResource:
             await send_events(said, RestAnswer(), scope, send, self.shared.settings.stall_limit)
 
     async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
-        """Set what the body has in `message`; return whether it asks for a stream."""
+        """Return whether the body asks for a stream."""
         body = await read_body(request, self.shared.settings.max_body_bytes)
         said = await worked(body, read_json, body, model_of_body(endpoint), message, frozenset({STREAM}))
         return getattr(said, STREAM, False)

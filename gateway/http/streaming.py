@@ -1,4 +1,4 @@
-"""Responses that are written as they come, to a reader that may stall or leave."""
+"""Responses to a reader that may stall or leave."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ _SSE_HEADERS: Final = [
     ("x-accel-buffering", "no"),  # proxies such as nginx pass events on at once
 ]
 _COMMENT: Final = b": keep-alive\n\n"
-"""What readers skip, by the standard; proxies do not cut off a stream that says something."""
+"""Readers skip it, and proxies do not cut off the stream."""
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def begun(
 
 
 class ReaderStalled(errors.ResourceExhausted):
-    """The reader of a stream takes nothing. It was logged, and counts among those that went away."""
+    """It was logged, and counts among those that went away."""
 
     http_status = errors.Cancelled.http_status
 
@@ -94,13 +94,13 @@ class Stream:
         await self.write(b"", more=False)
 
     async def send(self, *events: SseEvent) -> None:
-        """Send events with none of another caller between them."""
+        """No events of another caller come between them."""
         if events:
             await self.write(b"".join(map(_encoded, events)))
 
     @asynccontextmanager
     async def kept_alive(self, alive: Callable[[], Iterable[SseEvent]]) -> AsyncIterator[None]:
-        """During the block, send what `alive` returns, or a comment, after KEEP_ALIVE_SECONDS of silence."""
+        """After KEEP_ALIVE_SECONDS of silence, send what `alive` returns, or a comment."""
         self._written = time.monotonic()
         beating = asyncio.create_task(self._beat(KEEP_ALIVE_SECONDS, alive))
         try:
@@ -128,7 +128,7 @@ async def send_events(
     stall_limit: float,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Send all that is `said`; `answer` reports a failure. Raises ReaderStalled."""
+    """`answer` reports a failure. Raises ReaderStalled."""
     stream = Stream(send, stall_limit)
     await stream.start([*_SSE_HEADERS, *headers.items()])
     async with stream.kept_alive(answer.alive):
@@ -155,7 +155,7 @@ def _encoded(event: SseEvent) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of `work`, or cancel it as soon as the client goes away, and raise ClientDisconnect.
+    """Cancel `work` and raise ClientDisconnect as soon as the client goes away.
 
     Call it after the body was read: `receive` has nothing but the disconnect to tell then.
     """

@@ -33,7 +33,7 @@ from gateway.settings import GatewaySettings
 from gateway.worker import Worker
 
 _LOOKS = 3
-"""How often an agent is looked for that has always gone on meanwhile, before the request gets one of its own."""
+"""Looks for an agent that has always gone on meanwhile, before the request gets one of its own."""
 
 _Schema = TypeVar("_Schema", bound=BaseModel)
 
@@ -47,7 +47,7 @@ class Turns:
     kept: KeptResponses
 
     async def completed(self, asked: BaseModel) -> Any:
-        """Return a request with the default model and the items that it refers to."""
+        """Add the default model and the items that the request refers to."""
         if getattr(asked, "model", None) is None:
             found: model_pb2.GetModelResponse = await self.worker.call(model_pb2.GetModelRequest())
             asked = asked.model_copy(update={"model": found.model.model_id})
@@ -70,24 +70,19 @@ class TurnEndpoint(Generic[_Schema]):
         log_fields(scope, agent=headers.agent)
         incoming = Incoming(caller().namespace, headers.turn, uuid.uuid4().hex, int(time.time()), headers.agent)
         body = await read_body(request, self.shared.settings.max_body_bytes)
-
-        async def served() -> None:
-            asked = await self.shared.completed(await worked(body, parse_body, body, self.schema))
-            exchange = await worked(body, self.translate, asked, incoming)
-            for turn in exchange.turns:
-                turn.template_time = headers.template_time
-                turn.memory_mode = headers.memory_mode
-                if headers.history and turn.HasField("messages"):
-                    turn.messages.history = types_pb2.History.Value(f"HISTORY_{headers.history.upper()}")
-            await Answering(self.shared, request, send, exchange).run(headers.turn, headers.agent)
-
-        await until_disconnect(receive, served())
+        asked = await self.shared.completed(await worked(body, parse_body, body, self.schema))
+        exchange = await worked(body, self.translate, asked, incoming)
+        for turn in exchange.turns:
+            turn.template_time = headers.template_time
+            turn.memory_mode = headers.memory_mode
+            if headers.history and turn.HasField("messages"):
+                turn.messages.history = types_pb2.History.Value(f"HISTORY_{headers.history.upper()}")
+        answering = Answering(self.shared, request, send, exchange)
+        await until_disconnect(receive, answering.run(headers.turn, headers.agent))
 
 
 @dataclass(frozen=True)
 class Answering:
-    """One exchange as it is run and answered."""
-
     shared: Turns
     request: Request
     send: Send
@@ -112,40 +107,32 @@ class Answering:
         with self.shared.metrics.generation("http"):
             for look in range(_LOOKS, 0, -1):
                 async with self.shared.finder.memory(wanted, fresh=look == 1) as memory:
-                    if await self._answered(memory, again=memory.guessed and look > 1):
+                    choices = each_choice(self.shared.worker, _with_memory(self.exchange, memory))
+                    async with begun(choices, streamed=self.exchange.streamed) as (begins, events):
+                        try:
+                            said = begins.result() if begins.done() else None
+                        except errors.Aborted:  # by its last event where the stream has begun: no other look then
+                            if memory.guessed and look > 1:
+                                continue
+                            raise
+                        await self._answer(memory, said[1].started if said else inference_pb2.Started(), events)
                         return
 
-    async def _answered(self, memory: Memory, *, again: bool) -> bool:
-        """Return whether the exchange is answered; else the agent has gone on meanwhile, and `again` is True.
-
-        A stream that began before its turn is refused by its last event, and no other agent is looked for then.
-        """
-        answer, streamed = self.exchange.answer, self.exchange.streamed
+    async def _answer(self, memory: Memory, started: inference_pb2.Started, events: AsyncIterator[Event]) -> None:
+        answer = self.exchange.answer
         answer.agent_id = memory.agent_id
         answer.left_out = [*self.exchange.others, *self.exchange.left_out]
-        choices = each_choice(self.shared.worker, _with_memory(self.exchange, memory))
-        async with begun(choices, streamed=streamed) as (first, events):
-            try:
-                said = first.result() if first.done() else None
-            except errors.Aborted:
-                if again:
-                    return False
-                raise
-            self.shared.metrics.agents_resolved.labels(memory.how).inc()
-            log_fields(self.request.scope, agent=memory.agent_id)
-            headers = self._headers(memory, said[1].started if said else inference_pb2.Started())
-            noted = self._noted(events, memory)
-            if streamed:
-                written = (answer.events(*each) async for each in noted)
-                await send_events(
-                    written, answer, self.request.scope, self.send, self.shared.settings.stall_limit, headers
-                )
-            else:
-                async for each in noted:
-                    answer.add(*each)
-                response = JSONResponse(answer.body(), headers=headers)
-                await response(self.request.scope, self.request.receive, self.send)
-        return True
+        self.shared.metrics.agents_resolved.labels(memory.how).inc()
+        log_fields(self.request.scope, agent=memory.agent_id)
+        headers, noted = self._headers(memory, started), self._noted(events, memory)
+        if self.exchange.streamed:
+            written = (answer.events(*each) async for each in noted)
+            await send_events(written, answer, self.request.scope, self.send, self.shared.settings.stall_limit, headers)
+        else:
+            async for each in noted:
+                answer.add(*each)
+            response = JSONResponse(answer.body(), headers=headers)
+            await response(self.request.scope, self.request.receive, self.send)
 
     def _headers(self, memory: Memory, started: inference_pb2.Started) -> dict[str, str]:
         media = self.exchange.left_out
@@ -155,7 +142,7 @@ class Answering:
         return {**agent, **({WARNING_HEADER: said} if said else {})}
 
     async def _noted(self, events: AsyncIterator[Event], memory: Memory) -> AsyncIterator[Event]:
-        """Yield all events. The first choice's turn is the agent's, and the one that the log is about."""
+        """The first choice's turn is the agent's, and the one that the log is about."""
         unfinished = len(self.exchange.turns)
         async for choice, event in events:
             finished = event.HasField("finished")

@@ -1,7 +1,4 @@
-"""The files of the page, with headers that let it load and ask nothing but this gateway.
-
-Browsers keep the files and ask each time whether they are still these, so that a new version is there at once.
-"""
+"""Headers let the page ask nothing but this gateway."""
 
 import mimetypes
 from pathlib import Path
@@ -28,7 +25,7 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""What of the page a browser runs, loads and asks: so markup that got in could neither run nor tell anybody."""
+"""Markup that got in could neither run nor tell anybody."""
 
 _HEADERS: Final = {
     "content-security-policy": POLICY,
@@ -39,16 +36,15 @@ _HEADERS: Final = {
     "cache-control": "no-cache",
 }
 _FILES: Final = StaticFiles(directory=STATIC, html=True)
-mimetypes.add_type("text/javascript", ".js")  # the machine's own table may say anything
+mimetypes.add_type("text/javascript", ".js")  # the machine's may differ
 
 
 def page_routes() -> list[Route]:
-    """Return the page's routes."""
     return [Route(PAGE.rstrip("/"), _to_page), Route(f"{PAGE}{{file:path}}", _file)]
 
 
 async def _to_page(_: Request) -> Response:
-    return RedirectResponse(PAGE.strip("/") + "/", 308, _HEADERS)  # relative, for a proxy may have it below a path
+    return RedirectResponse(PAGE.strip("/") + "/", 308, _HEADERS)  # relative: a proxy may have it below a path
 
 
 async def _file(request: Request) -> Response:

@@ -11,7 +11,7 @@ from agentmem import retries
 from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2
 from gateway.api.exchange import Heard
-from gateway.worker import Worker, turn
+from gateway.worker import Worker
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Turn
@@ -84,7 +84,7 @@ class PatientWorker:
 
     async def _generate(self, request: inference_pb2.GenerateRequest, listener: Listener) -> Done:
         heard = Heard()
-        async with aclosing(turn(self._worker, request)) as events:
+        async with aclosing(self._worker.stream(request)) as events:
             async for event in events:
                 heard.add(event)
                 listener(event)

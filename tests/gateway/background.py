@@ -22,8 +22,6 @@ from .scripted import ScriptedWorker
 
 
 class Served(NamedTuple):
-    """What runs, and where."""
-
     url: str
     worker: ScriptedWorker
 

@@ -50,7 +50,6 @@ async def worker(run_dir: Path) -> AsyncIterator[ScriptedWorker]:
 
 @pytest.fixture
 async def gateway(run_dir: Path) -> AsyncIterator[Gateway]:
-    """A running gateway; whether a worker runs is the test's choice."""
     async with running(run_dir) as started:
         yield started
 
@@ -64,14 +63,12 @@ async def channel(gateway: Gateway) -> AsyncIterator[grpc.aio.Channel]:
 
 @pytest.fixture
 async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    """A plain HTTP client."""
     async with httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as client:
         yield client
 
 
 @pytest.fixture
 async def sdk(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official SDK."""
     base_url = f"http://{gateway.addresses['http']}/v1"
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=30) as client:
         yield client
@@ -79,7 +76,6 @@ async def sdk(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @pytest.fixture
 async def claude(gateway: Gateway) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    """The official SDK of Anthropic."""
     base_url = f"http://{gateway.addresses['http']}"
     async with anthropic.AsyncAnthropic(base_url=base_url, api_key="none", max_retries=0, timeout=30) as client:
         yield client

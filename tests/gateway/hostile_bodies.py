@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -51,7 +50,6 @@ KINDS: Final = (*REPEATED, *WHOLE)
 
 
 def filler(kind: str, size: int) -> bytes:
-    """Return a value of nearly `size` bytes."""
     if kind in REPEATED:
         element = REPEATED[kind]
         return b"[" + b",".join([element] * (size // (len(element) + 1))) + b"]"
@@ -65,19 +63,3 @@ def with_filler(body: Mapping[str, Any], field: str, kind: str, size: int) -> by
     """Return `body` with a filler of its own as `field`, in all of `size` bytes at most."""
     around = json.dumps({**body, field: _MARK}).encode()
     return around.replace(f'"{_MARK}"'.encode(), filler(kind, size - len(around)))
-
-
-def nested(rng: random.Random, body: Mapping[str, Any], fields: list[str], size: int) -> bytes:
-    """Return `body` with several fields of random fillers, each some levels deep in lists and objects."""
-    changed = dict(body)
-    places = rng.sample(fields, min(len(fields), rng.randint(1, 4)))
-    for place in places:
-        value: Any = f"{_MARK}{place}"
-        for _ in range(rng.randint(0, 3)):
-            value = rng.choice([[value], [0, value], {"a": value}, {rng.choice(fields): value}, [value, {}]])
-        changed[place] = value
-    sent = json.dumps(changed).encode()
-    for place in places:
-        share = (size - len(sent)) // len(places)
-        sent = sent.replace(json.dumps(f"{_MARK}{place}").encode(), filler(rng.choice(KINDS), share))
-    return sent

@@ -52,7 +52,6 @@ class MeasuredGateway:
         self._memory = Peaks({"gateway": process.pid})
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
         self._probe.close()
 

@@ -27,7 +27,6 @@ def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
 
 @asynccontextmanager
 async def running(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
-    """A gateway of changed settings, while the block runs."""
     gateway = Gateway(settings(run_dir, **changed))
     await gateway.start()
     try:

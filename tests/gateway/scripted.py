@@ -29,7 +29,6 @@ Script = Callable[[inference_pb2.GenerateRequest], AsyncIterator[inference_pb2.G
 
 
 def started(match: Any = types_pb2.MATCH_EXTEND, hot: int = 7, warm: int = 5) -> inference_pb2.GenerateResponse:
-    """The first event, with tokens from two tiers."""
     cached = [types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=hot)] if hot else []
     cached += [types_pb2.TierTokens(tier=types_pb2.TIER_WARM, tokens=warm)] if warm else []
     return inference_pb2.GenerateResponse(
@@ -42,7 +41,6 @@ def started(match: Any = types_pb2.MATCH_EXTEND, hot: int = 7, warm: int = 5) ->
 
 
 def delta(text: str, *logprobs: inference_pb2.TokenLogprob, reasoning: str = "") -> inference_pb2.GenerateResponse:
-    """New text, and reasoning before it."""
     return inference_pb2.GenerateResponse(
         delta=inference_pb2.Delta(text=text, token_ids=[1], logprobs=logprobs, reasoning=reasoning),
     )
@@ -51,7 +49,6 @@ def delta(text: str, *logprobs: inference_pb2.TokenLogprob, reasoning: str = "")
 def finished(
     reason: Any = types_pb2.FINISH_REASON_STOP, tokens: int = 3, *, kept: bool = True
 ) -> inference_pb2.GenerateResponse:
-    """The last event."""
     event = inference_pb2.Finished(
         reason=reason,
         usage=types_pb2.Usage(
@@ -72,7 +69,6 @@ def finished(
 
 
 async def hello(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
-    """A turn that goes well."""
     yield started()
     for text in ("Hel", "lo", " 🌍"):
         yield delta(text)
@@ -120,7 +116,6 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
 
     @property
     def generated(self) -> list[inference_pb2.GenerateRequest]:
-        """The requests for turns."""
         return [request for request in self.requests if isinstance(request, inference_pb2.GenerateRequest)]
 
     async def start(self, *, serving: bool = True) -> None:

@@ -20,7 +20,6 @@ from .running import running
 
 
 def add_key(run_dir: Path, namespace: str = "team-a", **fields: Any) -> str:
-    """A new key in the gateway's file, as its owner gets it."""
     key, shown = new(namespace, datetime.now(UTC), **fields)
     with changing(run_dir / "keys.json") as keys:
         keys[key.id] = key
@@ -28,19 +27,16 @@ def add_key(run_dir: Path, namespace: str = "team-a", **fields: Any) -> str:
 
 
 def revoke(run_dir: Path, shown: str) -> None:
-    """Take a key out of the file."""
     with changing(run_dir / "keys.json") as keys:
         del keys[shown.split("_")[1]]
 
 
 def secured(run_dir: Path, **changed: Any) -> AbstractAsyncContextManager[Gateway]:
-    """A running gateway with the keys that were added before."""
     return running(run_dir, keys=run_dir / "keys.json", **changed)
 
 
 @asynccontextmanager
 async def showing(gateway: Gateway, key: str) -> AsyncIterator[tuple[httpx.AsyncClient, grpc.aio.Channel]]:
-    """Clients of HTTP and gRPC; an empty key is none."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with (
         httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", headers=headers, timeout=30) as http,

@@ -10,10 +10,6 @@ from agentmem.process.settings import SettingsError, load
 from gateway.settings import GatewaySettings, check_files
 
 
-def test_without_files_there_is_nothing_to_check() -> None:
-    check_files(load(GatewaySettings, []))
-
-
 def test_a_file_of_keys_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text("{")

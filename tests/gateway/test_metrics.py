@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 
 from agentmem.channels import connect
@@ -13,7 +12,7 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc
 from gateway.app import Gateway
 from gateway.metrics import GatewayMetrics
 
-from .running import ANY_PORT, eventually, running
+from .running import eventually
 from .scripted import ScriptedWorker
 from .secured import add_key, secured
 
@@ -43,17 +42,6 @@ async def test_who_has_no_key_is_counted(worker: ScriptedWorker, run_dir: Path) 
         # Counted when the handler has ended, of which the caller may hear before.
         await eventually(lambda: value("grpc_server_handled_total", {**rpc, "grpc_code": "UNAUTHENTICATED"}) == 1)
         assert value("grpc_server_handled_total", {**rpc, "grpc_code": "OK"}) == 0
-
-
-async def test_both_pages_are_the_same(run_dir: Path) -> None:
-    async with running(run_dir, metrics=ANY_PORT) as gateway, httpx.AsyncClient(timeout=30) as http:
-        pages = [
-            (await http.get(f"http://{gateway.addresses[door]}/metrics")).text.splitlines()
-            for door in ("http", "metrics")
-        ]
-        names = [[line for line in page if line.startswith("# ")] for page in pages]
-        assert names[0] == names[1]
-        assert 'agentmem_build_info{service="gateway"' in "\n".join(pages[0])
 
 
 def test_series_that_can_be_known_begin_at_zero() -> None:

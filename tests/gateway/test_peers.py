@@ -201,13 +201,3 @@ async def test_the_grpc_health_of_a_gateway_is_the_workers(
         await becomes(health_pb2.HealthCheckResponse.NOT_SERVING)
         await worker.server.set_serving(True)
         await becomes(health_pb2.HealthCheckResponse.SERVING)
-
-
-async def test_the_worker_is_not_asked_by_each_who_asks(
-    worker: ScriptedWorker, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "agentmem.process.rpc")
-    answers = await asyncio.gather(*(http.get("/readyz") for _ in range(60)))
-    assert {answer.status_code for answer in answers} == {200}
-    asked = [record for record in caplog.records if "/grpc.health.v1.Health/Check" in str(record.__dict__)]
-    assert len(asked) < 30

@@ -59,26 +59,3 @@ async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 async def test_what_is_no_page_is_said(status: int, body: bytes, why: str) -> None:
     with answering(status, body) as address:
         assert await read_page("store", address) == why.replace("ADDRESS", address)
-
-
-async def test_a_server_that_speaks_no_http() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-
-        def slam() -> None:
-            connection, _ = server.accept()
-            connection.recv(1000)
-            connection.sendall(b"SSH-2.0-OpenSSH\r\n")
-            connection.close()
-
-        thread = threading.Thread(target=slam)
-        thread.start()
-        told = await read_page("store", address)
-        thread.join()
-    assert told == f"what {address} answers is no page of metrics; another program may have its port"
-
-
-async def test_a_host_without_a_name() -> None:
-    told = await read_page("store", "no-such-host.invalid:9464")
-    assert isinstance(told, str)
-    assert told.startswith("no-such-host.invalid:9464 cannot be read: ")

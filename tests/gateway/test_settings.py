@@ -1,25 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from agentmem.process.settings import SettingsError, load
-from gateway.edge.callers import CallerLimits
 from gateway.settings import GatewaySettings
-
-
-def test_worker_is_in_the_run_directory(tmp_path: Path) -> None:
-    assert load(GatewaySettings, ["--run-dir", str(tmp_path)]).worker_target == f"unix:{tmp_path}/worker.sock"
-    assert load(GatewaySettings, ["--worker", "localhost:1"]).worker_target == "localhost:1"
-
-
-def test_store_is_in_the_run_directory(tmp_path: Path) -> None:
-    assert load(GatewaySettings, ["--run-dir", str(tmp_path)]).store_target == f"unix:{tmp_path}/store.sock"
-    assert load(GatewaySettings, ["--store", "localhost:1"]).store_target == "localhost:1"
-
-
-def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTMEM_GATEWAY_STALL_LIMIT", "2.5")
-    assert load(GatewaySettings, []).stall_limit == 2.5
 
 
 @pytest.mark.parametrize("flag", ["--http", "--grpc", "--metrics"])
@@ -68,15 +50,3 @@ def test_a_public_door_asks_for_something(door: str) -> None:
 def test_tls_by_halves(arguments: list[str]) -> None:
     with pytest.raises(SettingsError, match=r"^tls_"):
         load(GatewaySettings, arguments)
-
-
-def test_limits_of_callers() -> None:
-    default = CallerLimits(5, 6)
-    assert load(GatewaySettings, []).limits(default) == default
-    assert load(GatewaySettings, ["--max-running", "0", "--max-per-minute", "9"]).limits(default) == CallerLimits(0, 9)
-
-
-def test_origins() -> None:
-    origins = ["https://a.example", "http://[::1]:3000", "chrome-extension://abc", "null", "*"]
-    told = [word for origin in origins for word in ("--cors-origin", origin)]
-    assert load(GatewaySettings, told).cors_origin == told[1::2]

@@ -84,16 +84,6 @@ async def test_a_reader_that_is_cancelled_cancels_the_call() -> None:
     assert call.cancelled
 
 
-async def test_a_reader_that_times_out_is_told_so() -> None:
-    async def read() -> None:
-        async with asyncio.timeout(0.01), aclosing(messages(EndlessCall(0))) as stream:
-            async for _ in stream:
-                pass
-
-    with pytest.raises(TimeoutError):
-        await read()
-
-
 class UnaryCall:
     """A call with one response, which this end cancels as a closed channel does, or which never comes."""
 

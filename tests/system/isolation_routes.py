@@ -85,7 +85,6 @@ def _new(got: httpx.Response) -> bool:
 
 
 def _rest_new(got: httpx.Response) -> bool:
-    """As _new, of the contract's own messages."""
     told = got.json()
     cache = told.get("started", told)["cache"]
     replayed = "finished" in told and told["finished"]["replayed"]

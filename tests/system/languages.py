@@ -40,23 +40,18 @@ def shown(ledger: bytes) -> str:
 
 
 class Ended(NamedTuple):
-    """What a client wrote, and its exit status."""
-
     out: str
     err: str
     status: int
 
 
 class Program:
-    """A client's command line, against one address."""
-
     def __init__(self, address: str, *command: str, **variables: str) -> None:
         self._command = command
         given = {"AGENTMEM_ADDRESS": address, "AGENTMEM_MODEL": "tiny", **variables}
         self.environment = {**os.environ, **given}
 
     async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
-        """Run it without waiting."""
         with _heeding_ctrl_c():
             return await asyncio.create_subprocess_exec(
                 *self._command,
@@ -67,7 +62,6 @@ class Program:
             )
 
     async def run(self, *arguments: str, status: int = 0) -> Ended:
-        """Run it to its end, which must have this exit status."""
         return await ended(await self.begin(*arguments), status)
 
 
@@ -84,15 +78,12 @@ def _heeding_ctrl_c() -> Iterator[None]:
 
 
 async def ended(process: asyncio.subprocess.Process, status: int = 0) -> Ended:
-    """What a process wrote, at its end, which must have this exit status."""
     out, err = await process.communicate()
     assert process.returncode == status, err.decode()
     return Ended(out.decode(errors="replace"), err.decode(), status)
 
 
 class Language(NamedTuple):
-    """A language with a client."""
-
     name: str
     tools: tuple[str, ...]
     """Programs that a build needs."""

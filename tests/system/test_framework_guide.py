@@ -70,11 +70,9 @@ class Gateway:
     key: str
 
     def shown(self, code: str) -> str:
-        """A sample with that address and key."""
         return code.replace("http://127.0.0.1:8080", self.url).replace('"unused"', f'"{self.key}"')
 
     async def run(self, *command: str | Path) -> tuple[str, str]:
-        """What a program prints, and its errors. It has to end well."""
         known = {name: value for name, value in os.environ.items() if name not in NOT_HERE}
         process = await asyncio.create_subprocess_exec(
             *map(str, command),
@@ -87,7 +85,6 @@ class Gateway:
         return out.decode(), err.decode()
 
     async def guarded(self, python: Path, *files: Path) -> dict[str, Any]:
-        """What Python programs print, and what they tried to reach."""
         out, _ = await self.run(python, PROGRAMS / "guard.py", self.url.removeprefix("http://"), *files)
         said: dict[str, Any] = json.loads(out)
         return said
@@ -114,7 +111,6 @@ def samples(section: str) -> list[str]:
 
 
 def python_of(section: str) -> Path:
-    """The interpreter that has a section's framework."""
     return environments.older_frameworks() if section in OLDER else Path(sys.executable)
 
 
@@ -173,65 +169,6 @@ def events(answer: httpx.Response) -> list[dict[str, Any]]:
     assert answer.headers["content-type"].startswith("text/event-stream")
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
-
-
-def message(stream: list[dict[str, Any]]) -> dict[str, Any]:
-    """The assistant's message, of a stream of /v1/messages."""
-    content: list[dict[str, Any]] = []
-    arguments = ""
-    for event in stream:
-        if event["type"] == "content_block_start":
-            content.append(dict(event["content_block"]))
-            arguments = ""
-        elif event["type"] == "content_block_delta" and "text" in event["delta"]:
-            content[-1]["text"] += event["delta"]["text"]
-        elif event["type"] == "content_block_delta":
-            arguments += event["delta"]["partial_json"]
-        elif event["type"] == "content_block_stop" and arguments:
-            content[-1]["input"] = json.loads(arguments)
-    assert stream[-1]["type"] == "message_stop"
-    return {"role": "assistant", "content": content}
-
-
-@pytest.mark.slow
-async def test_claude_code(gateway: Gateway) -> None:
-    """A session whose memory goes on, although its system prompt begins with another checksum each time."""
-    headers = {**recorded.CLAUDE_HEADERS, "authorization": f"Bearer {gateway.key}"}
-    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, params={"beta": "true"}, timeout=60) as http:
-        title = events(await http.post("/v1/messages", json=recorded.claude_code_title("qwen")))
-        assert json.loads(message(title)["content"][0]["text"]) == {"title": "A"}
-
-        said: list[dict[str, Any]] = [{"role": "user", "content": "How is the weather in Paris?"}]
-        read = []
-        for checksum in ("36ee5", "0aaa9", "fa690"):
-            stream = events(await http.post("/v1/messages", json=recorded.claude_code("qwen", checksum, *said)))
-            (last,) = [event for event in stream if event["type"] == "message_delta"]
-            assert last["context_management"] == {"applied_edits": []}
-            read.append(last["usage"]["cache_read_input_tokens"])
-            said.append(message(stream))
-            if last["delta"]["stop_reason"] == "tool_use":
-                call = said[-1]["content"][-1]
-                assert (call["name"], call["input"]) == ("get_weather", {"city": "Paris"})
-                result = {"type": "tool_result", "tool_use_id": call["id"], "content": "rain"}
-                reminder = {"type": "text", "text": "<system-reminder>Be brief.</system-reminder>"}
-                said.append({"role": "user", "content": [{**result, "is_error": False}, reminder]})
-            else:
-                said.append({"role": "user", "content": [{"type": "text", "text": "And now?"}]})
-        assert read == sorted(set(read)), "more each time"
-        total = last["usage"]["cache_creation_input_tokens"] + read[-1]
-        assert read[-1] > 0.8 * total
-
-        counted = recorded.claude_code("qwen", "97bd6", *said)
-        for generation in ("max_tokens", "stream", "metadata"):
-            del counted[generation]
-        answer = await http.post("/v1/messages/count_tokens", json=counted)
-        assert answer.json()["input_tokens"] > total
-        assert answer.json()["context_management"]["original_input_tokens"] == answer.json()["input_tokens"]
-
-        long = [{"role": "user", "content": "boat " * 5000}]
-        refused = await http.post("/v1/messages", json=recorded.claude_code("qwen", "97bd6", *long))
-        assert refused.status_code == 400
-        assert re.match(r"prompt is too long: \d+ tokens > 4096 maximum", refused.json()["error"]["message"])
 
 
 @pytest.mark.slow

@@ -77,7 +77,6 @@ class Costs:
 
     @property
     def growth(self) -> dict[str, int]:
-        """The most that each took above what it had."""
         return self._memory.most()
 
     async def watch(self, channel: grpc.aio.Channel, client: Client) -> None:
@@ -108,7 +107,6 @@ class Costs:
 
 
 async def send(channel: grpc.aio.Channel, attack: Attack, size: int) -> grpc.StatusCode:
-    """Return how the call ended."""
     method, messages = attack.method, attack.messages(size)
     path = f"/{method.containing_service.full_name}/{method.name}"
     kind = arity(method.client_streaming, method.server_streaming)

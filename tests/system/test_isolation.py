@@ -29,7 +29,6 @@ _OPEN = ("grpc.health.", "grpc.reflection.")
 
 
 def routes(found: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(method, pattern) of every route of an application."""
     for route in found:
         if isinstance(route, Mount):
             yield from routes(route.routes or (), f"{prefix}{route.path}")
@@ -77,7 +76,6 @@ def methods_of(service: str) -> list[MethodDescriptor]:
 
 
 def make_keys(path: Path, **keys: dict[str, Any]) -> dict[str, str]:
-    """A file of keys; what their owners got, by the names of the arguments."""
     shown = {}
     with key_file.changing(path) as known:
         for name, fields in keys.items():

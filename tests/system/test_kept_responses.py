@@ -84,6 +84,20 @@ async def test_a_response_can_be_read(sdk: openai.AsyncOpenAI) -> None:
     assert "Tell me of the weather" in str(item)
 
 
+async def test_instructions_that_the_memory_begins_with_are_in_it_once(sdk: openai.AsyncOpenAI) -> None:
+    asked = {"role": "user", "content": "And what else is there to tell?"}
+    first = await ask(sdk, asked, instructions="Be brief.")
+    follow: Any = {"previous_response_id": first.id}
+    second = await ask(sdk, *output_of(first), asked, instructions="Be brief.", **follow)
+    told = await sdk.responses.input_items.list(second.id)
+    assert [item.role for item in told.data if item.type == "message"] == ["user"]
+    assert second.usage.input_tokens_details.cached_tokens >= first.usage.total_tokens
+    for instructions in ("Be long.", None):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ask(sdk, *output_of(first), asked, instructions=instructions, **follow)
+        assert refused.value.param == "instructions"
+
+
 async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.AsyncOpenAI) -> None:
     before = await agents(sdk)
     first = await ask(sdk, {"role": "user", "content": "To be deleted, as a whole."})

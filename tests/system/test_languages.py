@@ -21,7 +21,7 @@ import pytest_asyncio
 import trustme
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2, inference_pb2
+from agentmem.v1 import agent_pb2
 from gateway.edge import key_file
 from gateway.edge.keys import new
 from tests.gateway import running as gateways
@@ -35,14 +35,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    """One for all of these tests; each has agents of its own."""
     async with hosting(f"tiny={tiny}", "store", "worker", "gateway") as stack:
         yield stack
 
 
 @pytest.fixture(scope="module", params=[TYPESCRIPT, GO, CPP], ids=lambda language: language.name)
 def client(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The command line of a client, without arguments."""
     return command(request.param)
 
 
@@ -53,7 +51,6 @@ def program(stack: Stack, client: tuple[str, ...]) -> Program:
 
 @pytest.fixture
 def agent(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has."""
     return str(request.node.name)
 
 
@@ -97,38 +94,6 @@ async def test_ctrl_c_cancels_the_turn(stack: Stack, program: Program, agent: st
             await asyncio.sleep(0.02)
     assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == before + 1
     assert await stack.ledger(agent) == ledger
-
-
-async def test_a_second_ctrl_c_ends_the_program_at_once(
-    stack: Stack, program: Program, agent: str, tmp_path: Path
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    received = {"service": "gateway", "name": "grpc_server_msg_received_total", "grpc_method": "ImportAgent"}
-    before = await stack.metric(**received)
-    process = await program.begin("import", str(pipe), agent)
-    with await asyncio.to_thread(pipe.open, "wb"):
-        async with asyncio.timeout(60):
-            while await stack.metric(**received) == before:
-                await asyncio.sleep(0.02)
-            # Now it waits for the pipe to say more, whatever becomes of its call.
-            while process.returncode is None:
-                process.send_signal(signal.SIGINT)
-                await asyncio.sleep(0.1)
-        assert (await ended(process, -signal.SIGINT)).out == ""
-
-
-async def test_a_turn_that_another_client_aborts_is_not_tried_again(stack: Stack, program: Program, agent: str) -> None:
-    arguments = ("--request-id", agent, "--ignore-eos", "--max-tokens", "3000", agent, "Go on.")
-    process = await program.begin("generate", *arguments)
-    assert process.stdout is not None
-    assert await process.stdout.read(1)
-    client = await stack.client("gateway")
-    assert (await client.inference.Abort(inference_pb2.AbortRequest(request_id=agent), timeout=10)).aborted
-    told = (await ended(process, 130)).err
-    assert told.startswith("CANCELLED: ")
-    assert told.count("\n") == 1
-    assert not (await stack.ledger(agent)).token_ids
 
 
 @pytest.mark.slow

@@ -87,18 +87,6 @@ async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, 
     assert agents == {told["agent_id"]}
 
 
-async def test_errors_are_the_sdk_s_own(sdk: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as unknown:
-        await sdk.chat.completions.create(model="gpt-9", messages=[said(FACT)])
-    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
-    with pytest.raises(openai.BadRequestError) as wrong:
-        await sdk.chat.completions.create(**MODEL, messages=[said(FACT)], top_p=2)
-    assert wrong.value.param == "top_p"
-    for stream in (False, True):
-        with pytest.raises(openai.BadRequestError, match="context"):
-            await sdk.completions.create(**MODEL, prompt="boat " * 10_000, stream=stream)
-
-
 async def test_a_full_worker_is_tried_again_when_it_says(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     chat = sdk.chat.completions
     long = [await chat.create(messages=[said(text)], **ENDLESS) for text in ("one", "two")]
@@ -135,31 +123,7 @@ async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> N
     assert report(unnamed)["agent_id"] is None
 
 
-async def test_completions_of_several_prompts(sdk: openai.AsyncOpenAI) -> None:
-    prompts = ["The colour of the boat", "Where is the"]
-    asked: Any = {**MODEL, "max_tokens": 3, "logprobs": 2}
-    alone = [await sdk.completions.create(prompt=prompt, **asked) for prompt in prompts]
-    together = await sdk.completions.create(prompt=prompts, **asked)
-    assert [choice.text for choice in together.choices] == [one.choices[0].text for one in alone]
-    assert together.usage is not None
-    assert together.usage.prompt_tokens == sum(one.usage.prompt_tokens for one in alone if one.usage)
-    streamed = ["", ""]
-    tokens: list[list[str]] = [[], []]
-    async for chunk in await sdk.completions.create(prompt=prompts, stream=True, **asked):
-        for choice in chunk.choices:
-            streamed[choice.index] += choice.text
-            tokens[choice.index] += (choice.logprobs and choice.logprobs.tokens) or []
-    assert streamed == [choice.text for choice in together.choices]
-    for choice, told in zip(together.choices, tokens, strict=True):
-        assert choice.logprobs is not None and choice.logprobs.text_offset is not None
-        assert choice.logprobs.tokens == told and "".join(told) == choice.text
-        assert [choice.text[at:].startswith(token) for at, token in zip(choice.logprobs.text_offset, told, strict=True)]
-        assert choice.logprobs.top_logprobs is not None
-        assert all(2 <= len(top) <= 3 for top in choice.logprobs.top_logprobs)
-
-
 async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **fields: Any) -> Any:
-    """A response, perhaps after another one."""
     previous = after.id if after is not None else openai.omit
     asked: Any = {**MODEL, "input": text, "previous_response_id": previous, "max_output_tokens": 20, **fields}
     return await sdk.responses.create(**asked)
@@ -167,35 +131,6 @@ async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **field
 
 def cached(response: Any) -> int:
     return int(response.usage.input_tokens_details.cached_tokens)
-
-
-async def test_responses_are_remembered_by_content_too(sdk: openai.AsyncOpenAI) -> None:
-    first = await respond(sdk, f"{FACT} The boat is fast.")
-    history: Any = [said(f"{FACT} The boat is fast."), *first.output, said(QUESTION)]
-    second = await sdk.responses.create(**MODEL, input=history)
-    assert second.output_text == ANSWER
-    assert cached(second) == first.usage.total_tokens
-    chat: Any = [history[0], {"role": "assistant", "content": first.output_text}, history[2]]
-    chat += [{"role": "assistant", "content": second.output_text}, said("Where is the key?")]
-    third = await sdk.chat.completions.create(**MODEL, messages=chat, max_tokens=4)
-    assert len({report(one)["agent_id"] for one in (first, second, third)}) == 1, "whichever endpoint it came through"
-
-
-@pytest.mark.slow
-async def test_responses_branch(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    root = await respond(sdk, FACTS)
-    left = await respond(sdk, "Where is the key?", root)
-    right, other = await asyncio.gather(*(respond(sdk, "Where is the dog?", root) for _ in range(2)))
-    agents = [report(one)["agent_id"] for one in (root, left, right, other)]
-    assert agents[0] == agents[1] and len(set(agents)) == 3
-    assert 256 <= cached(right) < right.usage.input_tokens, "the fork has the blocks that they share"
-    again = [await respond(sdk, LOCKER, one) for one in (left, right, other)]
-    assert [report(one)["agent_id"] for one in again] == agents[1:], "each goes on with its own"
-    for one, before in zip(again, (left, right, other), strict=True):
-        assert "417" in one.output_text
-        assert cached(one) >= before.usage.total_tokens
-    late = await respond(sdk, LOCKER, root)
-    assert "417" in late.output_text and report(late)["agent_id"] not in agents
 
 
 @pytest.mark.slow

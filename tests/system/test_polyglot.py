@@ -29,7 +29,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    """One for all of these tests; each has agents of its own."""
     async with hosting(f"tiny={tiny}") as stack:
         await stack.up("gateway")
         yield stack

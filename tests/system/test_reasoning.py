@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 import pytest_asyncio
@@ -64,41 +63,6 @@ async def test_chat_completions(sdk: openai.AsyncOpenAI) -> None:
             reasoning += (choice.delta.model_extra or {}).get("reasoning_content", "")
             text += choice.delta.content or ""
     assert (reasoning, text) == (THOUGHT, SAID)
-
-
-async def test_responses(sdk: openai.AsyncOpenAI) -> None:
-    asked: Any = {"model": "thinking", "input": "How is the lake?"}
-    async with sdk.responses.stream(**asked) as stream:
-        events = [event async for event in stream]
-        streamed = await stream.get_final_response()
-    thoughts = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
-    assert "".join(thoughts) == THOUGHT
-    reasoning, message = streamed.output
-    assert (reasoning.type, message.type, streamed.output_text) == ("reasoning", "message", SAID)
-    assert reasoning.content and [part.text for part in reasoning.content] == [THOUGHT]
-    assert streamed.usage is not None and streamed.usage.output_tokens_details.reasoning_tokens
-    whole: Any = [{"role": "user", "content": asked["input"]}, *streamed.output, {"role": "user", "content": "Why?"}]
-    by_content = await sdk.responses.create(model="thinking", input=whole)
-    followed = await sdk.responses.create(model="thinking", input="Why?", previous_response_id=streamed.id)
-    assert by_content.output_text == followed.output_text == SAID
-
-
-async def test_messages(claude: anthropic.AsyncAnthropic) -> None:
-    asked: Any = {"model": "thinking", "max_tokens": 100, "messages": [QUESTION], "extra_body": {"temperature": 0}}
-    thinking: Any = {"type": "enabled", "budget_tokens": 1024}
-    whole = await claude.messages.create(**asked, thinking=thinking)
-    thought, said = whole.content
-    assert thought.type == "thinking" and said.type == "text"
-    assert (thought.thinking, said.text) == (THOUGHT, SAID)
-    async with claude.messages.stream(**asked, thinking=thinking) as stream:
-        kinds = [event.type async for event in stream]
-        streamed = await stream.get_final_message()
-    assert {"thinking", "signature", "text"} <= set(kinds)
-    assert [block.model_dump() for block in streamed.content] == [block.model_dump() for block in whole.content]
-    silent = await claude.messages.create(**asked, thinking={"type": "disabled"})
-    assert [block.type for block in silent.content] == ["text"]
-    asked["messages"] = [QUESTION, {"role": "assistant", "content": whole.content}, {"role": "user", "content": "Why?"}]
-    assert (await claude.messages.create(**asked, thinking=thinking)).content[-1].type == "text"
 
 
 def cached(answer: Any) -> int:

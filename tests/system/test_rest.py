@@ -40,7 +40,6 @@ class Agent:
         self._url = f"/v1/agents/{''.join(f'%{byte:02x}' for byte in name.encode())}"
 
     async def call(self, method: str, path: str = "", body: Any = None, **sent: Any) -> Any:
-        """What a call answers; it must go well."""
         answer = await self.answer(method, path, body, **sent)
         assert answer.status_code == 200, answer.text
         return answer.json() if answer.headers["content-type"] == "application/json" else answer.content
@@ -53,7 +52,6 @@ class Agent:
         return await self.call("POST", "/generate", body, headers=arguments.pop("headers", {}))
 
     async def on_disk(self) -> Any:
-        """The agent, as soon as all of its KV is on disk."""
         async with asyncio.timeout(60):
             while True:
                 agent = (await self.call("GET"))["agent"]

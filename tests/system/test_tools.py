@@ -66,13 +66,6 @@ async def test_calls_are_told_apart_and_replayed(client: Client) -> None:
     assert again.finished.reason == types_pb2.FINISH_REASON_TOOL_CALLS
 
 
-async def test_unasked_calls_are_text(client: Client) -> None:
-    turn = await client.turn("unasked", messages=asked(("user", "both")))
-    assert turn.calls == []
-    assert turn.text.startswith('<tool_call>{"name": "get_time"')
-    assert turn.finished.reason == types_pb2.FINISH_REASON_STOP
-
-
 async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(client: Client, stack: Stack) -> None:
     first = await client.turn("found", messages=asked(("user", "hi")), tool_calls=True)
     assert (first.text, arguments(first)) == ("I look.", [("get_weather", {"city": "Paris"})])
@@ -123,27 +116,6 @@ async def test_the_sdk_calls_a_tool_and_tells_its_result(sdk: openai.AsyncOpenAI
     third = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="auto")
     assert third.choices[0].finish_reason == "tool_calls"
     assert cached(third) > cached(second)
-
-
-async def test_the_sdk_gathers_calls_of_a_stream(sdk: openai.AsyncOpenAI) -> None:
-    said: list[Any] = [{"role": "user", "content": "both, please"}]
-    async with sdk.chat.completions.stream(
-        model="scripted", messages=said, tools=TOOLS, stream_options={"include_usage": True}
-    ) as stream:
-        kinds = [event.type async for event in stream]
-        completion = await stream.get_final_completion()
-    assert kinds.count("tool_calls.function.arguments.done") == 2
-    message = completion.choices[0].message
-    assert message.tool_calls is not None
-    calls = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls]
-    assert calls == [("get_time", {}), ("get_weather", {"city": "Rome", "days": 2})]
-    assert completion.choices[0].finish_reason == "tool_calls"
-    said += [message, *({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls)]
-    second = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
-    assert second.choices[0].message.content == "It rains in Paris!"
-    assert completion.usage is not None
-    # The calls, too, though the model spelled their markers in ordinary tokens and the template writes special ones.
-    assert cached(second) == completion.usage.total_tokens
 
 
 def result(call_id: str) -> dict[str, str]:

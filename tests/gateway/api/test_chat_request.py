@@ -16,14 +16,6 @@ def translate(**fields: Any) -> inference_pb2.GenerateRequest:
     return chat_exchange(ChatRequest.model_validate(data), Incoming("ns", "r1", "f" * 32, 7)).turns[0]
 
 
-def test_whose_turn_it_is() -> None:
-    request = translate()
-    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("ns", "", "org/m")
-    assert request.request_id == "r1"
-    assert not request.HasField("max_tokens")
-    assert not request.HasField("top_logprobs")
-
-
 def test_what_is_not_given_is_the_models_default() -> None:
     assert translate().sampling == types_pb2.Sampling()
     assert translate(temperature=0).sampling.temperature == 0.0

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from agentmem.conversations import chain_of, message_hashes
-from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.chat import ChatAnswer, ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
@@ -53,32 +52,6 @@ def test_a_model_that_must_not_call_is_not_told_of_tools(fields: dict[str, Any])
     assert not request.messages.HasField("tools_json")
 
 
-@pytest.mark.parametrize(
-    ("fields", "field", "why"),
-    [
-        ({"tool_choice": "some"}, "tool_choice", ""),
-        ({"tool_choice": 5}, "tool_choice", "required"),
-        ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "not supported here"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is required"),
-        ({"tool_choice": {"type": "function", "function": {"name": ""}}}, "tool_choice.function.name", ""),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "is required"),
-        ({"parallel_tool_calls": 1}, "parallel_tool_calls", ""),
-        ({"tools": [tool(strict=1)]}, "tools[0].function.strict", ""),
-        ({"tools": [TOOL, {"type": "custom", "custom": {}}]}, "tools[1].type", ""),
-        ({"tools": [tool(name="")]}, "tools[0].function.name", ""),
-        ({"tools": [tool(name="x" * 129)]}, "tools[0].function.name", ""),
-        ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters", ""),
-        ({"tools": "x"}, "tools", ""),
-        ({"functions": [FUNCTION]}, "functions", "not supported: name them in tools"),
-    ],
-)
-def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], field: str, why: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        parse(**fields)
-    assert caught.value.field == field
-    assert why in caught.value.problem
-
-
 def call(number: int) -> inference_pb2.ToolCall:
     return inference_pb2.ToolCall(id=f"call_{number}", name=f"f{number}", arguments_json=f'{{"n": {number}}}')
 
@@ -112,36 +85,6 @@ def test_without_text_the_content_is_null() -> None:
     for event in (started(), called("", call(1)), END):
         whole.add(0, event)
     assert whole.body()["choices"][0]["message"]["content"] is None
-
-
-def test_calls_in_chunks_are_numbered_per_choice() -> None:
-    stream = answer(2)
-    events = [
-        (0, started()),
-        (1, started()),
-        (0, called("x", call(1))),
-        (1, called("", call(2))),
-        (0, called("", call(3))),
-    ]
-    chunks = [said.data for choice, event in events for said in stream.events(choice, event)]
-    deltas = [(c["choices"][0]["index"], c["choices"][0]["delta"]) for c in chunks if isinstance(c, dict)]
-
-    def parts(index: int, number: int) -> list[dict[str, Any]]:
-        head = {"index": index, "id": f"call_{number}", "type": "function"}
-        return [
-            {"tool_calls": [{**head, "function": {"name": f"f{number}", "arguments": ""}}]},
-            {"tool_calls": [{"index": index, "function": {"arguments": f'{{"n": {number}}}'}}]},
-        ]
-
-    assert deltas[2:] == [
-        (0, {"content": "x"}),
-        *((0, part) for part in parts(0, 1)),
-        *((1, part) for part in parts(0, 2)),
-        *((0, part) for part in parts(1, 3)),
-    ]
-    (last,) = stream.events(0, END)
-    assert isinstance(last.data, dict)
-    assert last.data["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_the_answer_sent_back_is_the_conversation_that_the_worker_stores() -> None:

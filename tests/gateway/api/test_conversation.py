@@ -162,6 +162,29 @@ def test_tools_have_names_of_their_own() -> None:
     assert caught.value.field == "tools[1].name"
 
 
+DEFERRED = [
+    {"name": name, "input_schema": {"type": "object"}, "defer_loading": later}
+    for name, later in (("search", False), ("far", True), ("farther", True))
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        ([], ["search"]),
+        (["farther"], ["search", "farther"]),
+        (["farther", "far", "unknown"], ["search", "farther", "far"]),
+    ],
+)
+def test_deferred_tools_are_offered_from_where_they_are_named(found: list[str], names: list[str]) -> None:
+    references = [{"type": "tool_reference", "tool_name": name} for name in found]
+    later = [assistant(call("search")), user(result("search", references))] if found else []
+    chat = translate(user("go"), *later, tools=DEFERRED)
+    assert [each["function"]["name"] for each in json.loads(chat.tools_json)] == names
+    said = "".join(f"The tool {name} can be called now.\n" for name in found)
+    assert not found or chat.messages[-1].content == said, "the model reads which tools were found"
+
+
 _Arguments = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5) | st.none(), max_size=3)
 _Turn = st.tuples(st.text(max_size=8), st.text(max_size=8), st.lists(_Arguments, max_size=2))
 

@@ -55,9 +55,3 @@ def test_the_version_names_that_very_state_to_a_next_turn() -> None:
     request = inference_pb2.GenerateRequest()
     json_format.ParseDict({"if_version": told["version"], "if_revision": told["revision"]}, request)  # as REST does
     assert (told["uid"], request.if_version, request.if_revision) == ("u", 3, version.revision)
-
-
-def test_a_version_of_an_older_worker_has_no_revision() -> None:
-    finished = inference_pb2.Finished(version=types_pb2.AgentVersion(uid="u", version=3))
-    told = memory_report(inference_pb2.Started(), finished, "marco")["version"]
-    assert told == {"uid": "u", "version": 3, "revision": None}

@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
 from gateway.api.exchange import Exchange, Incoming
 from gateway.api.messages import messages_exchange, to_count
@@ -23,13 +22,6 @@ def translate(**fields: Any) -> inference_pb2.GenerateRequest:
     return turn
 
 
-def test_whose_turn_it_is() -> None:
-    request = translate()
-    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("ns", "", "org/m")
-    assert (request.request_id, request.max_tokens) == ("turn-1", 5)
-    assert exchange().answer.body()["id"] == "msg_abc"
-
-
 def test_sampling() -> None:
     sampling = translate().sampling
     assert not sampling.HasField("temperature")
@@ -37,23 +29,6 @@ def test_sampling() -> None:
     assert not sampling.HasField("top_k")
     sampling = translate(temperature=0, top_p=0.5, top_k=7).sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0, 0.5, 7)
-
-
-def test_stops() -> None:
-    assert translate(stop_sequences=["a", "b"]).stop == ["a", "b"]
-    assert translate().stop == []
-
-
-def test_the_user_narrows_the_search() -> None:
-    assert exchange(metadata={"user_id": "u"}).label == "u"
-    assert exchange(metadata={}).label == ""
-    assert exchange().label == ""
-
-
-def test_streaming() -> None:
-    assert exchange(stream=True).streamed
-    assert not exchange(stream=False).streamed
-    assert not exchange().streamed
 
 
 @pytest.mark.parametrize(
@@ -71,40 +46,6 @@ def test_tools(fields: dict[str, Any], told_apart: bool) -> None:
     request = translate(**fields)
     assert request.tool_calls == told_apart
     assert request.messages.HasField("tools_json") == told_apart
-
-
-@pytest.mark.parametrize(
-    ("fields", "held"),
-    [
-        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": False}}, None),
-        ({"tool_choice": {"type": "none"}}, None),
-        ({"tool_choice": {"type": "any"}}, {"required": True}),
-        ({"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, {"required": True, "single": True}),
-        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, {"single": True}),
-        ({"tool_choice": {"type": "tool", "name": "look"}}, {"required": True, "single": True, "names": ["look"]}),
-        ({"tools": [{**TOOLS[0], "strict": True}]}, {"strict": ["look"]}),
-        ({"tools": [{**TOOLS[0], "strict": True}], "tool_choice": {"type": "none"}}, None),
-    ],
-)
-def test_what_calls_are_held_to(fields: dict[str, Any], held: dict[str, Any] | None) -> None:
-    request = translate(**{"tools": TOOLS, **fields})
-    assert request.HasField("tool_choice") == (held is not None)
-    assert request.tool_choice == inference_pb2.ToolChoice(**(held or {}))
-    assert "strict" not in request.messages.tools_json, "which is not for the model"
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tool_choice": {"type": "tool", "name": "look"}, "tools": []}, "tool_choice"),
-        ({"tool_choice": {"type": "tool", "name": "other"}, "tools": TOOLS}, "tool_choice"),
-    ],
-)
-def test_a_choice_of_no_tool_is_refused(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        translate(**fields)
-    assert caught.value.field == field
 
 
 def test_effort_reaches_the_template() -> None:

@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from agentmem.errors import InvalidArgument
 from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 from gateway.api.validation import parse_body
@@ -41,26 +40,6 @@ def test_a_schema_passes_in_its_order_whether_strict_or_not(fields: dict[str, An
     assert list(json.loads(text)["properties"]) == ["ü", "a"]
     assert json.loads(text) == json.loads(json.dumps(SCHEMA))
     assert "ü" in text, "its size is counted in UTF-8"
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({}, "response_format.type"),
-        ("json_object", "response_format"),
-        ({"type": "grammar"}, "response_format.type"),
-        ({"type": "json_schema"}, "response_format.json_schema"),
-        ({"type": "json_schema", "json_schema": {"name": "n"}}, "response_format.json_schema.schema"),
-        (named(name=5), "response_format.json_schema.name"),
-        (named(schema=True), "response_format.json_schema.schema"),
-        (named(schema="{}"), "response_format.json_schema.schema"),
-        (named(strict="yes"), "response_format.json_schema.strict"),
-    ],
-)
-def test_refused_by_name(given: Any, field: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        asked(given)
-    assert caught.value.field == field
 
 
 def test_text_beside_tools_is_held_too() -> None:

@@ -1,5 +1,3 @@
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,11 +112,6 @@ def test_reasoning_is_an_item_of_its_own() -> None:
     assert [(item["type"], item["status"]) for item in unfinished.items] == [("reasoning", "incomplete")]
 
 
-def test_text_that_was_cut_is_incomplete() -> None:
-    output, _ = put_out(said("", "a"), said("half an ans"), cut_short=True)
-    assert [item["status"] for item in output.items] == ["completed", "incomplete"]
-
-
 def test_log_probabilities_wait_for_their_text_and_calls_have_none() -> None:
     deltas = (
         said(tokens=(b"\xc3",)),
@@ -137,9 +130,3 @@ def test_log_probabilities_of_the_last_tokens_are_told() -> None:
     output, events = put_out(said("a", tokens=(b"a",)), said(tokens=(b"<end>",)), logprobs=True)
     assert [entry["token"] for entry in output.items[0]["content"][0]["logprobs"]] == ["a", "<end>"]
     assert [event["delta"] for event in events if event["type"] == "response.output_text.delta"] == ["a", ""]
-
-
-def test_without_being_asked_for_there_are_none() -> None:
-    output, _ = put_out(said("a", tokens=(b"a",)))
-    content: Any = output.items[0]["content"]
-    assert content[0]["logprobs"] == []

@@ -171,12 +171,43 @@ def test_another_beginning_is_refused(then: dict[str, Any], now: dict[str, Any],
     assert "send the same ones" in caught.value.message
 
 
+def test_a_response_is_followed_with_the_effort_that_it_ran_under() -> None:
+    low = {"reasoning": {"effort": "low"}}
+    first = exchange(**low)
+    assert json.loads(first.turns[0].messages.template_arguments_json) == {"reasoning_effort": "low"}
+    assert first.answer.body()["reasoning"]["effort"] == "low"
+    following = turn(previous_response_id=identifier(first), **low)
+    assert json.loads(following.append.messages.template_arguments_json) == {"reasoning_effort": "low"}
+    for previous, fields in ((first, {}), (first, {"reasoning": {"effort": "high"}}), (exchange(), low)):
+        with pytest.raises(InvalidArgument) as caught:
+            exchange(previous_response_id=identifier(previous), **fields)
+        assert caught.value.field == "reasoning"
+    with pytest.raises(NotFound):
+        exchange(previous_response_id=identifier(first)[:-1], **low)
+
+
+def test_a_response_is_followed_with_the_arguments_that_it_ran_under() -> None:
+    arguments: dict[str, Any] = {"enable_thinking": False, "a": "é"}
+    first = exchange(chat_template_kwargs=arguments)
+    assert json.loads(first.turns[0].messages.template_arguments_json) == arguments
+    follow = {"previous_response_id": identifier(first)}
+    following = turn(chat_template_kwargs=dict(reversed(arguments.items())), **follow)
+    assert json.loads(following.append.messages.template_arguments_json) == arguments
+    low = {"reasoning": {"effort": "low"}}
+    others = {"chat_template_kwargs": {**arguments, "enable_thinking": True}}
+    for fields in ({}, low, {"chat_template_kwargs": arguments, **low}, others):
+        with pytest.raises(InvalidArgument) as caught:
+            exchange(**follow, **fields)
+        assert caught.value.field == ("chat_template_kwargs" if "chat_template_kwargs" in fields else "reasoning")
+    assert exchange(chat_template_kwargs={}).turns == exchange().turns, "no arguments are none"
+
+
 @pytest.mark.parametrize("previous", ["", "resp_1", "chatcmpl-" + "0" * 48, "x" * 10_000])
 def test_what_cannot_be_a_response_is_not_found(previous: str) -> None:
     with pytest.raises(NotFound) as caught:
         exchange(previous_response_id=previous)
     assert caught.value.kind == "response"
-    assert len(caught.value.message) < 200
+    assert len(caught.value.message) < 250
 
 
 def test_top_logprobs_need_logprobs() -> None:

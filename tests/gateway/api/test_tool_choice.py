@@ -9,6 +9,8 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
 from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Exchange, Incoming
+from gateway.api.messages import messages_exchange
+from gateway.api.messages_schema import MessagesRequest
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import parse_body
@@ -38,7 +40,19 @@ def response(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **
     return response_exchange(parse_body(json.dumps(body).encode(), ResponseRequest), INCOMING)
 
 
-DOORS = pytest.mark.parametrize("door", [chat, response])
+def message(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **fields: Any) -> Exchange:
+    choice, single = fields.get("tool_choice"), fields.get("parallel_tool_calls") is False
+    if isinstance(choice, dict) and "mode" in choice:
+        pytest.skip("this dialect has no such choice")
+    [name] = choice["names"] if isinstance(choice, dict) else [""]
+    kind = "tool" if name else {"required": "any"}.get(choice, choice or "auto")
+    asked = {"type": kind, **({"name": name} if name else {"disable_parallel_tool_use": single})}
+    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}], "tool_choice": asked}
+    body["tools"] = [{"name": each, "input_schema": {}, "strict": each in strict} for each in tools]
+    return messages_exchange(parse_body(json.dumps(body).encode(), MessagesRequest), INCOMING)
+
+
+DOORS = pytest.mark.parametrize("door", [chat, response, message])
 
 
 @DOORS

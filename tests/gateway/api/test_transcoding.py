@@ -53,7 +53,6 @@ def timestamp(moment: datetime) -> Timestamp:
 
 
 def values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    """Any value of one field, or of one element of it."""
     if field.enum_type is not None:
         return st.sampled_from([value.number for value in field.enum_type.values])
     if field.message_type is DURATION:
@@ -64,7 +63,6 @@ def values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 
 def whole(field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    """Any value of a field, as a message's constructor takes it."""
     if field.message_type is TIER_TOKENS:
         tiers = st.dictionaries(st.integers(1, 4), SCALARS[FieldDescriptor.TYPE_UINT32])
         return tiers.map(lambda found: [types_pb2.TierTokens(tier=tier, tokens=n) for tier, n in found.items()])

@@ -69,14 +69,6 @@ async def test_requests_at_once() -> None:
             pytest.fail("let in")
 
 
-async def test_no_limits() -> None:
-    admission = Admission(lambda: 0.0)
-    async with admission.admitted(caller()):
-        for _ in range(1000):
-            async with admission.admitted(caller()):
-                pass
-
-
 async def test_a_revoked_caller_is_ended_and_nobody_else() -> None:
     admission = Admission()
     ended: list[str] = []

@@ -11,7 +11,7 @@ from agentmem.diagnostics import FileError
 from agentmem.errors import InvalidArgument
 from agentmem.tracing import without_secrets
 from gateway.edge.key_file import parse, render
-from gateway.edge.keys import Shown, new, secret_digest, split
+from gateway.edge.keys import new, secret_digest, split
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -26,12 +26,6 @@ def test_a_key_is_shown_once_and_kept_as_a_hash() -> None:
     assert parse(Path("keys.json"), text) == {key.id: key}
     assert not key.expired(NOW)
     assert key.expired(NOW + timedelta(days=1))
-
-
-def test_secrets_are_long_and_differ() -> None:
-    made = [new("n", NOW)[1] for _ in range(50)]
-    assert len({shown.secret for shown in made}) == len({shown.id for shown in made}) == 50
-    assert all(len(shown.secret) == 43 for shown in made)  # 256 bits in base64
 
 
 @given(
@@ -56,11 +50,6 @@ def test_a_file_says_what_was_written(keys: list[Any]) -> None:
 def test_whatever_is_shown_is_taken_apart_or_not(credential: str) -> None:
     shown = split(credential)
     assert shown is None or str(shown) == credential
-
-
-@pytest.mark.parametrize("text", ["", "am_", "am_00112233445_x", "sk_001122334455_" + "x" * 43, "am_0011_x_y"])
-def test_no_key(text: str) -> None:
-    assert split(text) is None
 
 
 @pytest.mark.parametrize(
@@ -107,10 +96,6 @@ def test_an_id_twice() -> None:
     key = new("n", NOW)[0]
     with pytest.raises(FileError, match="twice"):
         parse(Path("keys.json"), render([key, key]))
-
-
-def test_a_shown_key_has_its_form() -> None:
-    assert str(Shown("0" * 12, "s" * 43)) == f"am_{'0' * 12}_{'s' * 43}"
 
 
 def test_secrets_are_left_out_of_a_text() -> None:

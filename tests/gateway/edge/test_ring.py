@@ -97,15 +97,6 @@ def test_a_change_within_the_clocks_resolution_is_seen(path: Path) -> None:
         ring.authenticate(str(first))
 
 
-def test_an_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = add(path)
-    long_ago = NOW.timestamp()
-    os.utime(path, (long_ago, long_ago))
-    ring = KeyRing(KeyFile(path))
-    monkeypatch.setattr("gateway.edge.key_file.read", lambda _: pytest.fail("read again"))
-    assert ring.authenticate(str(shown))
-
-
 def unreadable(path: Path) -> None:
     path.unlink()
 

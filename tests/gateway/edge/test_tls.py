@@ -57,7 +57,6 @@ def client_context(files: Files, **versions: ssl.TLSVersion) -> ssl.SSLContext:
 
 
 async def listed(gateway: Gateway, tls: ClientTls | None) -> bool:
-    """Whether gRPC answers."""
     async with connect(gateway.addresses["grpc"], tls=tls) as channel:
         stub: Any = agent_pb2_grpc.AgentServiceStub(channel)
         try:
@@ -70,7 +69,6 @@ async def listed(gateway: Gateway, tls: ClientTls | None) -> bool:
 
 
 async def alive(gateway: Gateway, context: ssl.SSLContext) -> bool:
-    """Whether HTTP answers."""
     async with httpx.AsyncClient(verify=context) as client:
         try:
             return (await client.get(f"https://{gateway.addresses['http']}/healthz")).status_code == 200
@@ -79,7 +77,6 @@ async def alive(gateway: Gateway, context: ssl.SSLContext) -> bool:
 
 
 def serial(address: str, context: ssl.SSLContext) -> str:
-    """The number of the certificate that is shown."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 10) as plain:
         plain.settimeout(10)

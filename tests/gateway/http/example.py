@@ -49,9 +49,8 @@ class Process:
         for value in values:
             (metric.labels(**labels) if labels else metric).observe(value)
 
-    def page(self, at: float = 0.0) -> Page:
-        """Return the page as a reader sees it now."""
-        return Page.parse(generate_latest(self.registry).decode(), at)
+    def page(self) -> Page:
+        return Page.parse(generate_latest(self.registry).decode())
 
 
 class Processes:
@@ -86,7 +85,6 @@ class Processes:
 
     @staticmethod
     def rpc(process: Process, code: str, number: int) -> None:
-        """RPCs that ended with a code."""
         names = {"grpc_type": "unary", "grpc_service": "agentmem.v1.AgentService", "grpc_method": "GetAgent"}
         process.count("grpc_server_handled", number, grpc_code=code, **names)
 
@@ -132,9 +130,8 @@ class Processes:
             names = {"route": "/v1/chat/completions", "method": "POST"}
             self.gateway.count("agentmem_http_requests", number, code=code, **names)
 
-    def pages(self, at: float = 0.0) -> Pages:
-        """Return the pages of all three as they are now."""
-        return {"gateway": self.gateway.page(at), "worker": self.worker.page(at), "store": self.store.page(at)}
+    def pages(self) -> Pages:
+        return {"gateway": self.gateway.page(), "worker": self.worker.page(), "store": self.store.page()}
 
 
 def at_work(**instead: Any) -> Any:
@@ -142,7 +139,7 @@ def at_work(**instead: Any) -> Any:
     processes = Processes()
     before = processes.pages()
     processes.work()
-    after = {**processes.pages(2.0), **instead}
+    after = {**processes.pages(), **instead}
     turns = [
         {"namespace": "default", "agent_id": name, "model_id": "demo", "state": state, "since": since.isoformat()}
         for name, state, since in (("ada", "answering", NOON - timedelta(seconds=3)), ("bob", "waiting", NOON))

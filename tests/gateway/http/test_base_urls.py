@@ -74,11 +74,3 @@ async def test_requests_without_a_model_go_to_the_default(worker: ScriptedWorker
         assert answer.json()["model"] == "demo"
     turns = [each for each in worker.requests if isinstance(each, inference_pb2.GenerateRequest)]
     assert [turn.key.model_id for turn in turns] == ["demo"] * 4
-
-
-async def test_a_bad_field_is_named_as_the_caller_names_it(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    """And not by the contract's name for it: request_id is Idempotency-Key's there."""
-    body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "stream_options": {"request_id": 1}}
-    assert (await http.post("/v1/chat/completions", json={**body, "stream": True})).status_code == 200
-    answer = await http.post("/v1/responses", json={"model": "demo", "input": [{"role": "user", "content": 5}]})
-    assert answer.json()["error"]["param"] == "input[0].content"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from ..hostile_bodies import KINDS, filler, nested, with_filler
+from ..hostile_bodies import KINDS, filler, with_filler
 from ..measured import Cost, MeasuredGateway, measured_gateway
 from .test_fuzz import ENDPOINTS, Endpoint
 
@@ -95,12 +95,3 @@ def test_a_long_value_anywhere(gateway: MeasuredGateway, endpoint: Endpoint, kin
     for size in SIZES:
         body = with_filler(endpoint.body, rng.choice([*endpoint.fields, "unheard_of"]), kind, size)
         assert_cheap(gateway, endpoint.method, endpoint.url, body)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(200))
-def test_long_values_on_any_level(gateway: MeasuredGateway, seed: int) -> None:
-    rng = random.Random(seed)
-    endpoint = rng.choice([one for one in ENDPOINTS if one.fields])
-    body = nested(rng, endpoint.body, endpoint.fields, rng.choice(SIZES))
-    assert_cheap(gateway, endpoint.method, endpoint.url, body)

@@ -12,6 +12,7 @@ import pytest
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.http.choices import Events, each_choice
+from gateway.running import RunningTurns
 from tests.gateway.fakes import FakeWorker
 from tests.gateway.running import eventually
 from tests.gateway.scripted import delta, finished, started
@@ -51,6 +52,11 @@ def worker() -> ByPrompt:
     return ByPrompt()
 
 
+@pytest.fixture
+def running(worker: ByPrompt) -> RunningTurns:
+    return RunningTurns(worker)
+
+
 async def read(events: Events, pause: float) -> None:
     async for _ in events:
         await asyncio.sleep(pause)
@@ -58,10 +64,10 @@ async def read(events: Events, pause: float) -> None:
 
 @pytest.mark.parametrize("bad", ["fails", "unfinished"])
 @pytest.mark.parametrize("slow", [True, False])
-async def test_one_that_fails_fails_the_request(worker: ByPrompt, bad: str, slow: bool) -> None:
+async def test_one_that_fails_fails_the_request(running: RunningTurns, bad: str, slow: bool) -> None:
     for turns in ([turn(bad), turn("good")], [turn("good"), turn(bad)], [turn(bad)], [turn("x", "a"), turn(bad)]):
         with pytest.raises(errors.Unavailable):
-            await read(each_choice(worker, turns), 0.002 if slow else 0)
+            await read(each_choice(running, turns), 0.002 if slow else 0)
 
 
 async def test_each_event_has_its_choice_and_the_agents_own_comes_first(worker: ByPrompt) -> None:
@@ -110,14 +116,14 @@ async def test_leaving_ends_while_a_failed_choice_waits_for_room(
 ) -> None:
     fails = asyncio.Event()
 
-    async def turn_on(_: Any, request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
+    async def turn_on(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
         if request.prompt == "fails":
             await fails.wait()
             raise errors.Unavailable("the engine died")
         while True:
             yield delta(request.prompt)
 
-    monkeypatch.setattr("gateway.http.choices.turn_on", turn_on)
+    monkeypatch.setattr(worker, "stream", turn_on)
     events = each_choice(worker, [turn("talks"), turn("fails")])
     await anext(events)
     await asyncio.sleep(0)  # the queue is full

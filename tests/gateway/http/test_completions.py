@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
-import pytest
 
-from agentmem import errors
 from agentmem.v1 import inference_pb2
 
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -53,10 +51,3 @@ async def test_choices_come_prompt_by_prompt(worker: ScriptedWorker, sdk: openai
         usage = chunk.usage
     assert texts == wanted
     assert usage is not None and usage.prompt_tokens == 60
-
-
-async def test_the_worker_s_fields_have_the_endpoint_s_names(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    worker.error = errors.InvalidArgument("token_ids.ids[0]", "is not below the vocabulary's 512")
-    with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.completions.create(model="demo", prompt=[513])
-    assert refused.value.param == "prompt"

@@ -34,7 +34,6 @@ async def connected(gateway: Gateway) -> AsyncIterator[tuple[asyncio.StreamReade
 
 
 async def said(gateway: Gateway, *parts: bytes) -> bytes:
-    """All that is answered until the server closes."""
     async with connected(gateway) as (reader, writer):
         for part in parts:
             writer.write(part)
@@ -203,33 +202,3 @@ async def test_calls_of_one_connection(worker: ScriptedWorker, run_dir: Path, mo
         for call in (calls[1], third):
             call.cancel()
         await eventually(lambda: worker.running == 0)
-
-
-async def test_too_many_connections_to_the_grpc_door(run_dir: Path) -> None:
-    def client(gateway: Gateway) -> grpc.aio.Channel:
-        # With a connection of its own: channels of one process share them.
-        return grpc.aio.insecure_channel(gateway.addresses["grpc"], options=[("grpc.use_local_subchannel_pool", 1)])
-
-    async def answered(channel: grpc.aio.Channel) -> bool:
-        try:
-            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                raise
-            return False
-        return True
-
-    async with running(run_dir, max_connections=2) as gateway:
-        async with client(gateway) as first, client(gateway) as second, client(gateway) as third:
-            assert await answered(first)
-            assert await answered(second)
-            assert not await answered(third)
-            assert await answered(first)
-
-        async def freed() -> bool:
-            async with client(gateway) as fourth:
-                return await answered(fourth)
-
-        async with asyncio.timeout(20):
-            while not await freed():
-                await asyncio.sleep(0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,11 @@ import pytest
 
 from agentmem.process.exposition import MetricsServer
 from gateway.http import overview
-from gateway.scraping import Service, read_page
 from tests.gateway.running import running
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured, showing
 
 from .example import NOON, STARTED, Processes, at_work
-
-SERVICES: tuple[Service, ...] = ("worker", "store")
 
 
 @pytest.fixture
@@ -79,21 +75,6 @@ async def test_what_the_pages_say(worker: ScriptedWorker, http: httpx.AsyncClien
     assert found["workflows_running"] == 0
 
 
-async def test_nothing_is_left_out_that_it_tells(
-    worker: ScriptedWorker, http: httpx.AsyncClient, pages: dict[str, str]
-) -> None:
-    """Of long pages only some series are asked for and read."""
-    whole = {name: await read_page(name, pages[f"{name}_metrics"]) for name in SERVICES}
-    expected = overview.overview_of(whole, {}, None, datetime.now(UTC))
-    found = await told(http)
-    same = ("models", "disk", "remote", "quarantined", "requests_limit", "agents_by_tier")
-    for name in (*same, "time_to_first_token_since_start"):
-        assert found[name] == expected[name], name
-    for one, other in zip(found["processes"][1:], expected["processes"], strict=True):
-        assert {**one, "requests": None} == {**other, "requests": None}
-        assert one["requests"] == {code: count for code, count in other["requests"].items() if count}
-
-
 async def test_rates_are_of_the_time_since_the_reading_before(
     worker: ScriptedWorker, http: httpx.AsyncClient, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +112,7 @@ def test_two_seconds_of_work() -> None:
 def test_without_two_pages_of_one_process_there_are_no_rates() -> None:
     down, page = "nothing listens there", Processes()
     page.worker.set("process_start_time_seconds", STARTED + 60)
-    again = page.worker.page(2.0)
+    again = page.worker.page()
     for instead in (down, again):
         found = at_work(worker=instead)
         assert (found["processes"][1]["requests_per_second"], found["time_to_first_token"]) == (None, {})

@@ -6,12 +6,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from pydantic import BaseModel
 
-from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -25,12 +22,6 @@ async def calling(_: Any) -> AsyncIterator[inference_pb2.GenerateResponse]:
     call = inference_pb2.ToolCall(id="c1", name="look", arguments_json='{"at": "sea"}')
     yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(token_ids=[1], tool_calls=[call]))
     yield finished(types_pb2.FINISH_REASON_TOOL_CALLS)
-
-
-async def broken(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("half an ans")
-    raise errors.ResourceExhausted("the pool is full")
 
 
 def has(worker: ScriptedWorker, response: str, agent: str, version: int) -> None:
@@ -86,24 +77,6 @@ async def test_what_the_sdk_got_can_be_sent_back(worker: ScriptedWorker, sdk: op
         assert (call["id"], call["function"]["name"]) == (result.tool_call_id, "look")
 
 
-class Boat(BaseModel):
-    """What the model is asked to fill in."""
-
-    colour: str
-
-
-async def test_a_schema_is_the_worker_s(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    async def green(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        yield delta('{"colour": "green"}')
-        yield finished()
-
-    worker.script = green
-    answer = await sdk.responses.parse(model="demo", input="hi", text_format=Boat)
-    assert answer.output_parsed == Boat(colour="green")
-    assert json.loads(worker.generated[0].json_schema)["required"] == ["colour"]
-
-
 async def test_a_response_is_followed_by_its_id(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
     first = await sdk.responses.create(model="demo", input="hi", instructions="be nice")
     has(worker, first.id, "conv-1", 3)
@@ -151,24 +124,6 @@ async def test_another_beginning_is_refused(worker: ScriptedWorker, sdk: openai.
     assert len(worker.requests) == asked
 
 
-async def test_what_is_not_stored_has_no_turn_of_its_name(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    answer = await sdk.responses.create(model="demo", input="hi", store=False)
-    (request,) = worker.generated
-    assert request.request_id == "" != answer.id
-    assert request.key.agent_id, "the conversation itself is kept"
-
-
-async def test_the_worker_s_fields_have_the_endpoint_s_names(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    async def refusing(_: Any) -> AsyncIterator[Any]:
-        raise errors.InvalidArgument("json_schema", "has a keyword that cannot be honoured")
-        yield
-
-    worker.script = refusing
-    with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.responses.create(model="demo", input="hi", text={"format": {"type": "json_object"}})
-    assert refused.value.param == "text.format"
-
-
 async def test_responses_of_others_cannot_be_fetched(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
     calls: list[Any] = [
         sdk.responses.retrieve("resp_1"),
@@ -180,18 +135,3 @@ async def test_responses_of_others_cannot_be_fetched(worker: ScriptedWorker, sdk
         with pytest.raises(openai.NotFoundError, match="it is of another server"):
             await call
     assert worker.requests == []
-
-
-async def test_other_methods(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    answer = await http.get("/v1/responses")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
-
-
-async def test_events_are_named_and_nothing_follows_the_last(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/responses", json={"model": "demo", "input": "hi", "stream": True})
-    *events, empty = answer.text.split("\n\n")
-    assert empty == ""
-    for event in events:
-        name, data = event.split("\n")
-        assert json.loads(data.removeprefix("data: "))["type"] == name.removeprefix("event: ")
-    assert events[-1].startswith("event: response.completed\n")

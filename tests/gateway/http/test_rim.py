@@ -30,7 +30,6 @@ async def broken(_: Any) -> AsyncIterator[Any]:
 
 
 def counted(metrics: GatewayMetrics) -> dict[tuple[str, str], float]:
-    """The requests so far, by route and code."""
     return {
         (sample.labels["route"], sample.labels["code"]): sample.value
         for family in metrics.registry.collect()
@@ -40,7 +39,6 @@ def counted(metrics: GatewayMetrics) -> dict[tuple[str, str], float]:
 
 
 def answered(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
-    """The log's line of the one request."""
     (line,) = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
     return dict(line)
 

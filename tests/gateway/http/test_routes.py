@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from gateway.api.endpoints import Endpoint
 from gateway.api.rest import ENDPOINTS
 from gateway.app import Gateway
 from tests.gateway.running import eventually, running
-from tests.gateway.scripted import REVISION, ScriptedWorker, delta, started
+from tests.gateway.scripted import ScriptedWorker, delta, started
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -219,14 +218,6 @@ def events(text: str) -> list[tuple[str, Any]]:
         name, data = block.split("\n")
         found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
     return found
-
-
-async def test_a_turn_of_one_state_of_an_agent_and_of_no_other(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    state = {"if_version": 3, "if_revision": base64.b64encode(REVISION).decode()}
-    answer = await http.post(f"{A}/generate?model=demo", json={"prompt": "x", **state})
-    assert answer.status_code == 200
-    (request,) = worker.generated
-    assert (request.if_version, request.if_revision) == (3, REVISION)
 
 
 async def test_a_turn_as_events(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

@@ -29,7 +29,6 @@ async def gateway(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def hesitant(_: Any) -> AsyncIterator[Any]:
-    """A turn with a long prompt, and another that decodes slowly."""
     for event in (started(), delta("Hel"), delta("lo")):
         yield event
         await asyncio.sleep(0.3)
@@ -37,7 +36,6 @@ async def hesitant(_: Any) -> AsyncIterator[Any]:
 
 
 async def late(_: Any) -> AsyncIterator[Any]:
-    """A turn that waits for memory before it begins."""
     await asyncio.sleep(0.3)
     async for event in hesitant(_):
         yield event

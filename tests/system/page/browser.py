@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, Request, Route, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from benchmarks.packages import Unavailable
 from tests.system.page.chromium import chromium
@@ -68,7 +68,6 @@ async def opened(browser: Browser, url: str, place: str = "", **context: object)
 
 
 def documenting() -> bool:
-    """Whether the screenshots of the documentation are wanted."""
     return bool(os.environ.get(SCREENSHOTS))
 
 
@@ -77,16 +76,3 @@ async def screenshot(page: Page, name: str) -> None:
     if documenting():
         IMAGES.mkdir(exist_ok=True)
         await page.screenshot(path=IMAGES / f"page-{name}.png", animations="disabled", caret="hide")
-
-
-async def held(page: Page, url: str, which: Callable[[Request], bool] = lambda _: True) -> asyncio.Event:
-    """Hold the page's requests to a pattern of addresses, of these `which`, until the event is set."""
-    going_on = asyncio.Event()
-
-    async def hold(route: Route) -> None:
-        if which(route.request):
-            await going_on.wait()
-        await route.continue_()
-
-    await page.route(url, hold)
-    return going_on

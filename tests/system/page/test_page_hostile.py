@@ -18,7 +18,7 @@ from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, hello, started
 from tests.gateway.secured import add_key, revoke
-from tests.system.page.browser import held, opened
+from tests.system.page.browser import opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -68,19 +68,6 @@ async def test_ten_thousand_agents(browser: Browser) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1200])
-async def test_no_title_of_a_column_is_cut_off(browser: Browser, width: int) -> None:
-    with served() as gateway:
-        gateway.worker.agents = [agent("marco")]
-        async with opened(browser, gateway.url, viewport={"width": width, "height": 760}) as page:
-            await expect(page.get_by_role("status").filter(has_text="1 agent")).to_have_text("1 agent")
-            for column in await page.locator("thead button:visible").all():
-                await column.click()
-                cut = "e => e.closest('th').scrollWidth - e.closest('th').clientWidth"
-                assert await column.evaluate(cut) == 0, await column.inner_text()
-
-
-@pytest.mark.slow
 async def test_names_and_texts_are_text(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.page = 100
@@ -109,32 +96,6 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
                 assert await page.locator("h2 .name").inner_text() == name
                 assert gateway.worker.generated[-1].key.agent_id == name
             assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
-
-
-@pytest.mark.slow
-async def test_a_text_of_a_megabyte(browser: Browser) -> None:
-    with served(max_body_bytes=1 << 20) as gateway:
-        text = "".join(f"{n:07} {'x' * 55}\n" for n in range(16_384))
-        assert len(text) == 1 << 20
-
-        async def long(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
-            yield started()
-            for first in range(0, len(text), 1 << 16):
-                yield delta(text[first : first + (1 << 16)])
-            yield finished()
-
-        gateway.worker.script = long
-        async with opened(browser, gateway.url, "#/talk/demo/long") as page:
-            await page.get_by_label("Say", exact=True).fill("Tell me all")
-            await page.keyboard.press("Enter")
-            await page.wait_for_selector("article[data-state=done]")
-            assert len(await page.locator(".said.assistant .text").inner_text()) < 20_000
-            await page.get_by_role("button", name="more characters").click()
-            await expect(page.locator(".said.assistant .piece")).not_to_have_count(1)
-            await page.get_by_label("Say", exact=True).fill("y" * (1 << 19))
-            await page.keyboard.press("Enter")
-            await page.wait_for_selector("article[data-state=done] >> nth=1")
-            assert len(gateway.worker.generated[-1].append.messages.messages[0].content) == 1 << 19
 
 
 @pytest.mark.slow
@@ -212,24 +173,6 @@ async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_enter_on_stop_stops(browser: Browser) -> None:
-    with served() as gateway:
-
-        async def waits(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
-            yield started()
-            yield delta("Half of an ans")
-            await asyncio.Event().wait()
-
-        gateway.worker.script = waits
-        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
-            await page.get_by_label("Say", exact=True).fill("Hello")
-            await page.keyboard.press("Enter")
-            await expect(page.locator(".said.assistant")).to_contain_text("Half of an ans")
-            await page.get_by_role("button", name="Stop").press("Enter")
-            await expect(page.locator("article[data-state=stopped]")).to_contain_text("Unless it had just ended")
-
-
-@pytest.mark.slow
 async def test_a_name_that_is_a_step_in_a_path_is_refused(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.agents = [agent(".."), agent(".")]
@@ -243,40 +186,3 @@ async def test_a_name_that_is_a_step_in_a_path_is_refused(browser: Browser) -> N
             await page.keyboard.press("Enter")
             await expect(page.locator("article[data-state=failed]")).to_contain_text("A browser cannot ask")
         assert gateway.worker.requests == []
-
-
-@pytest.mark.slow
-async def test_a_gateway_that_is_away(browser: Browser) -> None:
-    with served() as gateway:
-        gateway.worker.agents = [agent("marco")]
-        async with opened(browser, gateway.url, "#/talk") as page:
-            await expect(page.get_by_role("link", name="marco")).to_be_visible()
-            await page.context.set_offline(True)
-            await page.get_by_role("link", name="Agents").click()
-            await expect(page.get_by_role("alert")).to_contain_text("The gateway does not answer")
-            await page.context.set_offline(False)
-            await page.get_by_role("button", name="Try again").click()
-            await expect(page.get_by_role("link", name="marco")).to_be_visible()
-
-
-@pytest.mark.slow
-async def test_a_fork_that_is_made_after_its_reader_has_left(browser: Browser) -> None:
-    with served() as gateway:
-        gateway.worker.agents = [agent("marco")]
-        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
-            going_on = await held(page, "**/fork?*")
-            for name, leave in (("one", "cancel"), ("two", "leave")):
-                await page.get_by_role("button", name="Fork beside").click()
-                dialog = page.get_by_role("dialog", name="Fork")
-                await dialog.get_by_label("Name of the fork").fill(name)
-                await dialog.get_by_role("button", name="Fork").click()
-                await expect(dialog.get_by_role("button", name="Working…")).to_be_disabled()
-                await page.keyboard.press("Escape")
-                if leave == "leave":
-                    await page.evaluate("location.hash = '#/models'")
-                    await expect(page.get_by_role("heading", name="Models")).to_be_visible()
-                place = page.url
-                going_on.set()
-                await expect(page.locator(".notice").filter(has_text=f"Forked as {name}.")).to_be_visible()
-                assert page.url == place
-                going_on.clear()

@@ -18,7 +18,6 @@ from tests.gateway.scripted import delta, finished, started
 from tests.system.page.browser import opened
 from tests.system.page.test_page_workflows import run, state
 from tests.system.page.test_page_workflows_hostile import TWO
-from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -117,16 +116,6 @@ async def test_a_run_of_thousands_of_turns_is_drawn_bit_by_bit(browser: Browser)
 
 
 @pytest.mark.slow
-async def test_what_is_far_away_is_drawn_when_it_is_scrolled_to(browser: Browser) -> None:
-    async with long_run_opened(browser, "window.requestIdleCallback = () => 0;") as page:  # it never has time
-        turns = page.locator("article.turn")
-        await expect(turns).to_have_count(AT_ONCE)
-        await page.get_by_role("region", name="What was said").evaluate("e => e.scrollTo(0, e.scrollHeight)")
-        await expect(turns.last).to_contain_text(f"Turn {TURNS - 1}.")
-        assert await turns.count() < 2 * AT_ONCE
-
-
-@pytest.mark.slow
 async def test_a_run_that_is_followed_draws_what_is_new(browser: Browser) -> None:
     async def slow(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
         yield started()
@@ -148,21 +137,3 @@ async def test_a_run_that_is_followed_draws_what_is_new(browser: Browser) -> Non
             assert found["Done"] <= 3 * 2 * ROUNDS
             box = page.get_by_role("region", name="What was said")
             assert await box.evaluate("e => e.scrollHeight - e.scrollTop - e.clientHeight") < 60
-
-
-@pytest.mark.slow
-async def test_a_memory_is_read_on_without_drawing_it_again(browser: Browser, live: Stack) -> None:
-    client = await live.client()
-    for number in range(REMEMBERED):
-        await client.say("long memory", f"{number}", max_tokens=1)
-    turns = (await client.agent("long memory")).turns
-    assert turns > 40, "it has several pages"
-    async with opened(browser, live.url) as page, counted(page) as calls:
-        await page.evaluate(f"location.hash = '#/agents/{live.model}/long%20memory'")
-        await expect(page.locator("ol.turns > li").first).to_be_visible()
-        while await page.locator("ol.turns > li").count() < turns:
-            await page.locator("main").evaluate("e => e.scrollTo(0, e.scrollHeight)")
-            await asyncio.sleep(0.05)
-        await expect(page.locator("ol.turns .said.user")).to_have_count(turns)
-        said = await page.locator("ol.turns .said").count()
-        assert (await calls.of("views/talk/turns.js"))["Said"] == said

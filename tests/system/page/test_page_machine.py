@@ -29,7 +29,6 @@ COLOURS = """canvas => {
     }
     return [...found].map((each) => each.split(',').map(Number));
 }"""
-"""The colours of a canvas."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -84,18 +83,6 @@ async def test_a_model_is_unloaded_and_loaded(browser: Browser, live: Stack) -> 
         assert (await client.models.GetModel(model_pb2.GetModelRequest())).model.state != model_pb2.MODEL_STATE_LOADED
         await model.get_by_role("button", name="Load", exact=True).click()
         await expect(model.locator(".tier")).to_have_text("loaded", timeout=60_000)
-
-
-@pytest.mark.slow
-async def test_a_load_that_fails_says_why(browser: Browser) -> None:
-    with served() as gateway:
-        gateway.worker.models[0].state = model_pb2.MODEL_STATE_REGISTERED
-        gateway.worker.stages = [("read", 0.5)]
-        gateway.worker.load_error = ValueError("secret")
-        async with opened(browser, gateway.url, "#/models") as page:
-            await page.get_by_role("button", name="Load", exact=True).first.click()
-            await expect(page.get_by_role("alert")).to_contain_text("incident")
-            await expect(page.get_by_role("button", name="Try again")).to_be_visible()
 
 
 TURN = """name => {
@@ -166,21 +153,6 @@ async def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser) -> None:
             assert asked == []
             async with page.expect_request("**/v1/overview"):
                 await page.evaluate(see, False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("defaults", "shown"),
-    [
-        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, "temperature 0.6, top_p 0.95, top_k 20"),
-        ({"temperature": 0}, "greedy unless asked otherwise"),
-    ],
-)
-async def test_how_a_model_samples_unless_asked(browser: Browser, defaults: dict[str, Any], shown: str) -> None:
-    with served() as gateway:
-        gateway.worker.models[0].sampling.CopyFrom(types_pb2.Sampling(**defaults))
-        async with opened(browser, gateway.url, "#/models") as page:
-            await expect(page.get_by_role("article").first.locator("p.quiet").first).to_contain_text(shown)
 
 
 @pytest.mark.slow

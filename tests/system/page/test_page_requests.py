@@ -74,7 +74,6 @@ async def watched(browser: Browser, url: str, place: str, there: str, repeats: s
 
 
 def paths(view: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What it begins with, and what it repeats."""
     opening, again = ([each["path"] for each in view[part]] for part in ("opening", "again"))
     return sorted(set(opening) - {ICON}), sorted(again)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.system.page.browser import held, opened, screenshot
+from tests.system.page.browser import opened, screenshot
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -40,22 +38,6 @@ async def test_answers_say_what_the_memory_gave(browser: Browser, live: Stack) -
         await expect(page.locator("article")).to_have_count(2)
         await expect(page.locator("article").last.locator(".said.assistant")).to_contain_text("green")
     assert (await client.agent("talker")).turns == 2
-
-
-@pytest.mark.slow
-async def test_a_turn_that_the_memory_tells_of_late_is_shown_once(browser: Browser, live: Stack) -> None:
-    client = await live.client()
-    await client.say("late", "The colour of the boat is green.", max_tokens=20)
-    async with opened(browser, live.url) as page:
-        going_on = await held(page, "**/turns?*")
-        await page.evaluate("location.hash = '#/talk/demo/late'")
-        await say(page, "What is the colour of the boat?", "late")
-        await expect(page.get_by_text("Reading the memory")).to_be_visible()
-        going_on.set()
-        await expect(page.locator("article")).to_have_count(2)
-        await expect(page.locator(".said.user")).to_have_text(
-            [re.compile("The colour of the boat is green."), re.compile("What is the colour of the boat?")]
-        )
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ TEXT = "The colour of the boat is green. " * 60
 
 
 async def shown(page: Page, tier: str) -> None:
-    """Wait until all text, the strip and the facts have this tier."""
     await expect(page.locator(".facts .tier")).to_have_text(tier)
     await expect(page.locator(".strip p .tier")).to_have_text([tier])
     await expect(page.locator(".stretch").first).to_have_class(f"stretch {tier}")

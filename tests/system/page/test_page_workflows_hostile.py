@@ -10,13 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, Page, expect
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, hello, started
-from tests.system.page.browser import held, opened
+from tests.system.page.browser import opened
 from tests.system.page.test_page_hostile import HOSTILE
 from tests.system.page.test_page_workflows import run, state
 
@@ -66,19 +66,6 @@ async def shows(page: Page, text: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_file_of_a_megabyte(browser: Browser) -> None:
-    with served(max_body_bytes=4 << 20) as gateway:
-        async with opened(browser, gateway.url, "#/workflows/new") as page:
-            area = page.get_by_label("Workflow, in YAML")
-            await area.fill("# " + "x" * (1 << 20))
-            await page.get_by_role("button", name="Check").click()
-            await expect(page.locator(".mistakes, [role=alert]").first).to_contain_text("longer than 1 MiB")
-            await area.fill(TWO)
-            await page.get_by_role("button", name="Check").click()
-            await expect(page.get_by_text("can be run")).to_be_visible()
-
-
-@pytest.mark.slow
 async def test_a_run_that_fails_says_why_and_goes_on(browser: Browser, tmp_path: Path) -> None:
     with served() as gateway:
 
@@ -115,62 +102,3 @@ async def test_more_runs_than_are_shown_at_first(browser: Browser) -> None:
                 await page.get_by_role("button", name="Refresh").click()
             await expect(page.get_by_text("27 runs", exact=True)).to_be_visible()
             await expect(page.get_by_role("button", name="Show more")).to_have_count(0)
-
-
-@pytest.mark.slow
-async def test_a_run_that_begins_after_its_reader_has_left(browser: Browser) -> None:
-    with served() as gateway:
-        async with opened(browser, gateway.url, "#/workflows/new") as page:
-            going_on = await held(page, "**/v1/workflows")
-            await page.get_by_label("Workflow, in YAML").fill(TWO)
-            async with page.expect_request("**/v1/workflows"):
-                await page.get_by_role("button", name="Run", exact=True).click()
-            await page.get_by_role("link", name="Models").click()
-            await expect(page.get_by_role("heading", name="Models")).to_be_visible()
-            going_on.set()
-            await expect(page.locator(".notice")).to_contain_text("two has begun")
-            assert page.url.endswith("#/models")
-
-
-@pytest.mark.slow
-async def test_who_takes_part_is_asked_for_again_where_that_failed(browser: Browser) -> None:
-    with served() as gateway:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
-            (await http.post("/v1/workflows", json={"definition_yaml": TWO})).raise_for_status()
-        async with opened(browser, gateway.url, "nothing") as page:
-            failures = 1
-
-            async def fails(route: Route) -> None:
-                nonlocal failures
-                failures -= 1
-                await (route.abort() if failures >= 0 else route.continue_())
-
-            await page.route("**/v1/workflows/*", fails)
-            async with page.expect_event("requestfailed"):
-                await page.goto(f"{gateway.url}/ui/#/workflows")
-            await expect(page.locator(".runs tbody tr")).to_have_count(1)
-            await page.get_by_role("button", name="Refresh").click()
-            await expect(page.locator(".runs .who")).to_have_text("marco, lena")
-            assert failures == -1  # once is enough
-
-
-@pytest.mark.slow
-async def test_a_run_is_followed_through_a_proxy_whose_gateway_is_away(browser: Browser) -> None:
-    with served() as gateway:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
-            (await http.post("/v1/workflows", json={"definition_yaml": TWO})).raise_for_status()
-            [ran] = (await http.get("/v1/workflows")).json()["workflows"]
-        async with opened(browser, gateway.url, "nothing") as page:
-            answers = [502, 503, 504]
-
-            async def away(route: Route) -> None:
-                if answers:
-                    await route.fulfill(status=answers.pop(), content_type="text/html", body="<h1>Bad Gateway</h1>")
-                else:
-                    await route.continue_()
-
-            await page.route("**/events?*", away)
-            await page.goto(f"{gateway.url}/ui/#/workflows/run/{ran['workflow_id']}")
-            await expect(state(page)).to_have_text("succeeded")
-            await expect(page.locator("article.turn")).to_have_count(2)
-        assert not answers
