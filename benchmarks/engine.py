@@ -41,6 +41,7 @@ Contestant = Ours | MlxLm | Alone
 _STAGGER = 16
 _WARM_UP = 8
 _SPARE = 8
+_OTHER = "ratio_to_agentmem, "
 _NAMES = ("agentmem", "mlx-lm", "mlx-lm alone", "mlx-lm QuantizedKVCache")
 _NOTE = (
     "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
@@ -238,8 +239,16 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         ("decode", "Agents that generate together", "agents x tokens"),
     ):
         if kind in figures:
-            columns = (what, *(f"{name}, tokens/s" for name in _NAMES), "ratio", "ratio to alone", "ratio of peaks")
-            found.append(Table(title, columns, [_row(key, row) for key, row in figures[kind].items()], _NOTE))
+            others = dict.fromkeys(key for row in figures[kind].values() for key in row if key.startswith(_OTHER))
+            ratios = (
+                "ratio",
+                "ratio to alone",
+                "ratio of peaks",
+                *(f"ratio to {each[len(_OTHER) :]}" for each in others),
+            )
+            columns = (what, *(f"{name}, tokens/s" for name in _NAMES), *ratios)
+            rows = [_row(key, row, tuple(others)) for key, row in figures[kind].items()]
+            found.append(Table(title, columns, rows, _NOTE))
     rest = []
     for tokens, row in figures.get("resume", {}).items():
         times = (f"{row[name]['seconds'] * 1000:.1f} ms" if "seconds" in row[name] else "–" for name in _NAMES[:2])
@@ -252,9 +261,10 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest)] if rest else [])]
 
 
-def _row(key: str, row: dict[str, Any]) -> tuple[str, ...]:
+def _row(key: str, row: dict[str, Any], others: Sequence[str]) -> tuple[str, ...]:
     speeds = (f"{row[name]['tokens_per_second']:.0f}" if _measured(row, name) else "–" for name in _NAMES)
-    ratios = (row.get("ratio"), row.get("ratio_to_alone"), row.get("peak_over_weights", {}).get("ratio"))
+    ratios = [row.get("ratio"), row.get("ratio_to_alone"), row.get("peak_over_weights", {}).get("ratio")]
+    ratios += [row.get(other) for other in others]
     return key, *speeds, *("" if ratio is None else f"{ratio:.2f}x" for ratio in ratios)
 
 
