@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -43,8 +44,12 @@ async def test_a_store_that_is_away_is_noticed_when_the_lease_ends(world: World)
     status, said = await ready(world, "a")
     assert (status, "this node is not among the cluster's" in said) == (503, True)
     async with world["a"].channel() as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
-    assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        async with asyncio.timeout(20):
+            async for answer in watch:
+                if answer.status == health_pb2.HealthCheckResponse.NOT_SERVING:
+                    break
+        watch.cancel()
     world.ledger.lease = 10.0
     world["a"].store.away = False
     await eventually(lambda: world["a"].ready == 2)
