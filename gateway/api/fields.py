@@ -15,7 +15,6 @@ _CHAT = "only /v1/chat/completions and /v1/completions have it"
 _TOOLS = "completions call no tools; use /v1/chat/completions"
 
 REFUSED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(SAMPLING.keys() - {"temperature", "top_p"}, _CHAT),
     "audio": "answers are text",
     "auto_tool_choice": "say it in tool_choice",
     "best_of": "every choice is returned; send n",
@@ -74,5 +73,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "typical_p": _SAMPLER,
     "use_beam_search": _SAMPLER,
     "web_search_options": _HOSTED,
+    **dict.fromkeys(SAMPLING.keys() - {"temperature", "top_p"}, _CHAT),
 }
-"""Advice by name. Where a schema has the field, the schema counts."""
+"""Advice by name. Where a schema has the field, the schema counts; a parameter of Sampling is no unknown sampler."""

@@ -1,3 +1,5 @@
+"""Who calls, and how an authenticator finds out."""
+
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Protocol

@@ -1,3 +1,5 @@
+"""Where the key that a caller sends is checked."""
+
 import hmac
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

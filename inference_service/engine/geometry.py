@@ -38,6 +38,11 @@ class LayerGroup:
     v_dim: int
     window: int | None = None
 
+    def __str__(self) -> str:
+        """Part of fingerprints, so that it must not change: another field belongs here only where it is set."""
+        k, v = self.k_dim, self.v_dim
+        return f"LayerGroup(layers={self.layers}, kv_heads={self.kv_heads}, k_dim={k}, v_dim={v}, window={self.window})"
+
 
 class StateArray(NamedTuple):
     shape: tuple[int, ...]
