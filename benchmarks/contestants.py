@@ -108,7 +108,7 @@ class Ours:
         format = geometry.format
         self.geometry = replace(geometry, format=replace(format, scheme=scheme or format.scheme))
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
-        paths, kernels = attention_paths(network, self.geometry)
+        paths, kernels = attention_paths(self.geometry)
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
         if available():
             traced = kernels._replace(traced=True)

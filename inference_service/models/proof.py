@@ -9,21 +9,25 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-import numpy as np
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.process import logs
 from inference_service.engine.attention import PathReport
-from inference_service.engine.calibrating import calibrate
-from inference_service.engine.codec import Basis, KVCodec
+from inference_service.engine.attention.self_test import (
+    few_queries_error,
+    many_queries_error,
+    one_query_error,
+    packing_error,
+    unpacking_error,
+)
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.device import has_own_memory, on_cpu
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.paged.kernels import Kernels
@@ -32,8 +36,7 @@ from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.product_speeds import ProductSpeeds, choose
-from inference_service.engine.quantization import BALANCED, ROTATED
-from inference_service.engine.rotation import matrix
+from inference_service.engine.quantization import BALANCED
 from inference_service.families.networks import ALONE
 from inference_service.models.opening import ModelInfo
 
@@ -55,17 +58,10 @@ _RIDING = tuple(_TEXT[3:13])
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
 """The same of traced passes, in the middle of which one goes on in a second block."""
-_CHUNKS = (520, 40)
-"""Tokens of chunks that kernels compute: beyond a window, and beyond `_FEW` of in_blocks.py; and few."""
-_KEPT = 64
-"""Tokens of a chunk whose logits are compared, the last ones."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
 """Relative to the largest logit, in 16 bits. Rows that see another's or later tokens are off by 0.1 and more; experts
 that rounding changes too, but not at each step.
 """
-
-_MOST_PACKING_ERROR = 5.0
-"""Means or a rotation that only one side has are off by 7 with 3 bits, and by more with more."""
 
 _SLOW_SECONDS = 10.0
 """Slower CPUs, by two short prompts, compute prompts one by one, which is always right, and prove one step of rows."""
@@ -126,119 +122,43 @@ def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernel
             mx.eval(_run(network, tokens, caches))
     except (RuntimeError, ValueError) as error:
         raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
-    return attention_paths(network, geometry)
+    return attention_paths(geometry)
 
 
-def attention_paths(network: Network, geometry: Geometry) -> tuple[list[PathReport], Kernels]:
-    """Choose the kernels with which the network computes what it does by MLX's operations over arrays.
+def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
+    """Compare packing and attention with plain ones for this geometry, and choose kernels.
 
-    Without a GPU's own memory there are none. Raises FailedPrecondition if packing is wrong, or reading and writing.
+    Raises FailedPrecondition if K and V cannot be packed, written or read correctly.
     """
     if not geometry.groups:
         return [], Kernels()
-    if (off := _packing_error(geometry)) > _MOST_PACKING_ERROR:
-        raise FailedPrecondition(
-            f"K and V are packed or unpacked wrongly on this backend: they are {off:.2g} steps off"
-        )
+    try:
+        packing_error(geometry)
+    except (RuntimeError, ValueError) as failure:
+        raise FailedPrecondition(f"K and V cannot be packed on this backend: {failure}") from failure
     if not has_own_memory():
         note = "K and V are unpacked once"
         return [PathReport(phase, "arrays", 0.0, note) for phase in ("prefill", "decode")], Kernels()
-    attending = [] if geometry.shows_arrays else [Kernels(one=True, few=True), Kernels(one=True), Kernels(few=True)]
-    chunks = _Chunks(network, geometry)
-    failed: list[str] = []
-    for kernels in (*attending, Kernels()):
+    unpacked = unpacking_error(geometry)
+    if geometry.format.scheme == BALANCED:
+        unpacked = max(unpacked, many_queries_error(geometry))
+    reports = [PathReport("prefill", "unpacked", unpacked, "a layer's K and V, for each chunk")]
+    if geometry.shows_arrays:
+        return [*reports, PathReport("decode", "unpacked", unpacked, "the model's own attention")], Kernels()
+    found: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name, test in {"one": one_query_error, "few": few_queries_error}.items():
         try:
-            error = chunks.error(kernels)
-        except (RuntimeError, ValueError) as failure:
-            failed.append(str(failure))
-            continue
-        reports = [PathReport("prefill", "unpacked", error, "a layer's K and V, for each chunk")]
-        if kernels.few:
-            reports.append(PathReport("prefill", "packed", error, "a few queries"))
-        path, notes = "packed" if kernels.one else "unpacked", "; ".join(dict.fromkeys(failed))
-        return [*reports, PathReport("decode", path, error, notes)], kernels
-    raise FailedPrecondition(f"K and V are written or read wrongly on this backend: {failed[-1]}")
-
-
-class _Chunks:
-    """Chunks of a text and single tokens after them, computed over arrays and by kernels."""
-
-    def __init__(self, network: Network, geometry: Geometry) -> None:
-        self._network, self._geometry = network, geometry
-        self._codecs = _codecs(network, geometry)
-        text = islice(cycle(_TEXT), sum(_CHUNKS) + len(_STEPS))
-        self._pieces = [list(islice(text, tokens)) for tokens in (*_CHUNKS, *[1] * len(_STEPS))]
-        caches, plain = new_caches(geometry, self._codecs), network.own_caches()
-        self._wanted = _by_phase(_run(network, [ids], caches) for ids in self._pieces)
-        unquantized = _by_phase(network.over_own(mx.array([ids]), plain) for ids in self._pieces)
-        lost = _error(zip(self._wanted, unquantized, strict=True), _typical)
-        self._most = max(_MOST_ERROR, 2 * lost)
-        """Rounding on the way to packed codes makes some of them others: a part of what quantization changes."""
-
-    def error(self, kernels: Kernels) -> float:
-        """Return how far logits by kernels are from those over arrays, of the largest. Raises ValueError if they are
-        wrong, and the kernels' errors.
-        """
-        served = _Sequences(self._network, self._geometry, kernels, [()], self._codecs, room=sum(_CHUNKS))
-        [one] = served.sequences
-        found = _by_phase(served.run([(one, ids)], rows=len(ids) == 1)[None] for ids in self._pieces)
-        if not (error := _error(zip(found, self._wanted, strict=True), _typical)) <= self._most:
-            raise ValueError(f"logits differ by {error:.2g} of the largest")
-        return error
-
-
-def _by_phase(logits: Iterable[mx.array]) -> list[mx.array]:
-    """Return the last ones of each chunk, and those of all single tokens together."""
-    last = []
-    for each in logits:
-        last.append(mx.contiguous(each[:, -_KEPT:]))
-        mx.eval(last[-1])
-    return [*last[: len(_CHUNKS)], mx.concatenate(last[len(_CHUNKS) :], axis=1)]
-
-
-def _codecs(network: Network, geometry: Geometry) -> tuple[KVCodec, ...]:
-    """Return codecs with means of a few tokens and, if the scheme has any, random bases, one for each group."""
-    centred = replace(geometry, format=replace(geometry.format, scheme=ROTATED))
-    means = dict(zip(geometry.kv_layers, calibrate(network, _TEXT, centred).layers, strict=True))
-    found = {}
-    for group in geometry.groups:
-        bases = _bases(geometry, group)
-        for layer in group.layers:
-            k, v = (mx.array(mean).astype(geometry.dtype) for mean in means[layer][:2])
-            found[layer] = KVCodec(geometry.format_of(group), (k, v), bases)
-    return tuple(found[layer] for layer in geometry.kv_layers)
-
-
-def _bases(geometry: Geometry, group: LayerGroup) -> tuple[Basis, Basis] | None:
-    if geometry.format.scheme != BALANCED:
-        return None
-    random = np.random.default_rng(1)
-
-    def basis(width: int, *, keys: bool) -> Basis:
-        tilt = random.normal(size=(group.kv_heads, width, width)) / (2 * width**0.5)
-        return Basis.of((np.eye(width) + tilt) @ matrix(width), geometry.dtype, keys=keys)
-
-    return basis(group.k_dim, keys=True), basis(group.v_dim, keys=False)
-
-
-def _packing_error(geometry: Geometry) -> float:
-    """Return the RMS error of normal K and V, packed and unpacked, times the steps of their bits: about 1.4."""
-    errors = []
-    for group in geometry.groups:
-        keys, by = iter(mx.random.split(mx.random.key(5), 4)), geometry.format_of(group)
-        k_mean, v_mean, k, v = (
-            mx.random.normal((*shape, width), key=next(keys))
-            for shape in ((group.kv_heads,), (1, group.kv_heads, _KEPT))
-            for width in (group.k_dim, group.v_dim)
-        )
-        given = [(x + mean[:, None]).astype(geometry.dtype) for x, mean in ((k, k_mean), (v, v_mean))]
-        means = k_mean.astype(geometry.dtype), v_mean.astype(geometry.dtype)
-        codec = KVCodec(by, means, _bases(geometry, group))
-        for x, found, bits in zip(given, codec.decode(*codec.encode(*given)), (by.k_bits, by.v_bits), strict=True):
-            off = mx.square((found[..., : x.shape[-1]] - x).astype(mx.float32)).mean().sqrt()
-            errors.append(off * (2**bits - 1))
-    error: float = mx.stack(errors).max().item()  # type: ignore[assignment]
-    return math.inf if math.isnan(error) else error
+            found[name] = test(geometry)
+        except (RuntimeError, ValueError, FailedPrecondition) as failure:
+            failed[name] = str(failure)
+    if "few" in found:
+        reports.append(PathReport("prefill", "packed", found["few"], "a few queries"))
+    decode = (
+        PathReport("decode", "packed", found["one"]) if "one" in found else PathReport("decode", "unpacked", unpacked)
+    )
+    reports.append(replace(decode, note="; ".join(failed.values())))
+    return reports, Kernels(one="one" in found, few="few" in found)
 
 
 class _Sequences:

@@ -115,6 +115,13 @@ class Arena(ABC):
 
         return made
 
+    def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, npt.NDArray[Any]]:
+        """Return a private copy of a table's first `tokens` tokens, [layers, kv_heads, tokens, width]."""
+        parts = [self.layout.views(words()) for words in [self._begun(block) for block in blocks]]
+        return {
+            name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
+        }
+
     @abstractmethod
     def _begun(self, block: int) -> Callable[[], Words]:
         """Begin to copy a block to host memory. Any thread may call the result for [words], maybe the block's own

@@ -14,11 +14,10 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.engine import codec, cuda_copies, cuda_encoding, dequantizing, matrices, prompts, skinny
-from inference_service.engine.attention import chunks
+from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, write_kernels
 from inference_service.engine.paged import attention as paged_attention
-from inference_service.engine.paged import in_blocks as blocks
 from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.engine.paged.arena import Arena, DeviceArena
 from inference_service.engine.paged.passes import Pass
@@ -113,6 +112,9 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
     for module in (cuda_encoding, dequantizing):
         monkeypatch.setattr(module, "available", lambda: True)
     monkeypatch.setattr(arena, "address", lambda words: int(np.array(words, copy=False).ctypes.data))
+    monkeypatch.setattr(self_test, "_ONE", ((1, (150,)), (1, (90, 260, 40))))
+    monkeypatch.setattr(self_test, "_FEW", ((5, (150,)), (20, (70,)), (3, (260, 40))))
+    monkeypatch.setattr(self_test, "_ARRAYS", ((30, (260, 40)),))
     for each in made:
         each.cache_clear()
     yield
@@ -124,8 +126,6 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
 def on_cuda(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "has_own_memory", lambda: True)
     monkeypatch.setattr(codec, "on_cpu", lambda: False)
-    monkeypatch.setattr(proof, "_CHUNKS", (90, 20))
-    monkeypatch.setattr(blocks, "_FEW", 60)
 
 
 @pytest.fixture

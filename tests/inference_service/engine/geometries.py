@@ -6,9 +6,6 @@ from agentmem.kv.bits import BITS
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import KVFormat
 
-ROUNDING = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
-"""Of the largest number."""
-
 PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
 """All bits of K and all of V."""
 

@@ -6,11 +6,11 @@ import numpy.typing as npt
 import pytest
 
 from inference_service.engine import balancing
+from inference_service.engine.attention.reference import plain_attention
 from inference_service.engine.balancing import bases
 from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.quantization import BALANCED, ROTATED, KVFormat
 from inference_service.engine.rotation import matrix
-from tests.inference_service.engine.reference import plain_attention
 
 Array = npt.NDArray[np.float64]
 WIDTH, TOKENS = 32, 300

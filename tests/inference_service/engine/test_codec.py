@@ -5,11 +5,11 @@ import hashlib
 import mlx.core as mx
 import pytest
 
+from inference_service.engine.attention.reference import out_of_rotation, plain_values
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize
 from inference_service.engine.rotation import rotated, rotated_back, signs
 from tests.inference_service.engine.geometries import random
-from tests.inference_service.engine.reference import out_of_rotation, plain_values
 
 
 @pytest.mark.parametrize("width", [32, 64, 80, 96, 128, 192, 256, 512, 576])

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from agentmem.kv.bits import BITS
+from inference_service.engine.attention.reference import out_of_rotation, plain_values
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.quantization import KVFormat, Quantization, Quantized, dequantize, filled_up
 from inference_service.engine.rotation import rotated
 from tests.inference_service.engine.geometries import random
-from tests.inference_service.engine.reference import out_of_rotation, plain_values
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("kernels")]
 

@@ -13,6 +13,7 @@ from agentmem.kv.bits import BITS, KVBits
 from agentmem.kv.blockfile import BLOCK_TOKENS, header_bytes
 from benchmarks.loading import load
 from inference_service.domain import TokenEvent
+from inference_service.engine.attention.reference import random_codec
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged.store import KVStore
@@ -25,7 +26,6 @@ from tests.inference_service.directories import written_by
 from tests.inference_service.engine import geometries
 from tests.inference_service.engine.batch_turns import Turn, differing, rewrite
 from tests.inference_service.engine.batch_turns import packed as in_blocks
-from tests.inference_service.engine.reference import random_codec
 from tests.inference_service.engine.test_generation import TOLERANCE, conversation, prompt, restored, turn
 from tests.inference_service.storage.test_blocks import header, random_tensors
 from tests.tiny_models import write_gemma3, write_llama

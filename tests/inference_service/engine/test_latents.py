@@ -4,12 +4,13 @@ import mlx.core as mx
 import pytest
 
 from inference_service.engine.attention.latents import over_arrays
+from inference_service.engine.attention.reference import plain_attention
+from inference_service.engine.attention.self_test import ROUNDING
 from inference_service.engine.paged import attention
 from inference_service.engine.quantization import PLAIN
-from tests.inference_service.engine.geometries import PAIRS, ROUNDING
+from tests.inference_service.engine.geometries import PAIRS
 from tests.inference_service.engine.geometries import random as drawn
 from tests.inference_service.engine.paged.blocks_of_kernels import Case, Filled, off
-from tests.inference_service.engine.reference import plain_attention
 
 pytestmark = pytest.mark.sampled(3)
 

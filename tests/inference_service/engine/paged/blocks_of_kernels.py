@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from inference_service.engine.attention.reference import out_of_packed, plain_attention, plain_values, random_codec
+from inference_service.engine.attention.self_test import ROUNDING
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged import kernels, write_kernels
 from inference_service.engine.paged.kernels import LayerBlocks, PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.quantization import ROTATED, KVFormat, Quantized
-from tests.inference_service.engine.geometries import ROUNDING, random
-from tests.inference_service.engine.reference import out_of_packed, plain_attention, plain_values, random_codec
+from tests.inference_service.engine.geometries import random
 
 BLOCK = 64
 LAYERS = (0, 2)

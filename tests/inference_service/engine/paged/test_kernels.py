@@ -6,6 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from inference_service.engine.attention.reference import plain_attention
+from inference_service.engine.attention.self_test import ROUNDING
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import attention, kernels, write_kernels
@@ -13,9 +15,8 @@ from inference_service.engine.paged.passes import banded
 from inference_service.engine.paged.shares import Run, most_shares, shares
 from inference_service.engine.quantization import BALANCED, PLAIN, dequantize
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
-from tests.inference_service.engine.geometries import PAIRS, ROUNDING, random
+from tests.inference_service.engine.geometries import PAIRS, random
 from tests.inference_service.engine.paged.blocks_of_kernels import BLOCK, Case, Filled, Pool, off
-from tests.inference_service.engine.reference import plain_attention
 
 pytestmark = [pytest.mark.slow, pytest.mark.sampled(3), pytest.mark.usefixtures("kernels")]
 
