@@ -1,4 +1,4 @@
-"""Who calls, and how an authenticator finds out."""
+"""Callers, and how they are authenticated."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass

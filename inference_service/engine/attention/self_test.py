@@ -1,4 +1,4 @@
-"""Checks at load that attention over quantized K and V is right on this backend, for the model's own geometry."""
+"""Checks at load that attention over quantized K and V is right here, for the model's own geometry."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ ROUNDING: Final = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 _MOST_PACKING_ERROR: Final = 4.0
 """Means or a rotation that only one side has are off by 7 with 3 bits, and by more with more."""
 _WRITTEN: Final = 3.0
-"""Most error of what kernels wrote over that of packing: some codes are others."""
+"""Most error of what kernels wrote over that of packing."""
 _ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
 _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
 _ARRAYS = ((60, (300, 170)), (60, (60,)))
@@ -33,7 +33,7 @@ _LAST: Final = 20
 
 
 class Row(NamedTuple):
-    """K and V of sequences in blocks of one layer group, and their unpacked values."""
+    """Sequences in blocks of one layer group."""
 
     of: LayerBlocks
     values: list[tuple[mx.array, mx.array]]
@@ -91,7 +91,7 @@ def _latents(row: Row, queries: mx.array, scale: float, _: mx.array | None) -> m
 
 
 def one_query_error(geometry: Geometry) -> float:
-    """Return the largest error of the kernel over all layer groups, relative to the largest output.
+    """Return the largest error over all layer groups, relative to the largest output.
 
     Raises FailedPrecondition if rounding does not explain it, and the kernel's ValueError and RuntimeError.
     """
@@ -99,7 +99,6 @@ def one_query_error(geometry: Geometry) -> float:
 
 
 def few_queries_error(geometry: Geometry) -> float:
-    """As `one_query_error`, for a few queries of a sequence."""
     return _kernel_error(_latents if geometry.latents else _few, "a few queries", _FEW, geometry)
 
 
@@ -109,9 +108,7 @@ def many_queries_error(geometry: Geometry) -> float:
 
 
 def unpacking_error(geometry: Geometry) -> float:
-    """Return the largest error of unpacked K and V, relative to the largest element. Raises as `one_query_error`, and
-    if writing is wrong: all other tests start from what is in the blocks.
-    """
+    """Return the largest error of unpacked K and V. Raises as `one_query_error`, and if writing is wrong."""
     errors = []
     for group in geometry.groups:
         for n, lengths in _ARRAYS:
@@ -150,7 +147,7 @@ def _random(dtype: mx.Dtype, seed: int, *shape: int, mean: mx.array | float = 0.
 
 
 def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], seed: int) -> Row:
-    """Write random K and V to blocks in random order; with a window, only the last tokens."""
+    """Write random K and V to blocks in random order."""
     random = partial(_random, geometry.dtype)
     tokens = geometry.piece_tokens if group.window else BLOCK_TOKENS
     layout = BlockLayout(geometry.shapes(group, tokens) if group.window else geometry.block_shapes(tokens))

@@ -176,3 +176,9 @@ def test_a_fingerprint_of_kv_names_all_that_it_depends_on() -> None:
         *(fingerprint.kv_fingerprint("model", replace(geometry, format=each), means[0]) for each in formats),
     ]
     assert len({first, *others}) == 1 + len(others)
+
+
+def test_a_group_of_layers_is_named_as_ever() -> None:
+    """KV in files is found by it."""
+    named = "LayerGroup(layers=(1,), kv_heads=2, k_dim=64, v_dim=64, window=5)"
+    assert str(LayerGroup((1,), 2, 64, 64, 5)) == named
