@@ -61,7 +61,7 @@ class Holders:
 
 
 class LedgerHome(ABC):
-    """Called in the order of methods."""
+    """`refuse` to `services` are called in their order at a start, `leave` and `close` at the end."""
 
     database: Ledgers
     clock: LedgerClock
@@ -102,11 +102,11 @@ class LedgerHome(ABC):
     def watch(self, failed: Callable[[Failure], None]) -> None:
         """Call `failed` where the database fails."""
 
-    def serve(self, rows: WarmRows, blocks: BlockStore, registry: CollectorRegistry) -> None:
-        """Begin to follow other nodes."""
-
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> Peers | None:  # noqa: ARG002
         return None
+
+    def serve(self, rows: WarmRows, blocks: BlockStore, registry: CollectorRegistry) -> None:
+        """Begin to follow other nodes."""
 
     def services(self) -> list[tuple[str, Register, Any]]:
         return []

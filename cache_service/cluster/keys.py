@@ -1,6 +1,7 @@
 """Callers' keys of a cluster, one opaque text."""
 
-from typing import NamedTuple
+import hashlib
+from typing import Final, NamedTuple
 
 from cache_service.connection import Connection
 
@@ -12,15 +13,21 @@ class Keys(NamedTuple):
     text: bytes
 
 
+_NONE: Final = Keys(hashlib.sha256().hexdigest(), b"")
+"""After `DELETE FROM keys`."""
+
+
 def version(connection: Connection) -> str:
-    return str(connection.execute("SELECT version FROM keys").fetchone()[0])
+    row = connection.execute("SELECT version FROM keys").fetchone()
+    return _NONE.version if row is None else str(row[0])
 
 
 def get(connection: Connection) -> Keys:
-    version, text = connection.execute("SELECT version, value FROM keys").fetchone()
-    return Keys(str(version), bytes(text))
+    row = connection.execute("SELECT version, value FROM keys").fetchone()
+    return _NONE if row is None else Keys(str(row[0]), bytes(row[1]))
 
 
 def put(connection: Connection, text: bytes, if_version: str) -> bool:
     """Replace the keys, unless they have another version by now."""
+    connection.execute("INSERT INTO keys (id, value) VALUES (1, '') ON CONFLICT DO NOTHING")
     return connection.execute("UPDATE keys SET value = ? WHERE version = ?", (text, if_version)).rowcount > 0

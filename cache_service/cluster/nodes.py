@@ -164,7 +164,7 @@ def share(connection: Connection, name: str, value: bytes) -> bytes:
 
 
 def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
-    """Return how many older changes of KV live nodes have not followed."""
+    """Return live nodes that have not followed changes of KV older than `age`, with how many."""
     (now,) = connection.execute(_NOW).fetchone()
     rows = connection.execute(
         "SELECT node, count(*) FROM nodes JOIN kv_changes ON followed < xid WHERE expires > ? AND made < ?"

@@ -1,4 +1,4 @@
-"""`agentmem doctor`. Checks of store and worker are processes (`agentmem.process.checkup`), which may hang or crash."""
+"""`agentmem doctor`. Each service's checks are a process (`agentmem.process.checkup`), which may hang or crash."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentmem.console import FOLD, LINE, console, json_option, table
-from agentmem.process.checkup import Checks, Finding, Findings, State, findings, ok, parse, problem, unknown, warning
+from agentmem.process.checkup import Checks, Finding, Findings, State, ok, parse, problem, unknown, warning
 from agentmem.process.settings import HELP_WIDTH, options
 from agentmem.words import printable
 from gateway.cli.text import counted
@@ -31,12 +31,14 @@ from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.readiness import NAMES, unready
 from gateway.cli.up.settings import (
     UpSettings,
+    flags,
     gateway_settings,
     service_arguments,
     store_environment,
     up_settings,
 )
 
+SETTINGS = UpSettings
 MOST_SECONDS = 120.0
 """Opening a model with a large vocabulary takes seconds."""
 
@@ -61,8 +63,7 @@ def doctor(as_json: bool, **given: Any) -> None:
     settings = up_settings(given)
     try:
         with console(stderr=True).status("checking…", spinner="dots"):
-            found = [replace(each, check=name) for name, check in checks(settings).items() for each in findings(check)]
-            found += asyncio.run(_of_services(settings))
+            found = asyncio.run(_of_services(settings, given))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     if as_json:
@@ -72,12 +73,14 @@ def doctor(as_json: bool, **given: Any) -> None:
     sys.exit(status(found))
 
 
-async def _of_services(settings: UpSettings) -> list[Finding]:
+async def _of_services(settings: UpSettings, given: Mapping[str, Any]) -> list[Finding]:
     """Check one service after the other, so that measurements do not disturb each other."""
-    given = service_arguments(settings)
+    own = flags({f"no_{name}" if value is False else name: value is False or value for name, value in given.items()})
+    arguments = service_arguments(settings)
     return [
-        *await findings_of("store", "cache_service.doctor", given.store, store_environment(settings)),
-        *await findings_of("worker", "inference_service.doctor", given.worker, preload_here().environment),
+        *await findings_of("gateway", "gateway.cli.doctor", own, {}),
+        *await findings_of("store", "cache_service.doctor", arguments.store, store_environment(settings)),
+        *await findings_of("worker", "inference_service.doctor", arguments.worker, preload_here().environment),
     ]
 
 

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' monotonic one counts sleep, too
 
+_PLACE: Final = Path("the keys of the cluster")
+
 
 def now() -> float:
     """Return seconds, also those of the machine's sleep."""
@@ -45,9 +47,11 @@ class ClusterKeys:
     def take(self, answer: cluster_pb2.GetKeysResponse) -> None:
         self.version, self._problem = answer.version, ""
         try:
-            self._keys = key_file.parse(Path("the keys of the cluster"), answer.keys.decode()) if answer.keys else {}
+            self._keys, unknown = key_file.parse_known(_PLACE, answer.keys.decode()) if answer.keys else ({}, None)
         except (FileError, UnicodeDecodeError) as error:
             self._problem = str(error)
             event(log, "the keys cannot be read, so every request is refused", logging.ERROR, problem=self._problem)
-        else:
-            event(log, "keys of the cluster read", keys=len(self._keys))
+            return
+        if unknown is not None:
+            event(log, "keys that cannot be read are left out", logging.ERROR, problem=str(unknown))
+        event(log, "keys of the cluster read", keys=len(self._keys))

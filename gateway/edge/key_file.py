@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,23 +30,47 @@ class _File(BaseModel):
 
 def parse(path: Path, text: str) -> dict[str, ApiKey]:
     """Raises FileError, without a value of the file."""
+    return _validated(path, _decoded(path, text))
+
+
+def parse_known(path: Path, text: str) -> tuple[dict[str, ApiKey], FileError | None]:
+    """Return the keys that this version can read, and what is wrong with others. Raises FileError."""
+    data, known, problems = _decoded(path, text), list[ApiKey](), list[Diagnostic]()
+    if not isinstance(data, dict) or not isinstance(data.get("keys"), list):
+        return _validated(path, data), None
+    for number, key in enumerate(data["keys"]):
+        try:
+            known.append(ApiKey.model_validate(key))
+        except ValidationError as error:
+            problems += _diagnostics(error, "keys", number)
+    return _validated(path, data | {"keys": known}), FileError(path, *problems) if problems else None
+
+
+def _decoded(path: Path, text: str) -> Any:
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise FileError(path, Diagnostic("", f"is not JSON: {error.msg}", error.lineno, error.colno)) from None
     except (ValueError, RecursionError):
         raise FileError(path, "is not JSON") from None
+
+
+def _validated(path: Path, data: Any) -> dict[str, ApiKey]:
     try:
         keys = _File.model_validate(data).keys
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        places = [".".join(str(part) for part in one["loc"] if not str(part).startswith("function-")) for one in found]
-        said = [one["msg"].removeprefix("Value error, ") for one in found]
-        raise FileError(path, *map(Diagnostic, places, said)) from None
+        raise FileError(path, *_diagnostics(error)) from None
     by_id = {key.id: key for key in keys}
     if len(by_id) < len(keys):
         raise FileError(path, "has an id twice")
     return by_id
+
+
+def _diagnostics(error: ValidationError, *within: str | int) -> Iterator[Diagnostic]:
+    for one in error.errors(include_url=False, include_input=False, include_context=False):
+        parts = [str(part) for part in (*within, *one["loc"])]
+        place = ".".join(part for part in parts if not part.startswith("function-"))
+        yield Diagnostic(place, one["msg"].removeprefix("Value error, "))
 
 
 def render(keys: Iterable[ApiKey]) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
-import psutil
 from rich.text import Text
 
 from agentmem import layout
@@ -22,7 +21,7 @@ from agentmem.console import Mistake, console
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.words import printable
-from gateway.cli.up.lock import LOCK_FILE
+from gateway.cli.up.lock import LOCK_FILE, may_hold
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
 from gateway.cli.up.readiness import unready
@@ -162,7 +161,7 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
             return found
         said = told()
         holder = _holder(settings).get("pid", up.pid)
-        if ended and (holder == up.pid or not psutil.pid_exists(holder)):
+        if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
             raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
         time.sleep(_INTERVAL)
 

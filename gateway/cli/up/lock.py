@@ -14,6 +14,16 @@ from agentmem.console import Mistake
 
 LOCK_FILE = "up.lock"
 _INTERVAL = 0.1
+_CLOCKS_DIFFER = 2.0
+"""Seconds; ages of processes are known by ticks since boot."""
+
+
+def may_hold(directory: Path, pid: int) -> bool:
+    """Return whether a process may have written the lock, rather than got the same number later."""
+    try:
+        return psutil.Process(pid).create_time() <= (directory / LOCK_FILE).stat().st_mtime + _CLOCKS_DIFFER
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False
 
 
 class UpLock:
@@ -61,7 +71,7 @@ class UpLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = self._holder()
-                if psutil.pid_exists(holder.get("pid", os.getpid())) or time.monotonic() > deadline:
+                if may_hold(self._directory, holder.get("pid", os.getpid())) or time.monotonic() > deadline:
                     raise Mistake(self._taken(holder)) from None
             except OSError as error:
                 raise Mistake(f"--data {self._directory} cannot be locked: {error.strerror}") from error

@@ -141,5 +141,5 @@ def flags(values: Mapping[str, Any]) -> list[str]:
         if value is True:
             found.append(flag)
         elif value is not None and value is not False:
-            found += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+            found += [f"{flag}={one}" for one in (value if isinstance(value, (list, tuple)) else [value])]
     return found

@@ -46,13 +46,13 @@ class LoopThread:
         if self._is_here() and not self._closed:
             coroutine.close()
             raise RuntimeError("this blocks the client's own event loop")
-        future = self._begin(coroutine)
         try:
-            return future.result()
+            return self._begin(coroutine).result()
         except concurrent.futures.CancelledError:
             raise Cancelled(_CUT_OFF) from None
-        except BaseException:
-            future.cancel()  # and the coroutine
+        except BaseException:  # maybe before the future is here
+            with suppress(RuntimeError):  # the loop may have ended
+                self._loop.call_soon_threadsafe(self._cancel, coroutine)
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
@@ -80,6 +80,13 @@ class LoopThread:
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         coroutine.close()
         raise Closed
+
+    def _cancel(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task.get_coro() is coroutine]
+        for task in tasks:
+            task.cancel()
+        if not tasks:  # it has not begun, or has ended
+            coroutine.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -68,9 +68,8 @@ class ServiceSettings(BaseSettings):
         kind = cls.model_fields[info.field_name].annotation
         if value == "" and Path in (kind, *get_args(kind)):
             raise ValueError("must not be empty")
-        choices = next((get_args(each) for each in (kind, *get_args(kind)) if get_origin(each) is Literal), ())
         if isinstance(value, str):
-            return next((choice for choice in choices if str(choice) == value), value)
+            return next((choice for choice in _choices(kind) if str(choice) == value), value)
         return value
 
     @field_validator("*")
@@ -102,13 +101,14 @@ class SettingsError(Exception):
 def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) -> _Settings:
     """Load settings from `arguments` (default: the command line), environment and TOML file.
 
-    Raises SettingsError. `--help` prints and exits.
+    Raises SettingsError. `-h` and `--help` print and exit.
     """
     program = settings_cls.model_config["cli_prog_name"]
     command = click.Command(program, params=[*options(settings_cls)], help=settings_cls.__doc__)
     words = sys.argv[1:] if arguments is None else [*arguments]
     try:
-        with command.make_context(program, words, max_content_width=HELP_WIDTH) as context:
+        names = ["-h", "--help"]
+        with command.make_context(program, words, max_content_width=HELP_WIDTH, help_option_names=names) as context:
             return loaded(settings_cls, context.params)
     except click.exceptions.Exit as ended:
         raise SystemExit(ended.exit_code) from None
@@ -120,9 +120,10 @@ def loaded(settings_cls: type[_Settings], given: Mapping[str, Any]) -> _Settings
     """Load settings from the values of `options`, environment and TOML file. Raises SettingsError."""
     _refuse_unknown_variables(settings_cls)
     said = {name: value for name, value in given.items() if value not in (None, ())}
-    for name in said:
-        if get_origin(settings_cls.model_fields[name].annotation) is dict:
-            said[name] = dict(pair.partition("=")[::2] for pair in said[name])
+    for name, value in said.items():
+        kind = get_origin(settings_cls.model_fields[name].annotation)
+        if kind in (list, dict):
+            said[name] = _repeated(f"--{name.replace('_', '-')}", kind, value)
     try:
         return settings_cls(**said)
     except UnreadableSetting as error:
@@ -142,9 +143,24 @@ def options(settings_cls: type[ServiceSettings]) -> Iterator[click.Option]:
             yield click.Option([f"--{flag}/--no-{flag}"], default=None, help=said)
             continue
         kinds = (get_origin(kind), kind, *get_args(kind))
-        metavar = next((_METAVARS[each] for each in kinds if each in _METAVARS), "TEXT")
+        usual = next((_METAVARS[each] for each in kinds if each in _METAVARS), "TEXT")
+        metavar = "|".join(map(str, _choices(kind))) or usual
         several = get_origin(kind) in (list, dict)
         yield click.Option([f"--{flag}"], multiple=several, default=None, metavar=metavar, help=said)
+
+
+def _repeated(flag: str, kind: type, values: Sequence[str]) -> list[str] | dict[str, str]:
+    """Raises SettingsError."""
+    for value in values:
+        if kind is dict and value.count("=") != 1:
+            raise SettingsError(f"{flag} {value}: write NAME=N, and repeat the flag for each name")
+        if kind is list and value.startswith('["'):
+            raise SettingsError(f"{flag} {value}: is JSON, which the environment takes; repeat the flag for each value")
+    return dict(value.split("=") for value in values) if kind is dict else list(values)
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    return next((get_args(each) for each in (kind, *get_args(kind)) if get_origin(each) is Literal), ())
 
 
 def default_of(field: FieldInfo) -> str:

@@ -114,17 +114,21 @@ def test_ctrl_c_while_an_item_is_waited_for() -> None:
     assert ended.is_set()
 
 
-def test_ctrl_c_while_a_call_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("iterates", [False, True])
+def test_ctrl_c_while_a_call_is_handed_over(iterates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call has begun, and its caller has no future of it yet."""
     began, cancelled = threading.Event(), threading.Event()
     begin = LoopThread._begin
 
-    async def items() -> AsyncIterator[int]:
+    async def answer() -> int:
         try:
             began.set()
-            yield await asyncio.sleep(60, 1)
+            return await asyncio.sleep(60, 1)
         finally:
             cancelled.set()
+
+    async def items() -> AsyncIterator[int]:
+        yield await answer()
 
     def interrupted(loop: LoopThread, coroutine: Any) -> None:
         monkeypatch.undo()
@@ -136,7 +140,7 @@ def test_ctrl_c_while_a_call_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> 
     try:
         monkeypatch.setattr(LoopThread, "_begin", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            list(_iterate(items(), loop))
+            list(_iterate(items(), loop)) if iterates else loop.run(answer())
         assert cancelled.wait(10)
     finally:
         loop.close()

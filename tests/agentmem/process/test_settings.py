@@ -1,6 +1,6 @@
 import re
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 from pydantic import Field
@@ -20,6 +20,9 @@ class Settings(ServiceSettings):
     model: list[str] = Field(default_factory=list, description="models")
     listen: str | None = Field(None, description="address")
     target: str = Field("", description="address")
+    dtype: Literal["auto", "half"] = Field("auto", description="numbers")
+    group: Literal[32, 64] | None = Field(None, description="elements")
+    quotas: dict[str, int] = Field(default_factory=dict, description="bytes")
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def test_tables_of_other_services_are_left_to_them(toml: Path) -> None:
         (
             "[store]\nxyzzy = 1\n",
             "2:1: store.xyzzy: is not supported; supported are log-level, log-format, otlp, run-dir, grace, model,"
-            " listen, target",
+            " listen, target, dtype, group, quotas",
         ),
         ("[store]\ngrace = -1\n", "2:1: store.grace: must be at least 0.0"),
         ('[store]\n\n  grace = "x"\n', "3:3: store.grace: 'x' is not a number"),
@@ -82,13 +85,17 @@ def test_a_mistake_in_a_flag_is_not_the_files(toml: Path) -> None:
         load(Settings, ["--grace", "-1"])
 
 
-def test_help_speaks_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_speaks_of_the_command_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        load(Settings, ["--help"])
+        load(Settings, [flag])
     told = capsys.readouterr().out
     assert "Does what a test needs.\n" in told
     assert "--model TEXT" in told
     assert "--grace N" in told
+    assert "--dtype auto|half" in told
+    assert "--group 32|64" in told
+    assert "--quotas NAME=N" in told
     assert "(default: 10.0)" in told
     assert not any(word in told for word in ("list[", "factory", "null", "(default: )", "str"))
 
@@ -148,9 +155,12 @@ def test_log_level(toml: Path) -> None:
         (["--xyzzy"], "No such option '--xyzzy'."),
         (["--no-grace"], "No such option '--no-grace'."),
         (["--grace"], "Option '--grace' requires an argument."),
+        (["--model", '["a","b"]'], """--model ["a","b"]: is JSON, which the environment takes; repeat the flag"""),
+        (["--quotas", "a"], "--quotas a: write NAME=N, and repeat the flag for each name"),
+        (["--quotas", "a=5,b=6"], "--quotas a=5,b=6: write NAME=N, and repeat the flag for each name"),
         (["stray"], "Got unexpected extra argument (stray)"),
     ],
 )
-def test_what_is_no_flag_is_refused(given: list[str], told: str) -> None:
+def test_wrong_command_line_is_refused(given: list[str], told: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(told)):
         load(Settings, given)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from pathlib import Path
 
 import grpc
 import pytest
 
 from agentmem.v1 import cluster_pb2 as pb
-from cache_service.cluster import keys, membership
+from cache_service.cluster import keys, membership, nodes
 from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.settings import Settings
@@ -74,3 +75,13 @@ async def test_a_node_that_is_cut_off_tells_nobody_its_keys_are_current(
             await asyncio.sleep(0.02)
         again()
         await until_known(a, text=b"")
+
+
+def test_an_emptied_table_has_no_keys_and_takes_new_ones(postgres: Postgres) -> None:
+    empty = postgres.read_blocking(keys.get)
+    postgres.write_blocking(lambda connection: connection.execute("DELETE FROM keys"))
+    assert postgres.write_blocking(nodes.beat, nodes.Said("a", "d", "a:1", 0, b""), 0).keys_version == empty.version
+    assert postgres.read_blocking(keys.get) == empty == (sha256().hexdigest(), b"")
+    assert not postgres.write_blocking(keys.put, b"ada's", "another version")
+    assert postgres.write_blocking(keys.put, b"ada's", empty.version)
+    assert postgres.read_blocking(keys.get).text == b"ada's"

@@ -181,6 +181,20 @@ def test_each_fault_is_found_and_none_hides_another(run_dir: Path) -> None:
     assert report["problems"] == 4 and report["not_checked"] == 1 and report["well"] is False
 
 
+IMPATIENT = "from gateway.cli import doctor; doctor.MOST_SECONDS = 0.5; doctor.doctor()"
+
+
+def test_report_comes_although_a_file_of_the_gateway_hangs(run_dir: Path) -> None:
+    """Nobody writes to the pipe that is said to have the keys."""
+    os.mkfifo(run_dir / "keys")
+    arguments = ["--json", "--no-ui", "--keys", str(run_dir / "keys"), "--data", str(run_dir / "data"), *DOORS]
+    told = subprocess.run(
+        [sys.executable, "-c", IMPATIENT, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    hung = next(each for each in json.loads(told.stdout)["findings"] if each["state"] == "not checked")
+    assert hung["check"] in ("gateway", "gateway settings", "settings") and "not ended after 0.5 s" in hung["found"]
+
+
 @pytest.mark.parametrize("arguments", [["--grace", "never"], ["--http", "nowhere"]])
 def test_settings_that_cannot_be_read(arguments: list[str]) -> None:
     assert "--json" in CliRunner().invoke(main, ["doctor", "--help"]).stdout

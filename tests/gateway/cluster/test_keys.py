@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 
 import httpx
 import pytest
 
+from agentmem import errors
 from agentmem.process.settings import SettingsError, load
 from agentmem.v1 import cluster_pb2
 from gateway.cluster.keys import ClusterKeys, now
@@ -46,13 +48,27 @@ async def test_keys_are_read_when_they_have_changed_and_not_else() -> None:
 def test_keys_that_cannot_be_read_let_nobody_in_until_they_can(caplog: pytest.LogCaptureFixture) -> None:
     source = ClusterKeys()
     source.confirm(float("inf"))
-    for text in (b"{", b"\xff", render([ADA]).replace(ADA.sha256, "secret").encode()):
+    for text in (b"{", b"\xff", b"[]", render([ADA]).replace('"version": 1', '"version": 2').encode()):
         source.take(cluster_pb2.GetKeysResponse(version="1", keys=text))
         with pytest.raises(Exception, match="cannot be checked now"):
             KeyRing(source).authenticate(str(ADAS))
-    assert "secret" not in str([getattr(record, "fields", "") for record in caplog.records])
     source.take(cluster_pb2.GetKeysResponse(version="2", keys=render([ADA]).encode()))
     assert KeyRing(source).authenticate(str(ADAS)).namespace == "ada"
+
+
+@pytest.mark.parametrize("newer", [{"sha256": "secret"}, {"regions": ["secret"]}])
+def test_a_key_that_cannot_be_read_shuts_out_nobody_else(newer: object, caplog: pytest.LogCaptureFixture) -> None:
+    eve, eves = new("eve", NOW)
+    data = json.loads(render([ADA, eve]))
+    data["keys"][1] |= newer
+    source = ClusterKeys()
+    source.confirm(float("inf"))
+    source.take(cluster_pb2.GetKeysResponse(version="1", keys=json.dumps(data).encode()))
+    assert KeyRing(source).authenticate(str(ADAS)).namespace == "ada"
+    with pytest.raises(errors.Unauthenticated):
+        KeyRing(source).authenticate(str(eves))
+    said = str([getattr(record, "fields", "") for record in caplog.records])
+    assert "keys.1." in said and "secret" not in said
 
 
 def test_keys_are_current_from_the_first_reading_to_the_end_of_its_lease() -> None:

@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import click
 import psutil
 import pytest
 import trustme
@@ -16,8 +18,9 @@ import trustme
 from agentmem import layout
 from agentmem.console import console
 from agentmem.process.sockets import listens
-from gateway.cli.up.background import _log_tail
-from gateway.cli.up.lock import UpLock
+from gateway.cli.up.background import _log_tail, _wait
+from gateway.cli.up.lock import LOCK_FILE, UpLock
+from gateway.cli.up.settings import up_settings
 from inference_service.models.sources import registry
 from tests import blas
 from tests.full_matrix import FULL
@@ -138,6 +141,16 @@ async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytes
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=1)
     assert "Agentmem could not be started; it wrote:" in err and "warm_bytes" in err
     assert left(run_dir) == []
+
+
+def test_chat_does_not_wait_for_a_process_that_got_the_holders_number_later(run_dir: Path) -> None:
+    lock, said = run_dir / LOCK_FILE, iter(["no port is free"])
+    lock.write_text(json.dumps({"pid": os.getpid()}))
+    os.utime(lock, (0, 0))
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        with pytest.raises(click.ClickException, match="could not be started; it wrote:\nno port is free"):
+            _wait(up_settings({}), ended, lambda: next(said))
 
 
 def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:

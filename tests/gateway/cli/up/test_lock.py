@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from agentmem.console import Mistake
-from gateway.cli.up.lock import LOCK_FILE, UpLock
+from gateway.cli.up.lock import LOCK_FILE, UpLock, may_hold
 
 
 def take(directory: Path, patience: float = 0.0) -> UpLock:
@@ -45,6 +46,28 @@ def test_waits_for_what_a_killed_one_left_behind(tmp_path: Path) -> None:
     UpLock(tmp_path, 60, report).close()
     assert len(reports) == 1
     assert json.loads((tmp_path / LOCK_FILE).read_text()) == {"pid": os.getpid()}
+
+
+def test_a_process_that_got_the_number_later_is_not_the_holder(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as later, open(tmp_path / LOCK_FILE, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write(json.dumps({"pid": later.pid}))
+        held.flush()
+        assert may_hold(tmp_path, later.pid)
+        before = time.time() - 100
+        os.utime(tmp_path / LOCK_FILE, (before, before))
+        assert not may_hold(tmp_path, later.pid)
+        reports: list[str] = []
+
+        def report(line: str) -> None:
+            reports.append(line)
+            fcntl.flock(held, fcntl.LOCK_UN)
+
+        try:
+            UpLock(tmp_path, 60, report).close()
+        finally:
+            later.kill()
+        assert reports == ["the last agentmem up was killed; waiting for its services to end…"]
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
