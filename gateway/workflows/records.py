@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from agentmem import errors, retries
 from agentmem.v1 import cache_store_pb2 as pb
@@ -97,11 +98,14 @@ class Records:
         answer = await self._get(namespace, workflow_id, after)
         if answer is None:
             return None
-        kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
-        run = _head(answer.record)
+        try:
+            kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
+            run = _head(answer.record)
+            run.events = [LoggedEvent.FromString(event) for event in answer.events]
+        except DecodeError as error:
+            raise errors.DataLoss(f"the record of workflow {workflow_id!r} is unreadable; delete it") from error
         run.workflow.agents.extend(kept.workflow.agents)
         run.definition_yaml, run.variables = kept.definition_yaml, dict(kept.variables)
-        run.events = [LoggedEvent.FromString(event) for event in answer.events]
         run.stored_events = after + len(run.events)
         return run
 

@@ -5,6 +5,7 @@ over. Records are a dictionary.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import grpc
 import pytest
 
 from agentmem.channels import connect
-from agentmem.errors import Aborted, AgentmemError, FailedPrecondition, NotFound, Unavailable
+from agentmem.errors import Aborted, AgentmemError, DataLoss, FailedPrecondition, NotFound, Unavailable
 from agentmem.v1 import inference_pb2, workflow_pb2
 from gateway.edge.callers import Caller
 from gateway.upstream import ChannelWorker
@@ -308,6 +309,34 @@ async def test_no_more_at_once_than_a_namespace_may_have(
     assert len(c.going_on) == 2 and set(c.going_on) < set(named)
 
 
+@pytest.mark.parametrize("error", [DataLoss("it is damaged"), ValueError("a bug")])
+async def test_a_run_that_cannot_be_taken_over_is_tried_ever_less_often_and_ends_no_gateway(
+    three: tuple[Gateway, Gateway, Gateway],
+    clock: list[float],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    a, b, _ = three
+    await a.begin()
+    await a.vanish()
+    await b.look()
+    tried: list[float] = []
+
+    async def fail(*_: object) -> bool:
+        tried.append(clock[0])
+        raise error
+
+    monkeypatch.setattr(b.runs, "take_over", fail)
+    caplog.set_level("WARNING", attendance.__name__)
+    for _ in range(1000):
+        clock[0] += 1
+        await b.look()
+    waits = [after - before for before, after in itertools.pairwise(tried)]
+    assert waits == [15, 30, 60, 120, 240, 300]
+    assert len(caplog.records) == (1 if isinstance(error, DataLoss) else len(tried))
+
+
 async def test_a_takeover_that_waits_for_the_store_does_not_make_its_gateway_silent(
     three: tuple[Gateway, Gateway, Gateway], clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +347,7 @@ async def test_a_takeover_that_waits_for_the_store_does_not_make_its_gateway_sil
     before = a.kept.writers
     a.kept.gate.clear()
     await b.attendance.start()
-    await eventually(lambda: bool(b.attendance._due))
+    await eventually(lambda: bool(b.attendance._lost))
     clock[0] += attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
     await eventually(lambda: a.kept.writers > before)
     b.kept.there.discard(b.records.holder)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentmem.channels import connect
-from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from agentmem.errors import Aborted, AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
 from cache_service.tiers.quotas import Quotas
@@ -195,6 +195,20 @@ async def test_who_is_not_at_the_present_version_changes_nothing(runs: Records) 
     assert (found.version, found.events) == (1, [])
     await runs.delete("n", "w", 0)
     assert await runs.get("n", "w") is None
+
+
+@pytest.mark.parametrize("part", ["payload", "events", "summary"])
+async def test_an_unreadable_record_is_data_loss(runs: Records, data: Path, part: str) -> None:
+    record = pb.WorkflowRecord(namespace="n", workflow_id="w", payload=b"", holder="gone")
+    request = pb.PutWorkflowRecordRequest(record=record)
+    if part == "events":
+        request.events.append(b"\xff")
+    else:
+        setattr(request.record, part, b"\xff")
+    async with connect(f"unix:{data / 'store.sock'}") as channel:
+        await cache_store_pb2_grpc.CacheStoreServiceStub(channel).PutWorkflowRecord(request)
+    with pytest.raises(DataLoss, match="'w'"):
+        await runs.get("n", "w")
 
 
 async def test_what_the_store_refuses_is_told_at_once(data: Path) -> None:
