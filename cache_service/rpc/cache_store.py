@@ -196,7 +196,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request: pb.GetWorkflowRecordRequest, context: Context
     ) -> pb.GetWorkflowRecordResponse:
         namespace, workflow_id = conversions.workflow_name(request)
-        found = await self._database.read(workflow_records.read, namespace, workflow_id, request.after_event)
+        after, payload = request.after_event, not request.without_payload
+        found = await self._database.read(workflow_records.read, namespace, workflow_id, after, payload=payload)
         if found is None:
             raise NotFound("workflow", workflow_id)
         record = conversions.workflow_message(namespace, found.record, self._home.holders(), found.payload)

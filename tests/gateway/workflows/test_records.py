@@ -144,6 +144,9 @@ async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
     assert behind.events == [logged("two")]
     head = await runs.head("n", "w")
     assert head is not None and head.workflow == made.workflow
+    bare = await runs.get("n", "w", 1, payload=False)
+    assert bare is not None and (bare.definition_yaml, bare.events) == ("", [logged("two")])
+    assert [each.stored_events for each in (behind, head, bare)] == [2, 2, 2]
     assert await runs.get("n", "other") is None and await runs.head("m", "w") is None
     await runs.create(run("x"))
     first, token = await runs.page("n", 1)
