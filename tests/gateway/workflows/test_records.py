@@ -16,6 +16,7 @@ from agentmem.channels import connect
 from agentmem.errors import Aborted, AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
+from cache_service.ledger_home import Holders
 from cache_service.tiers.quotas import Quotas
 from gateway.workflows import records as records_module
 from gateway.workflows.event_log import Event, LoggedEvent
@@ -158,8 +159,28 @@ async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
     await runs.create(run())
 
 
-async def test_whose_a_run_is(runs: Records, data: Path) -> None:
+async def test_a_store_that_has_just_started_takes_every_holder_for_there_unless_it_left(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run(state=State.WORKFLOW_STATE_RUNNING)
+    socket = data / "store.sock"
+    async with records(socket) as runs, records(socket) as other:
+        async with running(data):
+            await runs.create(made)
+        async with running(data):
+            found, (listed, _) = await other.get("n", "w"), await other.page("n", 1)
+            assert found is not None and found.holder == listed[0].holder == runs.holder
+            assert await other.attend() == (set(), [])
+            await runs.attend(leaving=True)
+            found = await other.head("n", "w")
+            assert found is not None and found.holder == ""
+            monkeypatch.setattr(Holders, "is_new", False)
+            assert await other.attend() == (set(), [("n", "w")])
+
+
+async def test_whose_a_run_is(runs: Records, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway's that wrote it last, as long as that says so; what does not go on is nobody's."""
+    monkeypatch.setattr(Holders, "is_new", False)
     made = run(state=State.WORKFLOW_STATE_RUNNING)
     made.key_id = "k1"
     await runs.create(made)
