@@ -47,10 +47,22 @@ class Holders:
 
     def __init__(self) -> None:
         self._heard: dict[str, float] = {}
+        self._left: Set[str] = frozenset()
+        self._began = time.monotonic()
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether gateways that are there may not have been heard yet."""
+        return time.monotonic() < self._began + HOLDER_SECONDS
+
+    def presumed(self, recorded: Iterable[str]) -> Set[str]:
+        """Return the holders of records that count as there unheard: at first all that did not leave."""
+        return {*recorded} - self._left if self.is_new else frozenset()
 
     def note(self, holder: str, *, leaving: bool = False) -> bool:
         """Note that a gateway is there, or leaves; return whether that is new."""
         before = self()
+        self._left = self._left | {holder} if leaving else self._left - {holder}
         heard = {name: at for name, at in self._heard.items() if name in before - {holder}}
         self._heard = heard if leaving else heard | {holder: time.monotonic()}
         return (holder in before) == leaving

@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
 class Content(NamedTuple):
     record: Record
-    payload: bytes
+    payload: bytes | None
     events: list[bytes]
 
 
@@ -90,20 +90,22 @@ def find(connection: Connection, namespace: str, workflow_id: str) -> Record | N
     return None if row is None else Record(*row)
 
 
-def read(connection: Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
+def read(
+    connection: Connection, namespace: str, workflow_id: str, after_event: int, *, payload: bool = True
+) -> Content | None:
     """Return a record without its first `after_event` events. Raises LedgerDamaged."""
     record = find(connection, namespace, workflow_id)
     if record is None:
         return None
     after = min(after_event, record.events)
+    which = "(number = 0 OR number > ?)" if payload else "number > ?"
     rows = connection.execute(
-        "SELECT number, content FROM workflow_parts WHERE record = ? AND (number = 0 OR number > ?) ORDER BY number",
-        (record.id, after),
+        f"SELECT number, content FROM workflow_parts WHERE record = ? AND {which} ORDER BY number", (record.id, after)
     ).fetchall()
-    if [row[0] for row in rows] != [0, *range(after + 1, record.events + 1)]:
+    if [row[0] for row in rows] != [*[0] * payload, *range(after + 1, record.events + 1)]:
         raise LedgerDamaged(f"the record of workflow {workflow_id!r}")
-    payload, *events = (content for _, content in rows)
-    return Content(record, payload, events)
+    contents = [content for _, content in rows]
+    return Content(record, contents.pop(0) if payload else None, contents)
 
 
 def page(connection: Connection, namespace: str, before: int, limit: int) -> list[Record]:

@@ -196,10 +196,12 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request: pb.GetWorkflowRecordRequest, context: Context
     ) -> pb.GetWorkflowRecordResponse:
         namespace, workflow_id = conversions.workflow_name(request)
-        found = await self._database.read(workflow_records.read, namespace, workflow_id, request.after_event)
+        after, payload = request.after_event, not request.without_payload
+        found = await self._database.read(workflow_records.read, namespace, workflow_id, after, payload=payload)
         if found is None:
             raise NotFound("workflow", workflow_id)
-        record = conversions.workflow_message(namespace, found.record, self._home.holders(), found.payload)
+        there = self._there([found.record])
+        record = conversions.workflow_message(namespace, found.record, there, found.payload)
         return pb.GetWorkflowRecordResponse(record=record, events=found.events)
 
     async def ListWorkflowRecords(
@@ -211,7 +213,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         before = workflow_records.NEWEST if last is None else last
         found = await self._database.read(workflow_records.page, namespace, before, size + 1)
         page, following = paging.cut(found, size, lambda record: (str(record.id),))
-        there = self._home.holders()
+        there = self._there(page)
         return pb.ListWorkflowRecordsResponse(
             records=[conversions.workflow_message(namespace, record, there) for record in page],
             next_page_token=following,
@@ -228,6 +230,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         if problem := await self._home.problem():
             raise Unavailable(problem)
         held = await self._database.read(workflow_records.held, holder)
+        if self._home.own_holders.is_new:
+            return pb.AttendWorkflowRecordsResponse(held=map(_named, held))
         there = self._home.holders() | {holder}
         unattended = await self._database.read(workflow_records.unattended, there, _MOST_UNATTENDED)
         return pb.AttendWorkflowRecordsResponse(held=map(_named, held), unattended=map(_named, unattended))
@@ -238,6 +242,9 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         namespace, workflow_id = conversions.workflow_name(request)
         await self._blocks.erase(workflow_records.delete, namespace, workflow_id, request.version)
         return pb.DeleteWorkflowRecordResponse()
+
+    def _there(self, records: Iterable[workflow_records.Record]) -> Set[str]:
+        return self._home.holders() | self._home.own_holders.presumed(record.holder for record in records)
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
         done = await self._ledgers.commit(turn.key.namespace, turns.commit, turn, self._clock.now())

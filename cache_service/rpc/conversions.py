@@ -236,6 +236,7 @@ def workflow_message(
         summary=record.summary,
         payload=payload,
         holder=record.holder if record.holder in there else "",
+        event_count=record.events,
     )
 
 

@@ -8,8 +8,10 @@ import asyncio
 import logging
 import random
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from agentmem import errors
@@ -22,21 +24,36 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 1.0
 SURE_SECONDS: Final = 2.0
-"""How long nobody must have attended to a run: after a failover of the database all are gone for a moment."""
+"""How long a run must be unattended: after a failover of the database all are for a moment."""
 SPREAD_SECONDS: Final = 3.0
-"""Gateways wait up to this much longer, so that runs spread."""
+"""Gateways wait up to this longer, so that runs spread."""
 AGAIN_SECONDS: Final = 15.0
+"""After a first attempt; this doubles with each."""
+LONGEST_SECONDS: Final = 300.0
 _AT_ONCE: Final = 4
 
 
+@dataclass
+class _Lost:
+    due: float
+    wait: float = AGAIN_SECONDS
+    warned: bool = False
+
+    def put_off(self, now: float) -> None:
+        self.due = now + self.wait
+        self.wait = min(LONGEST_SECONDS, self.wait * 2)
+
+
 class Attendance(Extension):
-    """The runs that go on here, from the gateway's start to its end. `may_not` returns why no other should."""
+    """The runs that go on here, from the gateway's start to its end. `may_not` returns why none should be taken over
+    here now, or "".
+    """
 
     def __init__(self, runs: Runs, records: Records, may_not: Callable[[], str]) -> None:
         self.runs = runs
         self._records = records
         self._may_not = may_not
-        self._due: dict[RunKey, float] = {}
+        self._lost: dict[RunKey, _Lost] = {}
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def start(self) -> Mapping[str, str]:
@@ -70,9 +87,10 @@ class Attendance(Extension):
                 run.lose()
         now = time.monotonic()
         lost = [key for key in (*unattended, *held) if key not in self.runs.live.by_key]
-        self._due = {key: self._due.get(key, now + SURE_SECONDS + random.uniform(0, SPREAD_SECONDS)) for key in lost}
-        due = [] if self._may_not() else [key for key in lost if self._due[key] <= now]
-        self._due |= dict.fromkeys(due, now + AGAIN_SECONDS)
+        self._lost = {key: self._lost.get(key) or _Lost(now + _sure_wait()) for key in lost}
+        due = [] if self._may_not() else [key for key in lost if self._lost[key].due <= now]
+        for key in due:
+            self._lost[key].put_off(now)
         return due
 
     async def _watch(self, due: asyncio.Queue[RunKey]) -> None:
@@ -87,7 +105,18 @@ class Attendance(Extension):
             await self.take_over(await due.get())
 
     async def take_over(self, key: RunKey) -> None:
+        """Raise nothing: one run must not end the gateway. Warn once a run."""
         try:
             await self.runs.take_over(*key)
         except errors.AgentmemError as error:
-            event(log, "workflow not taken over", logging.WARNING, workflow_id=key[1], reason=error.message)
+            lost = self._lost.get(key) or _Lost(0)
+            level = logging.DEBUG if lost.warned else logging.WARNING
+            event(log, "workflow not taken over", level, workflow_id=key[1], reason=error.message)
+            lost.warned = True
+        except Exception:
+            incident = uuid.uuid4().hex[:12]
+            log.exception("unexpected error in taking over workflow %s, incident %s", key[1], incident)
+
+
+def _sure_wait() -> float:
+    return SURE_SECONDS + random.uniform(0, SPREAD_SECONDS)

@@ -71,16 +71,18 @@ class LiveRuns:
     def reserved(self, key: RunKey) -> Iterator[None]:
         if self._closed:
             raise errors.Unavailable("the gateway is shutting down")
-        namespace = key[0]
-        if sum(owner == namespace for owner, _ in self._beginning.union(self.by_key)) >= self._most:
-            raise errors.ResourceExhausted(
-                f"{self._most} workflows of this namespace are running; try again when one has ended", retry_after=10
-            )
+        self.check_room(key[0])
         self._beginning.add(key)
         try:
             yield
         finally:
             self._beginning.discard(key)
+
+    def check_room(self, namespace: str) -> None:
+        if sum(owner == namespace for owner, _ in self._beginning.union(self.by_key)) >= self._most:
+            raise errors.ResourceExhausted(
+                f"{self._most} workflows of this namespace are running; try again when one has ended", retry_after=10
+            )
 
     def begin(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
         """Raise Unavailable where the gateway is shutting down."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from agentmem import errors, retries
 from agentmem.v1 import cache_store_pb2 as pb
@@ -92,21 +93,23 @@ class Records:
         """Append events, and say how far the run is; fsynced. Raise TakenOver if another gateway has written since."""
         await self._put(run, [event.SerializeToString() for event in events])
 
-    async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
-        """Return a run with its events after the first `after` ones."""
-        answer = await self._get(namespace, workflow_id, after)
+    async def get(self, namespace: str, workflow_id: str, after: int = 0, *, payload: bool = True) -> StoredRun | None:
+        """Return a run with its events after the first `after` ones; without payload it lacks agents and definition."""
+        answer = await self._get(namespace, workflow_id, after, payload=payload)
         if answer is None:
             return None
-        kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
-        run = _head(answer.record)
+        try:
+            kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
+            run = _head(answer.record)
+            run.events = [LoggedEvent.FromString(event) for event in answer.events]
+        except DecodeError as error:
+            raise errors.DataLoss(f"the record of workflow {workflow_id!r} is unreadable; delete it") from error
         run.workflow.agents.extend(kept.workflow.agents)
         run.definition_yaml, run.variables = kept.definition_yaml, dict(kept.variables)
-        run.events = [LoggedEvent.FromString(event) for event in answer.events]
-        run.stored_events = after + len(run.events)
         return run
 
-    async def head(self, namespace: str, workflow_id: str) -> StoredRun | None:
-        return await self.get(namespace, workflow_id, _NO_EVENTS)
+    async def head(self, namespace: str, workflow_id: str, *, payload: bool = True) -> StoredRun | None:
+        return await self.get(namespace, workflow_id, _NO_EVENTS, payload=payload)
 
     async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[StoredRun], str]:
         """Return at most `size` (1 to 1000) runs, as `_head` does, newest first, and the next page's token, or ""."""
@@ -139,8 +142,9 @@ class Records:
 
         Raise NotFound where the run is deleted, and Unavailable where nobody attends to it.
         """
+        agents: list[workflow_pb2.WorkflowAgent] = []
         while True:
-            run = await self.get(namespace, workflow_id, after)
+            run = await self.get(namespace, workflow_id, after, payload=not agents)
             if run is None:
                 raise errors.NotFound("workflow", workflow_id)
             for logged in run.events:
@@ -148,7 +152,10 @@ class Records:
                 yield logged.event
             if run.workflow.state in ENDED:
                 return
+            agents = agents or [*run.workflow.agents]
             if run.workflow.state == State.WORKFLOW_STATE_FAILED:
+                del run.workflow.agents[:]
+                run.workflow.agents.extend(agents)
                 yield finished(run.workflow, after)
                 return
             if not run.holder:
@@ -169,14 +176,19 @@ class Records:
         except errors.Aborted as error:
             if not call.is_repeated:
                 raise TakenOver from error
-            found = await self._get(namespace, workflow_id, _NO_EVENTS)  # no other gateway writes the same summary
+            # no other gateway writes the same summary
+            found = await self._get(namespace, workflow_id, _NO_EVENTS, payload=False)
             if found is None or (found.record.version, found.record.summary) != (run.version + 1, summary):
                 raise TakenOver from error
         run.version += 1
         run.stored_events += len(events)
 
-    async def _get(self, namespace: str, workflow_id: str, after: int) -> pb.GetWorkflowRecordResponse | None:
-        request = pb.GetWorkflowRecordRequest(namespace=namespace, workflow_id=workflow_id, after_event=after)
+    async def _get(
+        self, namespace: str, workflow_id: str, after: int, *, payload: bool
+    ) -> pb.GetWorkflowRecordResponse | None:
+        request = pb.GetWorkflowRecordRequest(
+            namespace=namespace, workflow_id=workflow_id, after_event=after, without_payload=not payload
+        )
         try:
             answer: pb.GetWorkflowRecordResponse = await _Call(self._store.GetWorkflowRecord, self._patience).answer(
                 request
@@ -229,7 +241,9 @@ def _summary(run: StoredRun, written_by: str) -> bytes:
 def _head(record: pb.WorkflowRecord) -> StoredRun:
     """Return a run without agents, definition and events."""
     summary = workflow_run_pb2.RunSummary.FromString(record.summary)
-    return StoredRun(summary.workflow, "", {}, record.version, holder=record.holder, key_id=summary.key_id)
+    return StoredRun(
+        summary.workflow, "", {}, record.version, record.event_count, holder=record.holder, key_id=summary.key_id
+    )
 
 
 def _key(record: pb.WorkflowRecord) -> RunKey:

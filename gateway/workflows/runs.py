@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from typing import Final
@@ -29,6 +30,7 @@ _PATIENCE: Final = 300.0
 """Seconds that a run waits for a worker that is away, or for room; then it has failed."""
 _TRIES: Final = 5
 """How often a record is read again because another gateway was faster."""
+_PAUSE: Final = 0.02
 
 _Events = AsyncGenerator[Event, None]
 
@@ -80,11 +82,15 @@ class Runs:
         """Go on with a run that nobody attends to, if its caller's key stands; return whether it does."""
         key = namespace, workflow_id
         async with self._lock(key):
-            run = None if key in self.live.by_key else await self._records.get(*key)
-            if run is None or run.workflow.state != _RUNNING or self._records.elsewhere(run):
+            head = None if key in self.live.by_key else await self._records.head(*key, payload=False)
+            if head is None or head.workflow.state != _RUNNING or self._records.elsewhere(head):
                 return False
-            who = Caller(namespace, run.key_id)
+            who = Caller(namespace, head.key_id)
             if not self._authenticator.stands(who):
+                return False
+            self.live.check_room(namespace)
+            run = await self._records.get(*key)  # may be large
+            if run is None or run.version != head.version:
                 return False
             definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
             try:
@@ -120,14 +126,16 @@ class Runs:
         """End a run; another gateway that has it finds that in the record."""
         key = namespace, workflow_id
         async with self._lock(key):
-            for _ in range(_TRIES):
+            for number in range(_TRIES):
                 await self.live.cancel(key)
-                run = await self._found(key)
+                if (run := await self._records.head(*key)) is None:
+                    raise errors.NotFound("workflow", workflow_id)
                 if run.workflow.state in ENDED:
                     return run.workflow
                 try:
                     await self._end_cancelled(run)
-                except TakenOver:
+                except TakenOver:  # it is busy: let its writes pass
+                    await asyncio.sleep(random.uniform(1, 2) * _PAUSE * 2**number)
                     continue
                 return run.workflow
         raise TakenOver
@@ -185,7 +193,7 @@ class Runs:
     async def _end_cancelled(self, run: StoredRun) -> None:
         """Raise TakenOver where another gateway was faster."""
         run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_CANCELLED, ""
-        last = finished(run.workflow, len(run.events) + 1)
+        last = finished(run.workflow, run.stored_events + 1)
         await self._records.append(run, [LoggedEvent(key="finished", event=last)])
         await self._forget_agents(run.workflow)
 

@@ -137,7 +137,10 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
     }
 
 
-async def test_a_gateway_that_attends_looks_at_no_run_that_has_ended(store: Running) -> None:
+async def test_a_gateway_that_attends_looks_at_no_run_that_has_ended(
+    store: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache_service.ledger_home.Holders.is_new", False)
     for number in range(3):
         record = pb.WorkflowRecord(namespace="n", workflow_id=f"w{number}", payload=b"p", holder="gone" * (number < 2))
         await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=record))

@@ -1163,6 +1163,7 @@ class WorkflowRecord(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
+    EVENT_COUNT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """The namespace."""
     workflow_id: _builtins.str
@@ -1179,6 +1180,8 @@ class WorkflowRecord(_message.Message):
     """The gateway that continues the run, by the name that it gives itself. Empty in a put: the run has ended, has
     failed, or waits until it is asked for. Empty in an answer: none, or one that is gone.
     """
+    event_count: _builtins.int
+    """How many events the record has. Ignored in a put."""
     def __init__(
         self,
         *,
@@ -1188,10 +1191,11 @@ class WorkflowRecord(_message.Message):
         payload: _builtins.bytes | None = ...,
         summary: _builtins.bytes = ...,
         holder: _builtins.str = ...,
+        event_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "holder", b"holder", "namespace", b"namespace", "payload", b"payload", "summary", b"summary", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "event_count", b"event_count", "holder", b"holder", "namespace", b"namespace", "payload", b"payload", "summary", b"summary", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__payload: _TypeAlias = _typing.Literal["payload"]  # noqa: Y015
     _WhichOneofArgType__payload: _TypeAlias = _typing.Literal["_payload", b"_payload"]  # noqa: Y015
@@ -1262,22 +1266,26 @@ class GetWorkflowRecordRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     WORKFLOW_ID_FIELD_NUMBER: _builtins.int
     AFTER_EVENT_FIELD_NUMBER: _builtins.int
+    WITHOUT_PAYLOAD_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """The namespace."""
     workflow_id: _builtins.str
     """The run."""
     after_event: _builtins.int
     """Leave out this many of the first events."""
+    without_payload: _builtins.bool
+    """Leave out the payload."""
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         workflow_id: _builtins.str = ...,
         after_event: _builtins.int = ...,
+        without_payload: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event", b"after_event", "namespace", b"namespace", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event", b"after_event", "namespace", b"namespace", "without_payload", b"without_payload", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -270,7 +270,8 @@ class CacheStoreServiceServicer:
     def AttendWorkflowRecords(self, request, context):
         """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
         the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
-        a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+        the first five seconds of a store all holders are there, but those that said that they leave. In a cluster all nodes
+        know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

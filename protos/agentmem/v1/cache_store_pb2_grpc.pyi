@@ -124,7 +124,8 @@ class CacheStoreServiceStub:
     AttendWorkflowRecords: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.AttendWorkflowRecordsRequest, _cache_store_pb2.AttendWorkflowRecordsResponse]
     """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
     the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
-    a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+    the first five seconds of a store all holders are there, but those that said that they leave. In a cluster all nodes
+    know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
     """
     DeleteWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]
     """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
@@ -226,7 +227,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     AttendWorkflowRecords: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.AttendWorkflowRecordsRequest, _cache_store_pb2.AttendWorkflowRecordsResponse]  # type: ignore[assignment]
     """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
     the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
-    a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+    the first five seconds of a store all holders are there, but those that said that they leave. In a cluster all nodes
+    know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
     """
     DeleteWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]  # type: ignore[assignment]
     """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
@@ -400,7 +402,8 @@ class CacheStoreServiceServicer:
     ) -> _typing.Union[_cache_store_pb2.AttendWorkflowRecordsResponse, _abc.Awaitable[_cache_store_pb2.AttendWorkflowRecordsResponse]]:
         """AttendWorkflowRecords says that a gateway attends to the runs whose records name it as their holder, and returns
         the runs that nobody attends to. A gateway calls it once a second; after five seconds without a call it is gone. In
-        a cluster all nodes know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
+        the first five seconds of a store all holders are there, but those that said that they leave. In a cluster all nodes
+        know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
         """
 
     def DeleteWorkflowRecord(

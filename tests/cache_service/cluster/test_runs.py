@@ -19,6 +19,7 @@ from tests.cache_service.cluster.several import Node, node
 async def two(
     data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Node, Node]]:
+    monkeypatch.setattr("cache_service.ledger_home.Holders.is_new", False)
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
     async with AsyncExitStack() as stack:
         yield tuple([await stack.enter_async_context(node(data, cluster, name)) for name in "ab"])  # type: ignore[misc]

@@ -5,6 +5,7 @@ over. Records are a dictionary.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -13,13 +14,13 @@ import grpc
 import pytest
 
 from agentmem.channels import connect
-from agentmem.errors import Aborted, AgentmemError, FailedPrecondition, NotFound, Unavailable
+from agentmem.errors import Aborted, AgentmemError, DataLoss, FailedPrecondition, NotFound, Unavailable
 from agentmem.v1 import inference_pb2, workflow_pb2
 from gateway.edge.callers import Caller
 from gateway.upstream import ChannelWorker
 from gateway.workflows import attendance
 from gateway.workflows.attendance import Attendance
-from gateway.workflows.event_log import Event
+from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.live import WorkflowMetrics
 from gateway.workflows.records import State
 from gateway.workflows.runs import Runs
@@ -165,8 +166,11 @@ async def test_a_run_that_fails_ends_the_streams_of_who_follows_it(
     workflow_id = await a.begin()
     follower = asyncio.create_task(b.follow(workflow_id))
     a.keys.known.clear()
+    await eventually(lambda: len(b.records.read) == 3)
     turns.gate.set()
-    assert end(await follower).state == State.WORKFLOW_STATE_FAILED
+    failed = end(await follower)
+    assert failed.state == State.WORKFLOW_STATE_FAILED and [agent.name for agent in failed.agents] == ["ada", "bob"]
+    assert [payload for _, payload in b.records.read[1:]] == [True] + [False] * (len(b.records.read) - 2)
 
 
 async def test_a_run_is_cancelled_and_deleted_through_another_gateway(
@@ -187,6 +191,26 @@ async def test_a_run_is_cancelled_and_deleted_through_another_gateway(
     assert a.going_on == [] and turns.committed == []
     await b.runs.delete("n", workflow_id)
     assert a.kept.records == {}
+
+
+async def test_a_busy_run_is_cancelled_through_another_gateway_without_reading_its_events(
+    three: tuple[Gateway, Gateway, Gateway],
+) -> None:
+    a, b, _ = three
+    workflow_id = await a.begin()
+    await eventually(lambda: a.kept.records["n", workflow_id].stored_events > 0)
+    run = a.runs.live.by_key["n", workflow_id].stored
+
+    async def write() -> None:
+        for _ in range(100):
+            await a.records.append(run, [LoggedEvent(key="k", event=Event(sequence=run.stored_events + 1))])
+
+    writing = asyncio.create_task(write())
+    assert (await b.runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
+    await writing
+    assert all(not events for events, _ in b.records.read)
+    stored = a.kept.records["n", workflow_id].events
+    assert stored[-1].event.sequence == len(stored) > 100
 
 
 async def test_a_gateway_that_is_gone_leaves_its_runs_to_another(
@@ -282,7 +306,7 @@ async def test_a_run_that_is_not_taken_over(three: tuple[Gateway, Gateway, Gatew
     elif what == "it has failed":
         a.kept.records["n", workflow_id].workflow.state = State.WORKFLOW_STATE_FAILED
     assert not await b.runs.take_over("n", workflow_id)
-    assert b.going_on == []
+    assert b.going_on == [] and b.records.read == [(False, False)]
 
 
 async def test_no_more_at_once_than_a_namespace_may_have(
@@ -298,14 +322,44 @@ async def test_no_more_at_once_than_a_namespace_may_have(
     await c.look()
     assert c.going_on == []
     a.kept.refuses = None
+    c.records.read.clear()
     for _ in range(2):
         await c.look()
         assert len(c.going_on) == 2
         assert sum(each.message == "workflow not taken over" for each in caplog.records) == 1
+        assert c.records.read.count((True, True)) == 2
     await c.runs.cancel("n", c.going_on[0])
     clock[0] += attendance.AGAIN_SECONDS + 1
     await c.look()
     assert len(c.going_on) == 2 and set(c.going_on) < set(named)
+
+
+@pytest.mark.parametrize("error", [DataLoss("it is damaged"), ValueError("a bug")])
+async def test_a_run_that_cannot_be_taken_over_is_tried_ever_less_often_and_ends_no_gateway(
+    three: tuple[Gateway, Gateway, Gateway],
+    clock: list[float],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    a, b, _ = three
+    await a.begin()
+    await a.vanish()
+    await b.look()
+    tried: list[float] = []
+
+    async def fail(*_: object) -> bool:
+        tried.append(clock[0])
+        raise error
+
+    monkeypatch.setattr(b.runs, "take_over", fail)
+    caplog.set_level("WARNING", attendance.__name__)
+    for _ in range(1000):
+        clock[0] += 1
+        await b.look()
+    waits = [after - before for before, after in itertools.pairwise(tried)]
+    assert waits == [15, 30, 60, 120, 240, 300]
+    assert len(caplog.records) == (1 if isinstance(error, DataLoss) else len(tried))
 
 
 async def test_a_takeover_that_waits_for_the_store_does_not_make_its_gateway_silent(
@@ -318,7 +372,7 @@ async def test_a_takeover_that_waits_for_the_store_does_not_make_its_gateway_sil
     before = a.kept.writers
     a.kept.gate.clear()
     await b.attendance.start()
-    await eventually(lambda: bool(b.attendance._due))
+    await eventually(lambda: bool(b.attendance._lost))
     clock[0] += attendance.SURE_SECONDS + attendance.SPREAD_SECONDS
     await eventually(lambda: a.kept.writers > before)
     b.kept.there.discard(b.records.holder)
@@ -351,7 +405,7 @@ async def test_a_gateway_that_ends_in_a_takeover_leaves_the_run_to_others(
     reading, read = asyncio.Event(), asyncio.Event()
     if at == "its reading":
 
-        async def slow(*_: object) -> object:
+        async def slow(*_: object, **__: object) -> object:
             reading.set()
             await read.wait()
             return await RecordsIn.get(b.records, "n", workflow_id)

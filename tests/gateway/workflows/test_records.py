@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from agentmem.channels import connect
-from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from agentmem.errors import Aborted, AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
+from cache_service.ledger_home import Holders
 from cache_service.tiers.quotas import Quotas
 from gateway.workflows import records as records_module
 from gateway.workflows.event_log import Event, LoggedEvent
@@ -144,6 +145,9 @@ async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
     assert behind.events == [logged("two")]
     head = await runs.head("n", "w")
     assert head is not None and head.workflow == made.workflow
+    bare = await runs.get("n", "w", 1, payload=False)
+    assert bare is not None and (bare.definition_yaml, bare.events) == ("", [logged("two")])
+    assert [each.stored_events for each in (behind, head, bare)] == [2, 2, 2]
     assert await runs.get("n", "other") is None and await runs.head("m", "w") is None
     await runs.create(run("x"))
     first, token = await runs.page("n", 1)
@@ -155,8 +159,28 @@ async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
     await runs.create(run())
 
 
-async def test_whose_a_run_is(runs: Records, data: Path) -> None:
+async def test_a_store_that_has_just_started_takes_every_holder_for_there_unless_it_left(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run(state=State.WORKFLOW_STATE_RUNNING)
+    socket = data / "store.sock"
+    async with records(socket) as runs, records(socket) as other:
+        async with running(data):
+            await runs.create(made)
+        async with running(data):
+            found, (listed, _) = await other.get("n", "w"), await other.page("n", 1)
+            assert found is not None and found.holder == listed[0].holder == runs.holder
+            assert await other.attend() == (set(), [])
+            await runs.attend(leaving=True)
+            found = await other.head("n", "w")
+            assert found is not None and found.holder == ""
+            monkeypatch.setattr(Holders, "is_new", False)
+            assert await other.attend() == (set(), [("n", "w")])
+
+
+async def test_whose_a_run_is(runs: Records, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway's that wrote it last, as long as that says so; what does not go on is nobody's."""
+    monkeypatch.setattr(Holders, "is_new", False)
     made = run(state=State.WORKFLOW_STATE_RUNNING)
     made.key_id = "k1"
     await runs.create(made)
@@ -195,6 +219,20 @@ async def test_who_is_not_at_the_present_version_changes_nothing(runs: Records) 
     assert (found.version, found.events) == (1, [])
     await runs.delete("n", "w", 0)
     assert await runs.get("n", "w") is None
+
+
+@pytest.mark.parametrize("part", ["payload", "events", "summary"])
+async def test_an_unreadable_record_is_data_loss(runs: Records, data: Path, part: str) -> None:
+    record = pb.WorkflowRecord(namespace="n", workflow_id="w", payload=b"", holder="gone")
+    request = pb.PutWorkflowRecordRequest(record=record)
+    if part == "events":
+        request.events.append(b"\xff")
+    else:
+        setattr(request.record, part, b"\xff")
+    async with connect(f"unix:{data / 'store.sock'}") as channel:
+        await cache_store_pb2_grpc.CacheStoreServiceStub(channel).PutWorkflowRecord(request)
+    with pytest.raises(DataLoss, match="'w'"):
+        await runs.get("n", "w")
 
 
 async def test_what_the_store_refuses_is_told_at_once(data: Path) -> None:

@@ -69,6 +69,8 @@ class RecordsIn(Records):
     def __init__(self, kept: Kept) -> None:
         self.kept = kept
         self.holder = uuid.uuid4().hex
+        self.read: list[tuple[bool, bool]] = []
+        """Of each record: with all events, with its payload."""
         kept.there.add(self.holder)
 
     async def create(self, run: StoredRun) -> None:
@@ -95,12 +97,13 @@ class RecordsIn(Records):
         numbers: dict[str, Any] = {"version": run.version, "stored_events": run.stored_events}
         kept.records[run.key] = replace(asked, events=stored, holder=self.holder if going_on else "", **numbers)
 
-    async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
+    async def get(self, namespace: str, workflow_id: str, after: int = 0, *, payload: bool = True) -> StoredRun | None:
+        self.read.append((after == 0, payload))
         await asyncio.sleep(0)
         if self.kept.damaged:
             raise DataLoss("it is damaged")
         known = self.kept.records.get((namespace, workflow_id))
-        return known and self._read(known, after)
+        return known and self._read(known, after, payload=payload)
 
     async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[StoredRun], str]:
         return [self._read(run, run.stored_events) for run in self.kept.records.values()], ""
@@ -119,9 +122,12 @@ class RecordsIn(Records):
         run = self.kept.records.pop((namespace, workflow_id))
         assert version in (run.version, 0 if self.kept.damaged else run.version)
 
-    def _read(self, run: StoredRun, after: int) -> StoredRun:
+    def _read(self, run: StoredRun, after: int, *, payload: bool = True) -> StoredRun:
         holder = run.holder if run.holder in self.kept.there else ""
-        return replace(run, workflow=copied(run.workflow), events=run.events[after:], holder=holder)
+        workflow = copied(run.workflow)
+        if not payload:
+            workflow.ClearField("agents")
+        return replace(run, workflow=workflow, events=run.events[after:], holder=holder)
 
 
 def copied(workflow: workflow_pb2.Workflow) -> workflow_pb2.Workflow:

@@ -15,6 +15,9 @@ import { added, followedAgain, goesOn, newRun, settled } from './state.js';
 
 const LONGEST_WAIT = 5000;
 const LOOK_AGAIN = 1000;
+const LONGEST_LOOK = 15_000;
+/** How long somebody may take to go on with a run that is interrupted. */
+const GIVEN_UP = 300_000;
 /** Errors after which the same is asked again; for a key that is refused, the page asks for another. */
 const PASSING = new Set(['unreachable', 'unavailable', 'resource_exhausted', 'unauthenticated']);
 
@@ -75,7 +78,14 @@ export async function follow(id, known, resume, stop, tell) {
       const { workflow } = await json('GET', runPath(id), { signal: stop });
       if (workflow.state !== 'running') becomes({ ...now, run: settled(now.run, workflow), state: 'over' });
       if (workflow.state === 'interrupted') { // a gateway goes on with it soon, unless its key is gone
-        while (await stateOf(id, stop) === 'interrupted') await pause(LOOK_AGAIN, stop);
+        let looked = 0;
+        let next = LOOK_AGAIN;
+        while (await stateOf(id, stop) === 'interrupted') {
+          if (looked >= GIVEN_UP) return undefined;
+          await pause(next, stop);
+          looked += next;
+          next = Math.min(LONGEST_LOOK, next * 2);
+        }
         now = { ...now, run: goesOn(now.run), live: true };
       } else if (workflow.state !== 'running') return undefined;
     } catch (error) {
