@@ -170,8 +170,7 @@ class Renderer:
             )
 
     def _check_length(self, text: bytes) -> None:
-        """Refuse early what would be too long of the longest tokens."""
-        if self._most_tokens is not None and len(text) > self._most_tokens * self._tokenizer.longest:
+        if self._most_tokens is not None and self._tokenizer.certainly_exceeds(text, self._most_tokens):
             self.check_tokens(self._most_tokens + 1)
 
     def _rendered(self, text: str, mark: str, checkpoints: Sequence[int] = ()) -> Rendered:

@@ -13,7 +13,7 @@ import numpy as np
 import tokenizers
 import tokenizers.models
 
-from inference_service.text.vocabulary import token_pieces
+from inference_service.text.vocabulary import LeastTokens, token_pieces
 
 _LEAD = "\x01"
 """Only its own byte's token has it."""
@@ -44,7 +44,7 @@ class Tokenizer:
         self.vocab_size = len(self._pieces)
         self.byte_ids = {piece[0]: i for i, piece in enumerate(self._pieces) if len(piece) == 1 and i not in added}
         self._cuts = _Cuts(self._parsing, added, self._pieces)
-        self.longest = max(map(len, self._pieces), default=0)
+        self._least_tokens = LeastTokens(backend, self._pieces, self.byte_ids)
         before = backend.encode("a", add_special_tokens=True).ids
         self.prefix_ids = tuple(takewhile(self.special_ids.__contains__, before))
         self._lead: list[int] = []
@@ -115,6 +115,10 @@ class Tokenizer:
     def pre_token_boundary(self, before: str, after: str) -> int:
         """Return the last place in `before` where tokenization must split."""
         return self._cuts.last(before, after)
+
+    def certainly_exceeds(self, text: bytes, tokens: int) -> bool:
+        """Return whether `text` has more tokens, without tokenizing it; False if unknown."""
+        return self._least_tokens.exceed(text, tokens)
 
 
 class _Cuts:

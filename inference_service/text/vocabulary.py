@@ -1,18 +1,25 @@
 """The bytes of each token, which must not depend on neighbours: a ledger's text is its tokens' bytes. Known decoders
-fulfil that; other tokenizers are refused.
+fulfil that; other tokenizers are refused. And a lower bound of a text's tokens.
 """
 
 import json
 import re
-from collections.abc import Callable, Container
+import unicodedata
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tokenizers
 import tokenizers.models
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SAMPLE = 512
+_WINDOW = 1 << 18
+_TEXT_BYTES = frozenset((*range(0xC0), *range(0xC2, 0xF5)))
+"""UTF-8's."""
+_LOSSLESS = frozenset(("ByteLevel", "Digits", "Metaspace"))
+_PARTS = ("decoders", "normalizers", "pretokenizers")
 
 
 def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
@@ -43,11 +50,55 @@ def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
     return pieces
 
 
-def _steps(decoder: Any) -> list[Any]:
-    def flattened(step: Any) -> list[Any]:
-        return [each for part in step["decoders"] for each in flattened(part)] if "decoders" in step else [step]
+class LeastTokens:
+    """A lower bound of tokens, for tokenizers whose tokens spell their text.
 
-    return flattened(json.loads(decoder.__getstate__())) if decoder else []
+    One token leads at most as far as the longest that begins with the same two bytes. Repeated, that passes a text in
+    no more tokens than any tokenization has.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, pieces: Sequence[bytes], byte_ids: Iterable[int]) -> None:
+        steps = _steps(backend.normalizer)
+        self._composes = any(step["type"] == "NFC" for step in steps)
+        self._known = set(byte_ids) >= _TEXT_BYTES and _spells(backend, steps)
+        self._longest = np.ones(1 << 16, np.int32)
+        if self._known:
+            for piece in pieces:
+                if len(piece) > 1:
+                    pair = piece[0] << 8 | piece[1]
+                    self._longest[pair] = max(self._longest[pair], len(piece))
+
+    def exceed(self, text: bytes, limit: int) -> bool:
+        """Return whether all tokenizations have more than `limit` tokens; False if unknown."""
+        if not self._known or len(text) <= limit:
+            return False
+        if self._composes:
+            text = unicodedata.normalize("NFC", text.decode()).encode()
+        data = np.frombuffer(text, np.uint8)
+        at, reach, tokens = 0, 0, 0
+        for start in range(0, len(data), _WINDOW):
+            part = data[start : start + _WINDOW + 1].astype(np.int32)
+            leads = np.arange(start, start + len(part) - 1) + self._longest[part[:-1] << 8 | part[1:]]
+            if not len(leads):
+                break
+            farthest = np.maximum.accumulate(np.maximum(leads, reach)).tolist()
+            while at - start < len(farthest):
+                at = farthest[at - start]
+                tokens += 1
+                if tokens > limit:
+                    return True
+            reach = farthest[-1]
+        return tokens + (at < len(data)) > limit
+
+
+def _steps(component: Any) -> list[Any]:
+    """Return the parts of a decoder, normalizer or pre-tokenizer."""
+
+    def flattened(step: Any) -> list[Any]:
+        parts = next((step[name] for name in _PARTS if name in step), None)
+        return [step] if parts is None else [each for part in parts for each in flattened(part)]
+
+    return flattened(json.loads(component.__getstate__())) if component else []
 
 
 def _as_decoded(
@@ -117,3 +168,21 @@ def _from_sentence_piece(replacements: list[tuple[str, str]], byte_fallback: boo
     if byte_fallback and (match := _BYTE_PIECE.fullmatch(token)):
         return bytes([int(match[1], 16)])
     return token.encode()
+
+
+def _spells(backend: tokenizers.Tokenizer, normalizer: list[Any]) -> bool:
+    """Return whether tokens have all of a text's bytes: nothing is dropped, shortened or stripped."""
+    if any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
+        return False
+    for step in normalizer:
+        match step:
+            case {"type": "NFC"} | {"type": "Prepend"}:
+                pass
+            case {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}:
+                pass
+            case _:
+                return False
+    return all(
+        step["type"] in _LOSSLESS or (step["type"] == "Split" and step["behavior"] != "Removed")
+        for step in _steps(backend.pre_tokenizer)
+    )

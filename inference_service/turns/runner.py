@@ -128,19 +128,23 @@ class TurnRunner:
         self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
 
     async def _run(self, turn: Turn) -> None:
-        request = turn.request
-        turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
         try:
-            async with self.models.use(request.key.model_id) as model:
-                check_input(request.input, model, request.sampling.logit_bias)
-                check_tool_calls(request, model)
-                async with self.locks.hold(*([] if request.anonymous else [request.key])):
-                    with model.engine.gathering.expecting(turn):
-                        await self._serve(turn, model)
+            await self._with_model(turn)
         except BaseException as error:
             release_frames(error)
             del turn  # The error has this frame, and the turn's stream has the error.
             raise
+
+    async def _with_model(self, turn: Turn) -> None:
+        """Not in `_run`, whose own frame cannot be released."""
+        request = turn.request
+        turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
+        async with self.models.use(request.key.model_id) as model:
+            check_input(request.input, model, request.sampling.logit_bias)
+            check_tool_calls(request, model)
+            async with self.locks.hold(*([] if request.anonymous else [request.key])):
+                with model.engine.gathering.expecting(turn):
+                    await self._serve(turn, model)
 
     async def _serve(self, turn: Turn, model: LoadedModel) -> None:
         """Run the turn, under the agent's lock."""

@@ -142,15 +142,29 @@ def test_long_texts_have_the_same_tokens_in_parts(name: str) -> None:
         assert in_parts == tokenizer._encode(text, parse_special, True)
 
 
+@pytest.mark.slow("gemma3", "qwen3")
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_no_text_that_fits_is_refused_before_it_is_tokenized(name: str) -> None:
+    draw = random.Random(SEED)
+    tokenizer = tokenizer_of(name)
+    for _ in range(60):
+        text = any_text(draw) * draw.randint(1, 4)
+        tokens = len(tokenizer.encode(text, parse_special=True, continues=True))
+        assert not tokenizer.certainly_exceeds(text.encode(), tokens)
+        assert tokenizer.certainly_exceeds(text.encode(), tokens // 60)
+    for huge in ("y ", "y", "東京", "a1", "🙂"):
+        assert tokenizer.certainly_exceeds((huge * (1 << 20)).encode(), 1 << 16)
+
+
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_no_more_is_tokenized_than_the_context_may_hold(name: str) -> None:
     tokenizer = tokenizer_of(name)
     renderer = Renderer(tokenizer, None, context_length=1000)
-    for huge in ("y " * (1 << 20), TEXTS[0] * 8000):
+    for huge, characters in (("y " * (1 << 20), 0), ("a" * (1 << 22), 0), (TEXTS[0] * 8000, 1 << 20)):
         tokenizer.characters = 0
         with pytest.raises(FailedPrecondition, match="more than 2000 tokens and the model's context holds 1000"):
             renderer.encode(renderer.text(huge, parse_special=False))
-        assert tokenizer.characters <= 1 << 20
+        assert tokenizer.characters <= characters
 
 
 @pytest.mark.slow

@@ -3,7 +3,10 @@
 import asyncio
 import gc
 import random
-from collections.abc import Callable
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.errors import Cancelled, FailedPrecondition, ResourceExhausted
+from agentmem.errors import AgentmemError, Cancelled, FailedPrecondition, ResourceExhausted
 from agentmem.kv.bits import KVBits
 from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, header_bytes
 from agentmem.kv.ledger import NO_VERSION, Ledger
@@ -22,6 +25,7 @@ from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.capability import QuantizationSettings
+from inference_service.models.loaded import LoadedModel
 from inference_service.turns import persisting
 from inference_service.turns.turn import Turn
 from tests.inference_service.directories import written_by
@@ -104,6 +108,33 @@ async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path,
         finally:
             gc.enable()
             gc.collect()
+
+
+@pytest.mark.parametrize("ids", [[1 << 20], prompt(9000)], ids=["checked", "planned"])
+async def test_a_failed_turn_does_not_keep_its_model(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[int]
+) -> None:
+    """Its stream keeps the error, whose frames would keep a model that is swapped out."""
+    models: list[weakref.ref[LoadedModel]] = []
+    async with working(llama, tmp_path) as worker:
+
+        @asynccontextmanager
+        async def use(model_id: str) -> AsyncIterator[LoadedModel]:
+            model = replace(worker.model)
+            models.append(weakref.ref(model))
+            yield model
+
+        monkeypatch.setattr(worker.runner.models, "use", use)
+        gc.disable()
+        try:
+            turn = worker.start("a", ids)
+            with pytest.raises(AgentmemError):
+                await answer(turn)
+            await worker.idle()
+            assert turn.error is not None
+            assert [model() for model in models] == [None]
+        finally:
+            gc.enable()
 
 
 async def test_kv_that_there_is_no_memory_to_restore_is_not_said_to_be_reused(
