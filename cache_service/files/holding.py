@@ -55,14 +55,15 @@ class Standing(NamedTuple):
     """There is such an agent, or none is named."""
     is_known: bool
     """It is, or was, at that version."""
-    snapshots: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    """Snapshots, and sources of unfollowed moves."""
 
 
 class States(NamedTuple):
-    """The ledger's word: versions of agents and of snapshots, by uid; the last change that can be followed."""
+    """The ledger's word: versions of agents and kept ones, by uid; the last change that can be followed."""
 
     versions: Mapping[str, int]
-    snapshots: Mapping[str, Sequence[int]]
+    kept: Mapping[str, Sequence[int]]
     last: int
     changes: Sequence[KVChange]
 
@@ -99,6 +100,8 @@ def follow(connection: sqlite3.Connection, states: States) -> Dropped:
     dropped = Dropped()
     for change in states.changes:
         going = _settle(connection, change.uid, states)
+        if change.source_uid is not None:
+            going |= _settle(connection, change.source_uid, states)
         if change.agent_id is not None:
             key = AgentKey(change.namespace, change.agent_id, change.model_id or "")
             going |= set(references.computed_by(connection, key))
@@ -122,13 +125,13 @@ def publish(
     """Let a version consist of `names`, or also of these if it `adds`; return the files that nobody holds now, and
     those that it holds from now on.
 
-    Does nothing if the agent never had that version. Where a newer one's files are there, only a snapshot gets them.
+    Does nothing if the agent never had that version. If a newer one is published, only a kept one gets them.
     """
     uid, number, _ = version
     if not standing.is_known:
         return [], set()
     if published(connection, uid) > number:
-        late = {*names} - of(connection, uid, number) if number in standing.snapshots else set()
+        late = {*names} - of(connection, uid, number) if number in standing.kept else set()
         for name in late:
             hold(connection, [Range(uid, number, number)], name)
         return [], late
@@ -139,7 +142,7 @@ def publish(
     _change(connection, uid, number, names)
     _publish(connection, uid, number)
     connection.execute("UPDATE published SET evicted = 0 WHERE uid = ?", (uid,))
-    gone = drop_unheld(connection, key.namespace, _closed(connection, uid, standing.snapshots))[0]
+    gone = drop_unheld(connection, key.namespace, _closed(connection, uid, standing.kept))[0]
     return gone, {*names} - before
 
 
@@ -344,20 +347,21 @@ def _change(connection: sqlite3.Connection, uid: str, version: int, names: Set[F
 
 def _settle(connection: sqlite3.Connection, uid: str, states: States) -> set[FileName]:
     """Let an agent hold nothing that the ledger does not have; return what goes."""
-    if uid in states.versions:
-        return _closed(connection, uid, states.snapshots.get(uid, ()))
+    kept = states.kept.get(uid, ())
+    if kept or uid in states.versions:
+        return _closed(connection, uid, kept)
     names = of_all(connection, uid)
     for table in ("held", "published"):
         connection.execute(f"DELETE FROM {table} WHERE uid = ?", (uid,))
     return names
 
 
-def _closed(connection: sqlite3.Connection, uid: str, snapshots: Sequence[int]) -> set[FileName]:
-    """Forget ranges of neither the present state nor a snapshot; return their files."""
+def _closed(connection: sqlite3.Connection, uid: str, kept: Sequence[int]) -> set[FileName]:
+    """Forget ranges without the present or a kept version; return their files."""
     rows = connection.execute(
         "DELETE FROM held WHERE uid = ? AND last_version IS NOT NULL AND NOT EXISTS"
         " (SELECT 1 FROM json_each(?) AS j WHERE j.value BETWEEN first_version AND last_version)"
         " RETURNING kind, chain_hash",
-        (uid, json.dumps(snapshots)),
+        (uid, json.dumps(kept)),
     )
     return set(starmap(named, rows.fetchall()))

@@ -41,13 +41,23 @@ def states(connection: Connection, uids: Iterable[str], change: int = 0) -> Stat
         (change, to),
     )
     changes = [KVChange(*row) for row in rows]
-    versions, snapshots = dict[str, int](), dict[str, list[int]]()
-    for some in pieces([*{*uids, *(change.uid for change in changes)}]):
+    versions, kept = dict[str, int](), dict[str, list[int]]()
+    sources = (change.source_uid for change in changes if change.source_uid is not None)
+    for some in pieces([*{*uids, *sources, *(change.uid for change in changes)}]):
         these = among("uid", some)
         versions.update(connection.execute(f"SELECT uid, version FROM agents WHERE {these}", some).fetchall())
-        for uid, version in connection.execute(f"SELECT uid, version FROM snapshots WHERE {these}", some):
-            snapshots.setdefault(uid, []).append(version)
-    return States(versions, snapshots, to, changes)
+        for uid, version in _kept(connection, some, to):
+            kept.setdefault(uid, []).append(version)
+    return States(versions, kept, to, changes)
+
+
+def _kept(connection: Connection, uids: Sequence[str], followed: int) -> list[tuple[str, int]]:
+    """Return snapshots, and versions that moves after `followed` start from: their snapshot or agent may be gone."""
+    return connection.execute(
+        f"SELECT uid, version FROM snapshots WHERE {among('uid', uids)} UNION ALL SELECT source_uid, source_version"
+        f" FROM kv_changes WHERE {differences(connection).change} > ? AND {among('source_uid', uids)}",
+        (*uids, followed, *uids),
+    ).fetchall()
 
 
 def forget(connection: Connection, change: int) -> int:
@@ -74,7 +84,8 @@ def last(connection: Connection) -> int:
     return int(connection.execute(differences(connection).last_change).fetchone()[0])
 
 
-def standing(connection: Connection, key: AgentKey, version: Version) -> Standing:
+def standing(connection: Connection, key: AgentKey, version: Version, followed: int) -> Standing:
+    """Return the ledger's word for files that have followed its changes up to `followed`."""
     if not version.uid:
         return Standing(exists=True, is_known=False)
     row = connection.execute(
@@ -86,5 +97,5 @@ def standing(connection: Connection, key: AgentKey, version: Version) -> Standin
     ).fetchone()
     if row is None:
         return Standing(exists=False, is_known=False)
-    found = connection.execute("SELECT version FROM snapshots WHERE uid = ?", (version.uid,)).fetchall()
-    return Standing(exists=True, is_known=bool(row[0]), snapshots=tuple(number for (number,) in found))
+    kept = tuple(number for _, number in _kept(connection, [version.uid], followed))
+    return Standing(exists=True, is_known=bool(row[0]), kept=kept)

@@ -323,7 +323,7 @@ class BlockStore:
         The ledger is asked within this transaction of warm.db: a later erasure is followed by a later one.
         """
         key, version = publication.key, publication.version
-        standing = self._database.read_blocking(kv_changes.standing, key, version)
+        standing = self._database.read_blocking(kv_changes.standing, key, version, holding.followed(connection))
         if not standing.exists:
             return None
         for file in placed.values():

@@ -2,13 +2,12 @@
 
 import sqlite3
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 
 from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory
-from cache_service.files.holding import KVChange
+from cache_service.files.holding import States
 from cache_service.files.references import Dropped
 from cache_service.ledger import kv_changes
 from cache_service.ledger.database import Database
@@ -77,7 +76,7 @@ class WarmRows(Database):
         Where others follow it too, it may have forgotten erasures: files that nobody holds go.
         """
         states = self._ledger.read_blocking(kv_changes.states, self.read_blocking(holding.known))
-        self._owe_scrub(states.changes)
+        self._owe_scrub(states)
         self.unlink(self.write_blocking(holding.reconcile, states))
         if not self._forgets:
             self.unlink(self.write_blocking(holding.drop_nobodys))
@@ -87,9 +86,9 @@ class WarmRows(Database):
 
     def _follow(self, connection: sqlite3.Connection) -> Dropped:
         states = self._ledger.read_blocking(kv_changes.after, holding.followed(connection))
-        self._owe_scrub(states.changes)
+        self._owe_scrub(states)
         return holding.follow(connection, states)
 
-    def _owe_scrub(self, changes: Iterable[KVChange]) -> None:
-        """However long ago an erasure was, names and tokens go from the file."""
-        self.scrub_owed |= any(change.source_uid is None for change in changes)
+    def _owe_scrub(self, states: States) -> None:
+        """However long ago an erasure was, names and tokens go from the file; an erased source's with its last move."""
+        self.scrub_owed |= any(change.source_uid not in states.versions for change in states.changes)

@@ -15,9 +15,10 @@ import grpc
 import pytest
 
 from agentmem.channels import connect
-from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc
 from agentmem.validation import AgentKey
-from cache_service.ledger import agents, kv_changes
+from cache_service.files import holding
+from cache_service.ledger import agents, branches, kv_changes, snapshots
 from cache_service.tiers.warm_rows import WarmRows
 from tests.faults import between
 
@@ -25,7 +26,8 @@ from . import kv
 from .conftest import Running, running
 from .interrupted import template
 from .invariants import expect, holds, paths, view
-from .scenarios import ROOMY, SCENARIOS, Scenario, commit, hold
+from .ledger.rows import NOW
+from .scenarios import ROOMY, SCENARIOS, Scenario, chain, commit, hold
 
 __all__ = ["template"]
 CHANGING = ("fork", "delete", "trim", "restore", "delete snapshot")
@@ -187,4 +189,31 @@ async def test_an_agent_is_deleted_while_files_are_published(
     await _publish(store)
     assert erased == [1]
     assert await _rest(store) == set()
+    assert faults(store) == []
+
+
+async def test_a_restore_while_files_are_published_has_those_of_its_snapshot(
+    store: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot is gone again, and what was restored from it not followed yet, when the publication asks."""
+    first = await commit(store, "ada", [1, 2, 3, 4], 0, None, "ada 1")
+    await hold(store, kv.key(), [1, 2])
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="one"))
+    await commit(store, "ada", [5], 4, first, "ada 2")
+    before = paths(store.data)
+    ask: Standing = kv_changes.standing
+
+    def standing(connection: sqlite3.Connection, *args: Any) -> Any:
+        monkeypatch.undo()
+        store.store._database.write_blocking(branches.restore, _ADA, "one", NOW)
+        store.store._database.write_blocking(snapshots.delete, _ADA, "one")
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN")  # who asks now sees it
+        return ask(connection, *args)
+
+    monkeypatch.setattr(kv_changes, "standing", standing)
+    await hold(store, kv.key(), [1, 3])
+    assert before < await _rest(store)
+    present = store.store._rows.read_blocking(holding.of, first.uid)
+    assert {name.chain_hash for name in present} == {chain(number).chain_hash for number in (1, 2)}
     assert faults(store) == []
