@@ -155,14 +155,13 @@ def hold(connection: sqlite3.Connection, ranges: Iterable[Range], name: FileName
     )
 
 
-def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
+def withdraw(
+    connection: sqlite3.Connection, namespace: str, version: Version, names: Set[FileName], kept: Sequence[int]
+) -> list[FileName]:
     """Take files out of the present state; return those that nobody holds."""
-    withdrawn = list(names)
-    connection.executemany(
-        "DELETE FROM held WHERE uid = ? AND kind = ? AND chain_hash = ? AND last_version IS NULL",
-        [(uid, *name) for name in withdrawn],
-    )
-    return drop_unheld(connection, namespace, withdrawn)[0]
+    uid, number, _ = version
+    _change(connection, uid, max(number, published(connection, uid)), of(connection, uid) - names)
+    return drop_unheld(connection, namespace, names | _closed(connection, uid, kept))[0]
 
 
 def of(connection: sqlite3.Connection, uid: str, version: int | None = None, tokens: int = WHOLE) -> set[FileName]:

@@ -95,7 +95,5 @@ def standing(connection: Connection, key: AgentKey, version: Version, followed: 
         " FROM agents WHERE uid = :uid",
         {**version._asdict(), **key._asdict()},
     ).fetchone()
-    if row is None:
-        return Standing(exists=False, is_known=False)
     kept = tuple(number for _, number in _kept(connection, [version.uid], followed))
-    return Standing(exists=True, is_known=bool(row[0]), kept=kept)
+    return Standing(exists=row is not None, is_known=row is not None and bool(row[0]), kept=kept)

@@ -23,6 +23,7 @@ from cache_service.connection import Connection
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
+from cache_service.files.holding import Standing
 from cache_service.files.publication import Publication, Published, Staged, verify
 from cache_service.files.references import Dropped, FileRow
 from cache_service.ledger import agents, kv_changes, object_references
@@ -294,7 +295,7 @@ class BlockStore:
             return
         if names and not within_limits:
             refusal = self._warm.refusal(namespace)
-            self._directory.remove(self._rows.change(holding.withdraw, namespace, uid, names))
+            self._directory.remove(self._rows.change(self._withdraw, publication, frozenset(names)))
             if refusal is not None:
                 raise refusal
 
@@ -323,7 +324,7 @@ class BlockStore:
         The ledger is asked within this transaction of warm.db: a later erasure is followed by a later one.
         """
         key, version = publication.key, publication.version
-        standing = self._database.read_blocking(kv_changes.standing, key, version, holding.followed(connection))
+        standing = self._standing(connection, publication)
         if not standing.exists:
             return None
         for file in placed.values():
@@ -331,6 +332,16 @@ class BlockStore:
         adds = publication.references is None
         names = publication.references if publication.references is not None else frozenset(placed)
         return holding.publish(connection, key, version, names, standing, adds=adds)
+
+    def _withdraw(
+        self, connection: sqlite3.Connection, publication: Publication, names: frozenset[FileName]
+    ) -> list[FileName]:
+        kept = self._standing(connection, publication).kept
+        return holding.withdraw(connection, publication.key.namespace, publication.version, names, kept)
+
+    def _standing(self, connection: sqlite3.Connection, publication: Publication) -> Standing:
+        followed = holding.followed(connection)
+        return self._database.read_blocking(kv_changes.standing, publication.key, publication.version, followed)
 
     def _let_objects_go(self, publication: Publication) -> None:
         version, names = publication.version, publication.references

@@ -223,6 +223,21 @@ async def test_the_disk_keeps_its_floor(data: Path) -> None:
         assert on_disk(data) == []
 
 
+async def test_a_file_that_is_refused_stays_with_a_snapshot_that_has_it(small: Running) -> None:
+    """It was damaged, and is computed again by a publication that turns out too large."""
+    first = await speak(small, "a", [0, 1])
+    await small.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="one"))
+    damaged = pb.QuarantineBlockRequest(namespace="default", name=name(kv.header([0, 0])), reason="digest")
+    await small.cache.QuarantineBlock(damaged)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await speak(small, "a", range(20), first, keep=1)
+    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await there(small, *range(20)) == [0, 1]
+    restore = agent_pb2.RestoreSnapshotRequest(key=kv.key("a"), name="one")
+    await small.agents.RestoreSnapshot(restore)
+    assert (await small.agents.GetAgent(kv.get("a"))).agent.blocks == 2
+
+
 async def test_hints_come_before_the_last_use(small: Running) -> None:
     for number, agent in enumerate("abcd"):
         await speak(small, agent, [2 * number, 2 * number + 1])
