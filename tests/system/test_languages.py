@@ -76,7 +76,7 @@ async def test_generates_lists_and_forks(stack: Stack, program: Program, agent: 
     assert (await program.run("fork", agent, f"{agent} 2")).out == f"{agent} 2: {tokens} tokens, version 1\n"
     assert (await stack.ledger(f"{agent} 2")).token_ids == ledger.token_ids
     listed = (await program.run("list")).out.splitlines()
-    assert f"{agent} 2\ttiny\t{tokens} tokens\t2 turns\thot" in listed
+    assert f"{agent} 2\ttiny\t{tokens} tokens\t2 turns\twarm" in listed, "a fork is hot from its first turn on"
 
 
 @pytest.mark.slow("TypeScript")
