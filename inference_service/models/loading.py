@@ -194,12 +194,12 @@ class Loader:
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
         proved = partial(prove, speeds=self._speeds)
-        paths, kernels = await call(lambda: proved(info, network))
+        info, paths, kernels = await call(lambda: proved(info, network))
         report(SELF_TEST, 0.1)
         setup = await self._setup(call, fingerprint, network, info)
         if setup.format != info.geometry.format:
-            info = self._with_fitting_context(info.with_format(setup.format))
-            paths, kernels = await call(lambda: proved(info, network))
+            chosen = self._with_fitting_context(info.with_format(setup.format))
+            info, paths, kernels = await call(lambda: proved(chosen, network))
         if info.context_length < info.own_context_length:
             words = "the context is as long as memory holds; set --context-length for another"
             lengths = {"context": info.context_length, "own_context": info.own_context_length}

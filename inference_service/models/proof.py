@@ -36,7 +36,7 @@ from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.product_speeds import ProductSpeeds, choose
-from inference_service.engine.quantization import BALANCED
+from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.families.networks import ALONE
 from inference_service.models.opening import ModelInfo
 
@@ -67,14 +67,23 @@ _SLOW_SECONDS = 10.0
 """Slower CPUs, by two short prompts, compute prompts one by one, which is always right, and prove one step of rows."""
 
 
-def prove(info: ModelInfo, network: Network, speeds: ProductSpeeds | None) -> tuple[tuple[PathReport, ...], Kernels]:
-    """Run the network in both phases, alone and in rows, with and without kernels, which it chooses.
+def prove(
+    info: ModelInfo, network: Network, speeds: ProductSpeeds | None
+) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
+    """Run the network and attention's self-test, which chooses kernels; `speeds` None leaves products as they are.
 
-    `speeds` None takes products as MLX is given them. `network.rows_together` and `network.rides` say afterwards what a
-    pass may have. Raises FailedPrecondition if K and V are not written or read right, and for a model whose tokens see
-    later ones.
+    If its scheme fails here, the model becomes `plain`. `network.rows_together` and `network.rides` say afterwards what
+    a pass may have. Raises FailedPrecondition if no scheme is right, and for a model whose tokens see later ones.
     """
-    reports, kernels = _proved(info, network)
+    try:
+        reports, kernels = _proved(info, network)
+    except FailedPrecondition as error:
+        if info.geometry.format.scheme == PLAIN:
+            raise
+        info = info.with_format(replace(info.geometry.format, scheme=PLAIN))
+        reports, kernels = _proved(info, network)
+        message = "K and V are quantized as they are, which costs quality: transforming them fails on this backend"
+        logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
     reports = [*reports, *fastest_products(network, info.geometry, speeds)]
     began = work_clock()
     if problem := order_problem(network, info.geometry):
@@ -94,7 +103,7 @@ def prove(info: ModelInfo, network: Network, speeds: ProductSpeeds | None) -> tu
         problem = traced_problem(network, info.geometry, kernels._replace(traced=True))
         kernels = kernels._replace(traced=not problem)
         reports = _noted(info, reports, "decode", "passes are not traced, because", problem)
-    return tuple(reports), kernels
+    return info, tuple(reports), kernels
 
 
 def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, problem: str) -> list[PathReport]:

@@ -255,7 +255,7 @@ def test_products_are_computed_as_given_on_metal(
     monkeypatch.setattr(proof, "available", lambda: False)
     monkeypatch.setattr(proof, "on_cpu", lambda: False)
     network = quantized_model.engine.model
-    reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
+    _, reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
     assert not [report for report in reports if report.phase == "products"]
     assert ways_of(network.model) == {(GIVEN, GIVEN)}
     assert not (tmp_path / "products.json").exists()
@@ -266,7 +266,7 @@ def test_chunks_are_dequantized_on_a_cpu_where_that_is_the_fastest(
     quantized_model: LoadedModel, tmp_path: Path
 ) -> None:
     network = quantized_model.engine.model
-    reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
+    _, reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
     assert [report.path for report in reports if report.phase == "products"] == [DEQUANTIZED]
     assert ways_of(network.model) == {(GIVEN, DEQUANTIZED)}
 
@@ -278,7 +278,7 @@ def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
 ) -> None:
     network = quantized_model.engine.model
     for _ in range(2):
-        reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
+        _, reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
         assert [report.path for report in reports if report.phase == "products"] == [FLATTENED, DEQUANTIZED]
         assert ways_of(network.model) == {(FLATTENED, DEQUANTIZED)}
         assert network.rows_together
