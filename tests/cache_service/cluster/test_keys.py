@@ -28,7 +28,7 @@ def put(cluster: ClusterSettings, text: bytes, if_version: str | None = None) ->
 
 
 async def version(on: Node) -> str | grpc.StatusCode:
-    """What SyncNode calls the present keys, or why it is not said."""
+    """Return the version of the keys that SyncNode says, or why it says none."""
     try:
         return (await on.cluster.SyncNode(pb.SyncNodeRequest(ready=True))).keys_version
     except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""What the dialects take, and the field that is named where they refuse: one table for all."""
+"""Fields of the dialects: which values are taken, and which field a refusal names, as one table."""
 
 import json
 from typing import Any, NamedTuple

@@ -64,7 +64,7 @@ async def test_a_turn_over_http_runs_where_the_agent_was_last(world: World) -> N
 
 
 async def test_calls_about_an_agent_go_to_its_node_and_others_stay(world: World) -> None:
-    """What a deletion leaves in memory goes on all nodes; an import runs where it was asked for."""
+    """A deletion frees memory on all nodes; an import runs where it was asked for."""
     append = types_pb2.Append(text="x")
     for request in (
         *(agent_pb2.GetAgentRequest(key=ADA), TRIM, DELETE),

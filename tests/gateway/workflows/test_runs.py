@@ -70,7 +70,7 @@ class RecordsIn(Records):
         self.kept = kept
         self.holder = uuid.uuid4().hex
         self.read: list[tuple[bool, bool]] = []
-        """Of each record: with all events, with its payload."""
+        """For each record: is it read with all events, and with its payload?"""
         kept.there.add(self.holder)
 
     async def create(self, run: StoredRun) -> None:

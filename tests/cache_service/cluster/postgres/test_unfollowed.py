@@ -1,4 +1,4 @@
-"""What the ledger says already, while an older transaction runs, and its changes cannot be followed yet."""
+"""A ledger whose present is ahead of the changes that can be followed: an older transaction still runs."""
 
 from __future__ import annotations
 
