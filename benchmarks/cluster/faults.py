@@ -17,7 +17,7 @@ from benchmarks.cluster.clients import Door, Wanderer
 from benchmarks.cluster.clusters import cluster
 from benchmarks.cluster.history import Operation
 from benchmarks.cluster.postgres import Pair
-from benchmarks.nodes import SCRIPTED, Node
+from benchmarks.nodes import Node
 from benchmarks.proxy import Proxy
 
 _NODES: Final = 3
@@ -177,7 +177,6 @@ async def drilling(
     seed: int = 0,
     *,
     gateways_only: bool = False,
-    worker: str = SCRIPTED,
     made: Callable[..., Node] = Node,
 ) -> AsyncIterator[Drill]:
     """Only the last machine has `own_clock`."""
@@ -188,7 +187,7 @@ async def drilling(
         ]
         environments = [_through(proxies) for proxies in ways]
         environments[-1] |= own_clock
-        started = cluster("", _NODES, ("--seconds=0.005",), made=made, environments=environments, worker=worker)
+        started = cluster("", _NODES, ("--seconds=0.005",), made=made, environments=environments)
         nodes = (await stack.enter_async_context(started)).nodes.values()
         shift = Path(own_clock.get("AGENTMEM_CLOCK", "/dev/null"))
         machines = [Machine(node, proxies, shift) for node, proxies in zip(nodes, ways, strict=True)]

@@ -24,7 +24,6 @@ from inference_service.engine.attention.self_test import (
     packing_error,
     unpacking_error,
 )
-from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.device import has_own_memory, on_cpu
 from inference_service.engine.geometry import Geometry
@@ -174,14 +173,12 @@ class _Sequences:
     """Sequences after prompts, in an own pool."""
 
     def __init__(
-        self, network: Network, geometry: Geometry, kernels: Kernels, prompts: Sequence[Sequence[int]],
-        codecs: Sequence[KVCodec] = (), room: int = 0,
-    ) -> None:  # fmt: skip
-        """`room` is for so many tokens after each prompt, and a few."""
+        self, network: Network, geometry: Geometry, kernels: Kernels, prompts: Sequence[Sequence[int]]
+    ) -> None:
         self._network = network
-        blocks = [-(-(len(prompt) + room + 2 * len(_TEXT)) // BLOCK_TOKENS) for prompt in prompts]
+        blocks = [-(-(len(prompt) + 2 * len(_TEXT)) // BLOCK_TOKENS) for prompt in prompts]
         pieces = 2 * geometry.checkpoint_pieces
-        self._store = KVStore(geometry, sum(blocks), pieces * len(prompts), codecs, kernels=kernels)
+        self._store = KVStore(geometry, sum(blocks), pieces * len(prompts), kernels=kernels)
         if kernels.traced:
             self._store.trace(network.computed)
         self.sequences = [
@@ -189,8 +186,7 @@ class _Sequences:
             for at in range(len(prompts))
         ]
         for sequence, prompt in zip(self.sequences, prompts, strict=True):
-            if prompt:
-                self.run([(sequence, prompt)])
+            self.run([(sequence, prompt)])
 
     @property
     def traced(self) -> bool:
