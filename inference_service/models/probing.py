@@ -9,7 +9,6 @@ from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKV
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, LayerGroup, StateArray, StateGroup
 from inference_service.engine.paged import passes
-from inference_service.engine.paged.alone import SequenceStates
 from inference_service.engine.paged.passes import Pass
 
 
@@ -66,7 +65,7 @@ class ProbeKV(passes.KVCache):
         return queries
 
 
-class ProbeStates(SequenceStates):
+class ProbeStates(passes.StatesCache):
     """A recurrent layer."""
 
 
@@ -77,7 +76,7 @@ def probe_of(cache: Any, *, shows_arrays: bool = False) -> ProbeKV | ProbeStates
     """Return the probe in place of one of mlx-lm's caches; None for a kind that is not known."""
     kind = type(cache)
     if kind is ArraysCache:
-        return ProbeStates(len(cache.cache))
+        return ProbeStates([None] * len(cache.cache), 0)
     if kind is KVCache:
         return ProbeKV(0, shows_arrays=shows_arrays)
     if kind is RotatingKVCache and not cache.keep:

@@ -12,7 +12,6 @@ import pytest
 
 from inference_service.domain import Sampling
 from inference_service.engine import prompts
-from inference_service.engine.geometry import HostTensors, TensorShapes
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.directories import written_by
@@ -26,6 +25,7 @@ from tests.inference_service.engine.batch_turns import (
     packed,
     run,
 )
+from tests.inference_service.engine.paged.bits import as_file
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
@@ -103,13 +103,13 @@ def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequ
     begins, checkpoint = new_kv(model, tokens, kv), store.checkpoints.capture(kv, last=True)
     half, blocks = length // 512, begins.room.blocks
     files = [
-        (own, host(store.read_block(block, count := min(256, length - 256 * at))(), geometry.block_shapes(count)))
+        (own, as_file(store.read_block(block, count := min(256, length - 256 * at))(), geometry.block_shapes(count)))
         for at, (block, own) in enumerate(zip(kv.full.blocks[: -(-length // 256)], blocks, strict=False))
         if at >= half
     ]
     window = None
     if checkpoint is not None:
-        window = host(store.checkpoints.read(checkpoint)(), geometry.checkpoint_shapes(checkpoint.tokens))
+        window = as_file(store.checkpoints.read(checkpoint)(), geometry.checkpoint_shapes(checkpoint.tokens))
     begins.start = replace(
         begins.start,
         blocks=[*kv.full.blocks[:half], *blocks[half:]],
@@ -120,13 +120,6 @@ def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequ
         window_file=window,
     )
     return begins
-
-
-def host(copies: dict[str, bytes], shapes: TensorShapes) -> HostTensors:
-    return {
-        name: np.frombuffer(copies[name], np.uint32 if dtype == "U32" else np.float32).reshape(shape)
-        for name, (dtype, shape) in shapes.items()
-    }
 
 
 def conversation(
