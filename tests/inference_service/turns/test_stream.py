@@ -6,7 +6,7 @@ import pytest
 
 from agentmem.errors import Cancelled, ResourceExhausted, Unavailable
 from agentmem.v1 import inference_pb2, types_pb2
-from inference_service.domain import CallPart, TokenEvent, ToolCall
+from inference_service.domain import CallPart, TokenEvent
 from inference_service.text.answering import AnswerDelta
 from inference_service.turns.stream import TurnStream
 from tests.inference_service.real_tokenizers import byte_level
@@ -29,6 +29,10 @@ def begun(buffer: int = 100) -> TurnStream:
 def finish(turn: TurnStream) -> None:
     turn.send(FINISHED)
     turn.end()
+
+
+def call(identifier: str) -> inference_pb2.ToolCall:
+    return inference_pb2.ToolCall(id=identifier, name="f", arguments_json="{}")
 
 
 def token(number: int, text: str | None = None) -> TokenEvent:
@@ -85,7 +89,7 @@ async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
 
 async def test_text_comes_before_the_calls_of_a_delta() -> None:
     turn = begun()
-    first, second, third = (ToolCall(name, "f", "{}") for name in "abc")
+    first, second, third = map(call, "abc")
     for event in (token(0, "x"), TokenEvent(1, None, (), "y", (first, second)), token(2, "z")):
         turn.take(event)
     await asyncio.sleep(0)
@@ -99,9 +103,9 @@ async def test_text_comes_before_the_calls_of_a_delta() -> None:
 
 async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> None:
     turn = begun()
-    turn.take(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
+    turn.take(TokenEvent(1, None, (), "", (call("a"),)))
     await asyncio.sleep(0)
-    turn.rest(AnswerDelta(calls=(ToolCall("b", "f", "{}"),)))
+    turn.rest(AnswerDelta(calls=(call("b"),)))
     finish(turn)
     _, *deltas, _ = await read(turn)
     assert [[call.id for call in d.delta.tool_calls] for d in deltas] == [["a"], ["b"]]
