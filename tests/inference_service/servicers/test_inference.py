@@ -114,15 +114,6 @@ async def test_a_caller_that_leaves_cancels_its_turn() -> None:
     assert world.runner.turns[0].cancelled.is_set()
 
 
-async def test_bad_requests_start_nothing() -> None:
-    world = World()
-    with pytest.raises(InvalidArgument):
-        await anext(world.servicer.Generate(inference_pb2.GenerateRequest(key=KEY), None))
-    with pytest.raises(InvalidArgument):
-        await world.servicer.Prefill(inference_pb2.PrefillRequest(key=KEY), None)
-    assert world.runner.turns == []
-
-
 async def test_prefill_answers_once() -> None:
     world = World()
     call = asyncio.create_task(

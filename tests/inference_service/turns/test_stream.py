@@ -1,6 +1,5 @@
 import asyncio
 import random
-import threading
 
 import pytest
 
@@ -49,23 +48,6 @@ async def read(turn: TurnStream, events: list[Response] | None = None) -> list[R
 
 def kinds(events: list[Response]) -> list[str | None]:
     return [event.WhichOneof("event") for event in events]
-
-
-async def test_started_deltas_finished() -> None:
-    turn = running()
-    reader = asyncio.create_task(read(turn))
-    turn.started(STARTED, byte_level())
-    await asyncio.sleep(0)
-    for number in range(3):
-        turn.take(token(number))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    finish(turn)
-    events = await reader
-    assert kinds(events) == ["started", "delta", "delta", "delta", "finished"]
-    assert events[0].started == STARTED
-    assert [list(e.delta.token_ids) for e in events[1:-1]] == [[0], [1], [2]]
-    assert events[-1] == FINISHED
 
 
 async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
@@ -144,22 +126,6 @@ async def test_order_and_text_whatever_the_pace(seed: int) -> None:
     assert set(kinds(deltas)) == {"delta"}
     assert [i for event in deltas for i in event.delta.token_ids] == list(range(20))
     assert "".join(event.delta.text for event in deltas) == "".join(f"{n} " for n in range(20)) + "rest"
-
-
-async def test_tokens_may_come_from_another_thread() -> None:
-    turn = begun(10_000)
-    reader = asyncio.create_task(read(turn))
-
-    def engine() -> None:
-        for number in range(1000):
-            turn.take(token(number))
-
-    thread = threading.Thread(target=engine)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    finish(turn)
-    events = await reader
-    assert [i for event in events for i in event.delta.token_ids] == list(range(1000))
 
 
 async def test_an_error_comes_after_what_was_said() -> None:
