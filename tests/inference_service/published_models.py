@@ -118,20 +118,21 @@ def opened_from(directory: Path, config: dict[str, Any], eos_ids: list[int]) -> 
     wrapper = load_tokenizer(directory, eos_ids)
     tokenizer = Tokenizer(wrapper.backend_tokenizer, wrapper.eos_token_ids)
     reasoning = reasoning_format(wrapper, tokenizer)
-    return SimpleNamespace(
-        model_id="m",
+    return text_model(
+        tokenizer,
         eos=tokenizer.token_bytes(eos_ids[0]).decode(),
-        tokenizer=tokenizer,
         renderer=Renderer(tokenizer, chat_template(wrapper), context_length=_CONTEXT, reasoning=reasoning),
         reasoning=reasoning,
         call_syntax=call_syntax(wrapper),
-        sampling=Sampling(),
-        fingerprint="f",
-        vocab_size=tokenizer.vocab_size,
-        context_length=_CONTEXT,
-        geometry=SimpleNamespace(resumes_anywhere=True),
-        new_caches=list,
     )
+
+
+def text_model(tokenizer: Tokenizer, **fields: Any) -> Any:
+    """What planning reads of a model."""
+    plain = {"model_id": "m", "tokenizer": tokenizer, "renderer": Renderer(tokenizer, None), "reasoning": None}
+    sizes = {"vocab_size": tokenizer.vocab_size, "context_length": _CONTEXT, "new_caches": list}
+    further = {"geometry": SimpleNamespace(resumes_anywhere=True), "sampling": Sampling(), "fingerprint": "f"}
+    return SimpleNamespace(**plain | sizes | further | fields)
 
 
 @cache

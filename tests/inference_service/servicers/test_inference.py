@@ -16,16 +16,11 @@ from inference_service.storage.client import Opened
 from inference_service.threads import WorkerThreads
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.stream import TurnStream
+from tests.inference_service.published_models import text_model
 from tests.inference_service.real_tokenizers import byte_level_with_bos, renderer
 
 KEY = types_pb2.AgentKey(namespace="ns", agent_id="a", model_id="tiny")
-MODEL = SimpleNamespace(
-    model_id="tiny",
-    tokenizer=byte_level_with_bos(),
-    renderer=renderer(),
-    context_length=4096,
-    vocab_size=byte_level_with_bos().vocab_size,
-)
+MODEL = text_model(byte_level_with_bos(), model_id="tiny", renderer=renderer(), context_length=4096)
 
 
 class Runner:
