@@ -1,8 +1,7 @@
 // K and V of new tokens on their way into a cache: centred, rotated and packed; comes after rotation.cu.
 //
 // A warp takes one row, a token of a KV head, and computes in float32. So what is written does not depend on how many
-// rows and tokens are written with it. Few loops are unrolled: between two calls the weights of a layer push code out of
-// the GPU's caches, and a short kernel waits for it.
+// rows and tokens are written with it.
 
 // What a lane's `code` of BITS bits gives to one word of the string that the codes of a warp are.
 template <int BITS>
@@ -10,6 +9,12 @@ __device__ __forceinline__ uint32_t word_of(uint32_t code, int word) {
   int bit = threadIdx.x % 32 * BITS - 32 * word;
   uint32_t piece = bit <= -BITS || bit >= 32 ? 0 : bit >= 0 ? code << bit : code >> -bit;
   return __reduce_or_sync(ALL, piece);
+}
+
+__device__ __forceinline__ float sum_of_warp(float x) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(ALL, x, apart);
+  return x;
 }
 
 // Packs a row, of which a lane has every 32nd element. Codes are of scale and bias of each group's whole range, as they
@@ -20,24 +25,16 @@ __device__ __forceinline__ void pack_row(const float (&x)[WIDTH / 32], uint32_t*
   constexpr int LEVELS = (1 << BITS) - 1, SHARE = GROUP / 32;
   static_assert(WIDTH % GROUP == 0 && GROUP % 32 == 0, "the row does not split so");
   int lane = threadIdx.x % 32;
-  float left[WIDTH / 32];
 #pragma unroll
-  for (int j = 0; j < WIDTH / 32; ++j) left[j] = x[j];
-#pragma unroll 1
   for (int g = 0; g < WIDTH / GROUP; ++g) {
-    float own[SHARE];
-#pragma unroll
-    for (int j = 0; j < WIDTH / 32; ++j) {
-      if (j < SHARE) own[j] = left[j];
-      if (j + SHARE < WIDTH / 32) left[j] = left[j + SHARE];
-    }
+    const float* own = x + g * SHARE;
     float low = own[0], high = own[0];
 #pragma unroll
     for (int j = 1; j < SHARE; ++j) {
       low = fminf(low, own[j]);
       high = fmaxf(high, own[j]);
     }
-#pragma unroll 1
+#pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
       low = fminf(low, __shfl_xor_sync(ALL, low, apart));
       high = fmaxf(high, __shfl_xor_sync(ALL, high, apart));
@@ -61,16 +58,10 @@ __device__ __forceinline__ void pack_row(const float (&x)[WIDTH / 32], uint32_t*
       if (lane < BITS) words[(g * SHARE + j) * BITS + lane] = mine;
     }
     if constexpr (BITS < 8) {
-#pragma unroll 1
-      for (int apart = 16; apart > 0; apart /= 2) {
-        codes += __shfl_xor_sync(ALL, codes, apart);
-        squares += __shfl_xor_sync(ALL, squares, apart);
-        values += __shfl_xor_sync(ALL, values, apart);
-        products += __shfl_xor_sync(ALL, products, apart);
-      }
-      float code = codes / GROUP, value = values / GROUP, spread = squares / GROUP - code * code;
+      float code = sum_of_warp(codes) / GROUP, value = sum_of_warp(values) / GROUP;
+      float spread = sum_of_warp(squares) / GROUP - code * code;
       if (spread > 0.01f) {  // Else there is no range.
-        scale = (products / GROUP - code * value) / spread;
+        scale = (sum_of_warp(products) / GROUP - code * value) / spread;
         kept_scale = static_cast<T>(scale);
         kept_bias = static_cast<T>(bias + value - static_cast<float>(kept_scale) * code);
       }

@@ -21,6 +21,17 @@ constexpr int sixteens_within(int of, int most) {
   return of % most == 0 && most % 16 == 0 ? most : sixteens_within(of, most - 1);
 }
 
+// Eight elements, of which the first `count` are there and the others zeros; in one go where they lie side by side.
+template <typename T>
+__device__ __forceinline__ void load_eight(T (&x)[8], const T* from, int64_t step, int count) {
+  if (count >= 8 && step == 1 && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(from);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) x[j] = j < count ? from[j * step] : static_cast<T>(0.0f);
+}
+
 // Shared memory in which a block of WARPS warps multiplies TILES times 16 rows by a matrix [WIDTH, WIDTH], of which as
 // many rows come at once as fit.
 template <typename T, int WIDTH, int WARPS, int TILES>
@@ -29,7 +40,6 @@ struct alignas(16) TimesMatrix {
   static constexpr int COUNT = 16 * TILES, MOST = (44 << 10) / (2 * STEP) - COUNT;
   static constexpr int STAGED = sixteens_within(WIDTH, MOST < WIDTH ? MOST : WIDTH);
   static constexpr int STRIPES = (WIDTH / 16 + WARPS - 1) / WARPS;  // of 16 columns, for a warp
-  static constexpr int EACH = 8, IN_ROW = WIDTH / EACH;          // elements that a thread moves at once
   static_assert(WIDTH % 32 == 0 && sizeof(T) == 2, "there are whole tiles");
   T rows[COUNT * STEP];
   union {
@@ -37,22 +47,11 @@ struct alignas(16) TimesMatrix {
     float out[COUNT][WIDTH];
   };
 
-  static __device__ constexpr int rounds(int rows) { return (rows * IN_ROW + 32 * WARPS - 1) / (32 * WARPS); }
-
-  static __device__ __forceinline__ bool in_one_go(const T* from, int64_t step) {
-    return step == 1 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
-  }
-
-  static __device__ __forceinline__ T difference(T x, T less) {
-    return static_cast<T>(static_cast<float>(x) - static_cast<float>(less));
-  }
-
   // Has a part of the matrix come while other things are done.
   __device__ __forceinline__ void fetch(const T* matrix, int first = 0) {
-#pragma unroll
-    for (int round = 0; round < rounds(STAGED); ++round) {
-      int i = threadIdx.x + round * 32 * WARPS;
-      if (STAGED * IN_ROW % (32 * WARPS) != 0 && i >= STAGED * IN_ROW) break;
+    constexpr int EACH = 8, IN_ROW = WIDTH / EACH;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < STAGED * IN_ROW; i += 32 * WARPS) {
       begin_copy(staged + i / IN_ROW * STEP + i % IN_ROW * EACH, matrix + first * WIDTH + i * EACH);
     }
   }
@@ -62,30 +61,19 @@ struct alignas(16) TimesMatrix {
   template <typename RowOf>
   __device__ __forceinline__ void fill(
       const RowOf& row_of, int64_t step, int given, const T* mean = nullptr, int64_t mean_step = 0) {
-#pragma unroll
-    for (int round = 0; round < rounds(COUNT); ++round) {
-      int i = threadIdx.x + round * 32 * WARPS, at = i % IN_ROW * EACH;
-      if (COUNT * IN_ROW % (32 * WARPS) != 0 && i >= COUNT * IN_ROW) break;
+    constexpr int EACH = 8, IN_ROW = WIDTH / EACH;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < COUNT * IN_ROW; i += 32 * WARPS) {
       const T* row = row_of(i / IN_ROW);
-      T* to = rows + i / IN_ROW * STEP + at;
-      if (row == nullptr) {
-        *reinterpret_cast<uint4*>(to) = {};
-      } else if (in_one_go(row + at, step) && at + EACH <= given && (mean == nullptr || in_one_go(mean + at, mean_step))) {
-        alignas(16) T x[EACH], less[EACH];
-        *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(row + at);
-        if (mean != nullptr) {
-          *reinterpret_cast<uint4*>(less) = *reinterpret_cast<const uint4*>(mean + at);
+      int at = i % IN_ROW * EACH;
+      alignas(16) T x[EACH], less[EACH];
+      load_eight(x, row + at * step, step, row == nullptr ? 0 : given - at);
+      if (mean != nullptr) {
+        load_eight(less, mean + at * mean_step, mean_step, EACH);
 #pragma unroll
-          for (int j = 0; j < EACH; ++j) x[j] = difference(x[j], less[j]);
-        }
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(x);
-      } else {
-#pragma unroll 1
-        for (int j = 0; j < EACH; ++j) {
-          T x = at + j < given ? row[(at + j) * step] : static_cast<T>(0.0f);
-          to[j] = mean == nullptr ? x : difference(x, mean[(at + j) * mean_step]);
-        }
+        for (int j = 0; j < EACH; ++j) x[j] = static_cast<T>(static_cast<float>(x[j]) - static_cast<float>(less[j]));
       }
+      *reinterpret_cast<uint4*>(rows + i / IN_ROW * STEP + at) = *reinterpret_cast<const uint4*>(x);
     }
   }
 

@@ -54,8 +54,6 @@ _BASED = """
     TimesMatrix<{type}, {k_dim}, {warps}, {tiles}> k;
     TimesMatrix<{type}, {v_dim}, {warps}, {tiles}> v;
   }} with;
-  __shared__ int64_t blocks[{count}];
-  __shared__ int slots[{count}];
   {k_in}
   {v_in}
   if (blockIdx.y == 0) {{
@@ -74,22 +72,16 @@ _BASED_SIDE = (
       return at < end ? {array} + at / n * {array}_strides[0] + kv_head * {array}_strides[1]
                       + at % n * {array}_strides[2] : nullptr;
     }}, {array}_strides[3], {array}_shape[3], {mean});
-    const int mine = first + threadIdx.x;
-    if (threadIdx.x < {count} && mine < end) {{
-      const int token = mine % n, row = mine / n;"""
-    + _PLACE
-    + """
-      blocks[threadIdx.x] = there ? block : 0;
-      slots[threadIdx.x] = slot;
-    }}
     with.{side}.multiply(matrix);
     for (int i = warp; i < {count} && first + i < end; i += {warps}) {{
-      if (blocks[i] == 0) continue;
+      const int token = (first + i) % n, row = (first + i) / n;"""
+    + _PLACE
+    + """
+      if (!there) continue;
       float x[{dim} / 32];
       for (int j = 0; j < {dim} / 32; ++j) x[j] = with.{side}.out[i][32 * j + threadIdx.x % 32];
       pack_row<{type}, {bits}, {group_size}, {dim}>(
-          x, {side}_in.words_of(blocks[i], slots[i]), {side}_in.scales_of(blocks[i], slots[i]),
-          {side}_in.biases_of(blocks[i], slots[i]));
+          x, {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));
     }}"""
 )
 _QUERIES = """else {{
