@@ -29,11 +29,11 @@ _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
 _ARRAYS = ((60, (300, 170)), (60, (60,)))
 """Queries per row, and the rows' tokens: in one block and across several, beyond a chunk and a thread block."""
 _LAST: Final = 20
-"""Tokens of each sequence that are written after the others, as few as a step writes."""
+"""Tokens that are written after the others, as few as a step's."""
 
 
 class Row(NamedTuple):
-    """Sequences in blocks of one layer group."""
+    """Sequences in a layer group's blocks."""
 
     of: LayerBlocks
     values: list[tuple[mx.array, mx.array]]
