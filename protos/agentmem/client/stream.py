@@ -10,7 +10,7 @@ from agentmem.client.connection import Attempts, Connection, Deadline
 from agentmem.client.inputs import Timeout
 from agentmem.client.replay import Replay
 from agentmem.errors import Aborted, Cancelled
-from agentmem.v1 import inference_pb2, inference_pb2_grpc
+from agentmem.v1 import inference_pb2
 
 Prepare = Callable[[Deadline], Awaitable[inference_pb2.GenerateRequest]]
 
@@ -34,7 +34,6 @@ class AsyncStream:
         self._connection, self._prepare, self._timeout = connection, prepare, timeout
         self._source = self._run()
         self._attempts: Attempts | None = None
-        self._call: Any = None
         self._answer: Answer | None = None
         self._memory: Memory | None = None
         self._closed = False
@@ -85,8 +84,6 @@ class AsyncStream:
             await self._source.aclose()
         elif self._attempts is not None:
             self._attempts.close()
-            if self._call is not None:
-                self._call.cancel()
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -100,15 +97,8 @@ class AsyncStream:
         deadline, replay = self._connection.deadline(self._timeout), Replay()
         self._attempts = attempts = Attempts(self._connection, deadline)
         request = await self._prepare(deadline)
-        generate = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Generate
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._call = generate(*args, **kwargs)
-            return self._call
-
         answer, started = Growing(), inference_pb2.Started()
-        stream = attempts.stream(call, request, lambda response: response.HasField("finished"))
-        async with aclosing(stream) as responses:
+        async with aclosing(attempts.stream(request, lambda response: response.HasField("finished"))) as responses:
             async for response in responses:
                 if response is None:
                     answer, started = Growing(), inference_pb2.Started()
