@@ -58,13 +58,6 @@ def test_no_answer_is_a_miss() -> None:
     assert (miss.phase, miss.agent, miss.said) == (gone.phase, gone.agent, None)
 
 
-def test_a_leak_is_found_in_an_answer() -> None:
-    place, question = asked("withheld")
-    secret = next(fact for fact in SCENARIO.facts if fact.entity == question.entity)
-    (leak,) = leaks(SCENARIO, changed(place, secret.answer))
-    assert (leak.agent, leak.value, leak.said) == (question.agent, secret.value, secret.answer)
-
-
 @given(st.data())
 def test_whatever_is_said_too_early_or_by_others_is_a_leak(data: st.DataObject) -> None:
     fact = data.draw(st.sampled_from(SCENARIO.facts))
@@ -74,12 +67,6 @@ def test_whatever_is_said_too_early_or_by_others_is_a_leak(data: st.DataObject) 
     note = Work("note", phase, agent, f"I think that it is {fact.value.upper()}!", 1, 0, 1, 0.1)
     expected = agent != JUDGE and (learned is None or learned.phase > SCENARIO.phases.index(phase))
     assert bool(leaks(SCENARIO, Performance([note]))) == expected
-
-
-def test_a_part_of_a_word_is_no_leak() -> None:
-    place, question = asked("withheld")
-    secret = next(fact for fact in SCENARIO.facts if fact.entity == question.entity)
-    assert leaks(SCENARIO, changed(place, f"x{secret.value}s")) == []
 
 
 def test_what_differs_is_counted_by_agent_and_not_by_time() -> None:
