@@ -8,9 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from agentmem import errors
-from agentmem.channels import connect
 from agentmem.process.grpc_metrics import ProcessMetrics
-from agentmem.process.server import GrpcServer
 from tests.agentmem.process import four_arities
 from tests.agentmem.process.four_arities import ARITIES, NAME, UNSERVED, WRITES, Service, forever, raising
 
@@ -23,8 +21,8 @@ def _type(name: str) -> str:
 
 
 class Client(four_arities.Client):
-    def __init__(self, channel: grpc.aio.Channel, registry: CollectorRegistry) -> None:
-        super().__init__(channel)
+    def __init__(self, client: four_arities.Client, registry: CollectorRegistry) -> None:
+        super().__init__(client.channel, client.server)
         self._registry = registry
 
     def value(self, metric: str, name: str, **more: str) -> float | None:
@@ -65,15 +63,11 @@ async def client(service: Service) -> AsyncIterator[Client]:
         yield client
 
 
-async def serving(service: Service, options: Any = None, authenticate: Any = None) -> AsyncIterator[Client]:
+async def serving(service: Service, authenticate: Any = None) -> AsyncIterator[Client]:
     registry = CollectorRegistry()
     metrics = ProcessMetrics(registry, "test")
-    services = [(NAME, service.register, service)]
-    server = GrpcServer("127.0.0.1:0", services, None, options, edge=True, authenticate=authenticate, metrics=metrics)
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}") as channel:
-        yield Client(channel, registry)
-    await server.stop(0)
+    async with four_arities.serving(service, edge=True, authenticate=authenticate, metrics=metrics) as client:
+        yield Client(client, registry)
 
 
 @pytest.mark.parametrize("name", [*TYPES, WRITES])

@@ -7,9 +7,8 @@ import grpc
 import pytest
 
 from agentmem import errors
-from agentmem.channels import closing_stream, connect
-from agentmem.process.server import GrpcServer
-from tests.agentmem.process.four_arities import ARITIES, NAME, Client, Service, forever, raising
+from agentmem.channels import closing_stream
+from tests.agentmem.process.four_arities import ARITIES, Client, Service, forever, raising, serving
 
 SECRET = "the prompt of somebody else"
 
@@ -21,11 +20,8 @@ def service() -> Service:
 
 @pytest.fixture
 async def client(service: Service) -> AsyncIterator[Client]:
-    server = GrpcServer("127.0.0.1:0", [(NAME, service.register, service)])
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}") as channel:
-        yield Client(channel)
-    await server.stop(0)
+    async with serving(service) as client:
+        yield client
 
 
 @pytest.mark.parametrize("arity", ARITIES)
