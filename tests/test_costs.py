@@ -97,12 +97,6 @@ def test_dear_cases_fail_a_quick_run(tmp_path: Path, processes: str) -> None:
     assert float(first.split()[0]) > 0.4
 
 
-@pytest.mark.slow
-def test_a_quick_run_of_cheap_cases_passes(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--cost-limit=0.4", "-k", "not computes and not process")
-    assert done.returncode == pytest.ExitCode.OK, done.stdout
-
-
 @pytest.mark.essential("what this tier promises")
 def test_slow_cases_are_left_out_and_samples_taken(tmp_path: Path) -> None:
     whole, quick, again = (
@@ -114,13 +108,3 @@ def test_slow_cases_are_left_out_and_samples_taken(tmp_path: Path) -> None:
     sampled = {name for name in left if name.startswith("sampled")}
     assert left - sampled == {"slow", "some_are_slow[b]", "some_are_slow[d]"}
     assert len(sampled) == 4 and "sampled[a fault]" not in sampled
-
-
-@pytest.mark.slow
-def test_shards_are_all_together(tmp_path: Path) -> None:
-    whole, *parts = (
-        {line for line in run(tmp_path, "--collect-only", "-q", "-q", *flags).stdout.splitlines() if "::" in line}
-        for flags in ((), *((f"--shard={part}/3",) for part in (1, 2, 3)))
-    )
-    assert set.union(*parts) == whole
-    assert sum(map(len, parts)) == len(whole)
