@@ -1,5 +1,4 @@
 import asyncio
-import threading
 
 import pytest
 from hypothesis import given
@@ -103,15 +102,6 @@ async def test_tasks_and_threads_serve_the_request_that_made_them() -> None:
         assert await task == trace
         assert work.result() == trace
         assert pool.submit(tracing.current).result() is None
-
-
-def test_threads_begin_with_no_request() -> None:
-    found: list[object] = []
-    with tracing.serving(tracing.Trace("a")):
-        thread = threading.Thread(target=lambda: found.append(tracing.current()))
-        thread.start()
-        thread.join()
-    assert found == [None]
 
 
 KEY_ID = st.from_regex("[0-9a-f]{12}", fullmatch=True)

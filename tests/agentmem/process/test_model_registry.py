@@ -96,11 +96,6 @@ def test_what_is_no_path(tmp_path: Path) -> None:
         register([], file=written(tmp_path, "[models.m]\nsource = '~no-such-user/m'"))
 
 
-def test_what_is_no_hub_id() -> None:
-    with pytest.raises(ValueError, match="--model 'a/b/c': a/b/c does not exist, and is no hub id"):
-        register(["a/b/c"])
-
-
 def adapter(directory: Path) -> Path:
     directory.mkdir(parents=True)
     for name in ADAPTER_FILES:
