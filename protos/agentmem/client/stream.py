@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, cast
 
 from agentmem.client.answers import Answer, Event, Growing, Memory, Recalled, Restarted, Text
 from agentmem.client.connection import Attempts, Connection, Deadline
 from agentmem.client.inputs import Timeout
-from agentmem.client.replay import Replay
 from agentmem.errors import Aborted, Cancelled
 from agentmem.v1 import inference_pb2
 
@@ -20,6 +19,27 @@ class AnswerChanged(Aborted):
     def __init__(self, answer: Answer) -> None:
         super().__init__("the stream broke, and the answer came out differently; `answer` is the one that counts")
         self.answer = answer
+
+
+class Replay:
+    """Continues a stream that broke and began again. Pure."""
+
+    def __init__(self) -> None:
+        self._given = Growing()
+
+    def grown(self, answer: Growing, *, complete: bool = False) -> Iterator[Event]:
+        """Yield what is new in the answer so far; nothing while a new attempt has less than was yielded.
+
+        If the new answer differs, or is `complete` and shorter, yield Restarted and then all of it.
+        """
+        if answer == self._given or (answer.begins(self._given) and not complete):
+            return
+        given = self._given
+        if not given.begins(answer):
+            given = Growing()
+            yield Restarted()
+        yield from answer.since(given)
+        self._given = Growing(answer.reasoning, answer.text, list(answer.calls))
 
 
 class AsyncStream:
