@@ -108,3 +108,13 @@ def test_slow_cases_are_left_out_and_samples_taken(tmp_path: Path) -> None:
     sampled = {name for name in left if name.startswith("sampled")}
     assert left - sampled == {"slow", "some_are_slow[b]", "some_are_slow[d]"}
     assert len(sampled) == 4 and "sampled[a fault]" not in sampled
+
+
+@pytest.mark.slow
+def test_shards_are_all_together(tmp_path: Path) -> None:
+    whole, *parts = (
+        {line for line in run(tmp_path, "--collect-only", "-q", "-q", *flags).stdout.splitlines() if "::" in line}
+        for flags in ((), *((f"--shard={part}/3",) for part in (1, 2, 3)))
+    )
+    assert set.union(*parts) == whole
+    assert sum(map(len, parts)) == len(whole)
