@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.peers.report import tables
+from benchmarks.peers.report import ratio, tables
 
 OURS, THEIRS, ABSENT = "agentmem", "mlx_lm.server", "llama.cpp"
 FIRST, SPEED = "next turn: first token", "answers, tokens/s"
@@ -37,6 +37,11 @@ def test_ratios_are_of_pairs_and_above_one_where_agentmem_is_faster() -> None:
     assert row == (FIRST, "200 ms (100–400)", "300 ms (200–800)", "2.00x")
     assert "agentmem 50%, mlx_lm.server 50%" in tables(found)[1].note
     assert compared.rows[-1] == (ABSENT, "not here: no llama-server in PATH", "")
+
+
+def test_of_speeds_more_is_faster() -> None:
+    samples = {name: [{"figures": {SPEED: [value]}}] for name, value in ((OURS, 30.0), (THEIRS, 20.0))}
+    assert ratio(samples, THEIRS, SPEED) == 1.5
 
 
 def test_what_failed_is_said_and_takes_its_pair_out() -> None:

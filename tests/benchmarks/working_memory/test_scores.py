@@ -58,6 +58,13 @@ def test_no_answer_is_a_miss() -> None:
     assert (miss.phase, miss.agent, miss.said) == (gone.phase, gone.agent, None)
 
 
+def test_a_leak_is_found_in_an_answer() -> None:
+    place, question = asked("withheld")
+    secret = next(fact for fact in SCENARIO.facts if fact.entity == question.entity)
+    (leak,) = leaks(SCENARIO, changed(place, secret.answer))
+    assert (leak.agent, leak.value, leak.said) == (question.agent, secret.value, secret.answer)
+
+
 @given(st.data())
 def test_whatever_is_said_too_early_or_by_others_is_a_leak(data: st.DataObject) -> None:
     fact = data.draw(st.sampled_from(SCENARIO.facts))
