@@ -106,14 +106,12 @@ class Runs:
         run = await self._found((who.namespace, workflow_id))
         if (live := self.live.by_key.get(run.key)) is not None:
             return live.log.read(after)
-        return self._records.follow(*run.key, after) if self._records.elsewhere(run) else _past(run, after)
+        return self._records.follow(run, after) if self._records.elsewhere(run) else _past(run, after)
 
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
-        live = self.live.by_key.get((namespace, workflow_id))
-        stored = live.stored if live else await self._records.head(namespace, workflow_id)
-        if stored is None:
-            raise errors.NotFound("workflow", workflow_id)
-        return self._now(stored)
+        key = namespace, workflow_id
+        live = self.live.by_key.get(key)
+        return self._now(live.stored if live else await self._head(key))
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
         stored, following = await self._records.page(namespace, size, token)
@@ -128,8 +126,7 @@ class Runs:
         async with self._lock(key):
             for number in range(_TRIES):
                 await self.live.cancel(key)
-                if (run := await self._records.head(*key)) is None:
-                    raise errors.NotFound("workflow", workflow_id)
+                run = await self._head(key)
                 if run.workflow.state in ENDED:
                     return run.workflow
                 try:
@@ -147,7 +144,7 @@ class Runs:
             if key in self.live.by_key:
                 raise _is_running()
             try:
-                run = await self._found(key)
+                run = await self._head(key)
             except errors.DataLoss:  # what is damaged can be deleted all the same
                 version = 0
             else:
@@ -162,10 +159,8 @@ class Runs:
         for _ in range(_TRIES):
             if (live := self.live.by_key.get(run.key)) is not None:
                 return live.log.read(after)
-            if run.workflow.state in ENDED:
-                return _past(run, after)
-            if self._records.elsewhere(run):
-                return self._records.follow(*run.key, after)
+            if run.workflow.state in ENDED or self._records.elsewhere(run):
+                return self._records.follow(run, after)
             if definition is None:
                 definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
             try:
@@ -213,6 +208,11 @@ class Runs:
         if (known := await self._known(key)) is None:
             raise errors.NotFound("workflow", key[1])
         return known
+
+    async def _head(self, key: RunKey) -> StoredRun:
+        if (head := await self._records.head(*key)) is None:
+            raise errors.NotFound("workflow", key[1])
+        return head
 
     async def _forget_agents(self, workflow: workflow_pb2.Workflow) -> None:
         await self._worker.forget([agent.key for agent in workflow.agents if not agent.persists])

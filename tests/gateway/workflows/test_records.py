@@ -222,7 +222,10 @@ async def test_who_is_not_at_the_present_version_changes_nothing(runs: Records) 
 
 
 @pytest.mark.parametrize("part", ["payload", "events", "summary"])
-async def test_an_unreadable_record_is_data_loss(runs: Records, data: Path, part: str) -> None:
+async def test_an_unreadable_record_is_data_loss_and_not_listed(
+    runs: Records, data: Path, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await runs.create(run("other"))
     record = pb.WorkflowRecord(namespace="n", workflow_id="w", payload=b"", holder="gone")
     request = pb.PutWorkflowRecordRequest(record=record)
     if part == "events":
@@ -233,6 +236,9 @@ async def test_an_unreadable_record_is_data_loss(runs: Records, data: Path, part
         await cache_store_pb2_grpc.CacheStoreServiceStub(channel).PutWorkflowRecord(request)
     with pytest.raises(DataLoss, match="'w'"):
         await runs.get("n", "w")
+    listed, _ = await runs.page("n", 10)
+    assert [each.key[1] for each in listed if each.key[1]] == ["other"]
+    assert (len(listed), "is not listed" in caplog.text) == ((1, True) if part == "summary" else (2, False))
 
 
 async def test_what_the_store_refuses_is_told_at_once(data: Path) -> None:
