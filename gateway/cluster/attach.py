@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.contract_json import to_json
 from gateway.cluster.keys import ClusterKeys
+from gateway.cluster.membership import Membership
 from gateway.cluster.metrics import ClusterMetrics
 from gateway.cluster.node import Node
 from gateway.edge.authorization import require_admin
@@ -25,19 +26,19 @@ def attach(parts: Parts) -> None:
         node = Node(parts, metrics, keys)
         parts.worker, parts.keys, parts.cluster = node.worker, keys, node
         parts.extensions.append(node)
-    parts.routes.append(Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]))
+    parts.routes.append(Route("/v1/cluster", ClusterEndpoint(node.membership if node else None), methods=["GET"]))
 
 
 @dataclass(frozen=True)
 class ClusterEndpoint:
-    """Without a `node` the gateway is of no cluster."""
+    """Without a `membership` the gateway is of no cluster."""
 
-    node: Node | None
+    membership: Membership | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         require_admin(caller())
-        if self.node is None:
+        if (known := self.membership) is None:
             raise HTTPException(404, "this gateway is of no cluster; `agentmem up --cluster` starts a node of one")
-        nodes = [to_json(node) for node in self.node.nodes()]
-        answer = JSONResponse({"cluster_id": self.node.cluster_id, "node": self.node.name, "nodes": nodes})
+        nodes = [to_json(node) for node in known.report()]
+        answer = JSONResponse({"cluster_id": known.cluster_id, "node": known.own, "nodes": nodes})
         await answer(scope, receive, send)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Final, NamedTuple
 
 import grpc
@@ -33,8 +32,6 @@ LOCATE_SECONDS: Final = 1.0
 
 _ALMOST_SECONDS: Final = 2.0
 """Before a lease ends, as it is known here."""
-
-VERSION: Final = version("agentmem")
 
 
 class _Sent(NamedTuple):

@@ -14,13 +14,12 @@ from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
 from gateway.edge.callers import Authenticator, Caller
 from gateway.worker import Worker
-from gateway.workflows.beginning import new_workflow, workflow_id_of
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.live import LiveRuns, WorkflowMetrics
 from gateway.workflows.records import ENDED, Records, RunKey, State, StoredRun, TakenOver, finished
-from gateway.workflows.run import Run
+from gateway.workflows.run import Run, new_workflow, workflow_id_of
 from gateway.workflows.worker import PatientWorker
 
 log = logging.getLogger(__name__)

@@ -65,7 +65,7 @@ async def test_a_node_that_was_cut_off_drops_what_others_have_changed_from_memor
             async for _ in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x")):
                 pass
     world["a"].store.away = True
-    await eventually(lambda: world["a"].gateway.parts.cluster._membership._failure)  # type: ignore[union-attr]
+    await eventually(lambda: world["a"].gateway.parts.cluster.membership._failure)  # type: ignore[union-attr]
     world.says("erased")
     world.says("moved", last_on="b")
     world["a"].worker.refusals["EvictAgent"] = errors.NotFound("agent", "erased")

@@ -163,7 +163,7 @@ class TestNode:
     @property
     def ready(self) -> int:
         assert self.gateway is not None
-        return sum(node.ready for node in self.gateway.parts.cluster._membership.nodes())
+        return sum(node.ready for node in self.gateway.parts.cluster.membership.nodes())
 
 
 class World:

@@ -26,12 +26,11 @@ from agentmem.v1 import agent_pb2, workflow_pb2
 from agentmem.words import short_name
 from gateway.edge.callers import Caller, Everyone
 from gateway.upstream import ChannelWorker
-from gateway.workflows.beginning import check_memories
 from gateway.workflows.definition.parser import load
 from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.live import WorkflowMetrics
 from gateway.workflows.records import Records, RunKey, StoredRun, TakenOver
-from gateway.workflows.run import agent_keys
+from gateway.workflows.run import agent_keys, check_memories
 from gateway.workflows.runs import Runs
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
