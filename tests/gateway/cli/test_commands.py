@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,15 +215,6 @@ def test_no_gateway(arguments: list[str]) -> None:
     assert said.output.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--http", "0.0.0.0:1"], "http: refuses to listen"),
-        (["--model", "./none"], "--model './none': none does not exist"),
-        (["--data", "/dev/null"], "--data /dev/null cannot be used"),
-    ],
-)
-def test_up_ends_with_2_where_there_is_something_to_mend(arguments: list[str], told: str, tmp_path: Path) -> None:
-    said = CliRunner().invoke(main, ["up", "--data", str(tmp_path), *arguments])
-    assert said.exit_code == 2
-    assert said.output.startswith(f"Error: {told}")
+def test_a_model_has_a_name() -> None:
+    said = CliRunner().invoke(main, ["chat", "--model", "=x", "--gateway", "127.0.0.1:1"])
+    assert (said.exit_code, "NAME=" in said.output) == (2, True)

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentmem import layout
-from gateway.app import Gateway
 from gateway.cli.main import main
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured
@@ -64,9 +63,3 @@ async def test_another_program(answer: bytes) -> None:
     async with answering(answer) as http:
         told = await status(http)
     assert (told.exit_code, "name the gateway's HTTP door with --http" in told.output) == (1, True), told.output
-
-
-async def test_the_grpc_door(worker: ScriptedWorker, gateway: Gateway) -> None:
-    told = await status(gateway.addresses["grpc"])
-    assert told.exit_code == 1
-    assert told.output.startswith("Error: ")

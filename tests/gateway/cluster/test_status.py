@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.main import main
 from tests.gateway.cluster.world import cluster, eventually
-from tests.system.stack import free_port
 
 
 async def status(*arguments: str) -> Result:
@@ -29,9 +28,3 @@ async def test_the_nodes_as_a_table_and_as_json() -> None:
     assert any(row[:3] == ["a", world["a"].address, "ready"] for row in rows)
     assert any(row[:4] == ["b", world["b"].address, "not", "ready"] for row in rows)
     assert [node["name"] for node in json.loads(told.stdout)["nodes"]] == ["a", "b"]
-
-
-async def test_where_nothing_answers() -> None:
-    port = free_port()
-    refused = await status("--http", f"127.0.0.1:{port}")
-    assert (refused.exit_code, "no gateway answers" in refused.output) == (1, True)

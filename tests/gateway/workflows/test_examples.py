@@ -1,5 +1,6 @@
-"""The examples that are shipped: they load, show together all that a file can say, and end as their comments tell."""
+"""Files that users have: the guide's, and the examples, which together show all that a file can say."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition, Outcome, Phase
 from gateway.workflows.program import PhaseEnd, Program, Turn
 
-FOLDER = Path(__file__).parents[3] / "deploy" / "examples" / "workflows"
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "deploy" / "examples" / "workflows"
 FILES = sorted(FOLDER.glob("*.yaml"))
 Says = Callable[[Turn], str]
 
@@ -37,6 +39,12 @@ def play(definition: Definition, says: Says) -> tuple[list[Turn], dict[str, Phas
 def test_it_loads_and_says_what_it_shows(file: Path) -> None:
     assert load(file.read_text(), {}).workflow == file.stem
     assert file.read_text().startswith("# ")
+
+
+def test_the_guides_file_loads() -> None:
+    guide = (ROOT / "docs" / "guides" / "workflows.md").read_text()
+    blocks = re.findall(r"```yaml\n(workflow: .*?)```", guide, re.DOTALL)
+    assert [load(block, {}).workflow for block in blocks] == ["yard"]
 
 
 def test_together_they_use_all_there_is() -> None:

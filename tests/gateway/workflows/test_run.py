@@ -270,11 +270,6 @@ async def test_interrupted_and_cancelled(worker: ScriptedWorker) -> None:
         assert run.workflow.state == (State.WORKFLOW_STATE_CANCELLED if cancelled else State.WORKFLOW_STATE_RUNNING)
 
 
-def test_requests_ids_fit() -> None:
-    name = "n" * 64
-    assert len(f"wf-{'0' * 20}/{name}/{10**6}".encode()) <= 128
-
-
 async def test_an_internal_fault_is_told_as_an_incident(
     worker: ScriptedWorker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,13 +252,6 @@ async def test_what_is_not_there(workflows: ScriptedWorkflows, agentmem: Command
     assert (said.exit_code, said.stderr) == (1, f"Error: {told}\n")
 
 
-def test_no_gateway(file: Path) -> None:
-    said = CliRunner().invoke(main, ["run", str(file), "--gateway", "127.0.0.1:1"])
-    assert said.exit_code == 1
-    assert said.output.startswith("Error: no gateway answers at 127.0.0.1:1")
-    assert said.output.count("\n") == 1
-
-
 INTERRUPTIBLE = """
 import signal
 from gateway.cli.main import main

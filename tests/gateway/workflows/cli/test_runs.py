@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from agentmem.v1 import workflow_pb2
 from gateway.cli.main import main
@@ -18,25 +16,12 @@ from tests.gateway.workflows.cli.scripted import ScriptedWorkflows
 RUNNING = workflow_pb2.WORKFLOW_STATE_RUNNING
 
 
-@pytest.fixture
-async def workflows() -> AsyncIterator[ScriptedWorkflows]:
-    served = ScriptedWorkflows()
+@pytest.fixture(autouse=True)
+def three(workflows: ScriptedWorkflows) -> None:
     for number in range(3):
         run = workflow(RUNNING if number == 2 else workflow_pb2.WORKFLOW_STATE_SUCCEEDED, phase="yard", turns=7)
         run.workflow_id = f"wf-{number}"
-        served.runs.append(run)
-    await served.start()
-    yield served
-    await served.stop()
-
-
-@pytest.fixture
-def agentmem(workflows: ScriptedWorkflows) -> Command:
-    async def run(*arguments: str, say: str = "") -> Result:
-        given = [*arguments, "--gateway", workflows.address]
-        return await asyncio.to_thread(CliRunner().invoke, main, given, input=say)
-
-    return run
+        workflows.runs.append(run)
 
 
 async def test_list_over_all_pages(workflows: ScriptedWorkflows, agentmem: Command) -> None:
