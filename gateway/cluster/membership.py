@@ -241,12 +241,11 @@ class Membership:
                     break
         except errors.AgentmemError:
             return
-        self._served = [_node_model(model) for model in found]
-
-
-def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
-    loaded = model.state == model_pb2.MODEL_STATE_LOADED
-    return cluster_pb2.NodeModel(model_id=model.model_id, fingerprint=model.fingerprint, loaded=loaded)
+        loaded = model_pb2.MODEL_STATE_LOADED
+        self._served = [
+            cluster_pb2.NodeModel(model_id=each.model_id, fingerprint=each.fingerprint, loaded=each.state == loaded)
+            for each in found
+        ]
 
 
 def _is_valid(key: AgentKey) -> bool:

@@ -258,15 +258,13 @@ async def test_what_cannot_be_recorded_is_told(runs: Runs, kept: Kept, refusal: 
 
 
 async def test_two_agents_have_not_one_memory(runs: Runs, kept: Kept) -> None:
-    text = """
-workflow: w
-agents: {a: {persist: true, id: x, model: org/large}, b: {persist: true, id: x, model: demo}, c: {persist: true, id: y}}
-phases: [{name: p, agents: [a, b, c]}]
-"""
-    worker_default = text.replace("model: org/large", "model: demo")
-    with pytest.raises(AgentmemError):
-        await begun(runs, text=worker_default)
+    """The default model, which `a` has, is demo."""
+    agents = "{a: {persist: true, id: x}, b: {persist: true, id: x, model: MODEL}}"
+    text = f"{{workflow: w, agents: {agents}, phases: [{{name: p, agents: [a, b]}}]}}"
+    with pytest.raises(FailedPrecondition, match="a and b would have one memory"):
+        await begun(runs, text=text.replace("MODEL", "demo"))
     assert kept.records == {}
+    assert (await all_of(await begun(runs, text=text.replace("MODEL", "org/large"))))[-1].finished.workflow.turns == 2
 
 
 async def test_what_is_damaged_can_be_deleted(runs: Runs, kept: Kept) -> None:
@@ -313,16 +311,6 @@ async def test_another_workflow_under_the_same_request_at_another_gateway(
         outcomes = await meeting(runs, other, kept, FILE, FILE.replace("speak", "sing"))
         await other.live.stop(5)
     assert sum(isinstance(each, InvalidArgument) for each in outcomes) == 1
-
-
-ALIKE = {"a": {"persist": True, "id": "x"}, "b": {"persist": True, "id": "x", "model": "demo"}}
-
-
-def test_two_agents_have_not_one_memory_whichever_model_is_the_default() -> None:
-    workflow = definition({"agents": ["a", "b"]}, agents=ALIKE)
-    check_memories(agent_keys(workflow, "n", "wf-1", "other"), ["other", "demo"])
-    with pytest.raises(FailedPrecondition):
-        check_memories(agent_keys(workflow, "n", "wf-1", "demo"), ["other", "demo"])
 
 
 def test_an_unknown_model_is_told_with_those_there_are() -> None:

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.diagnostics import Diagnostic
-from agentmem.errors import InvalidArgument, Violation
 from gateway.workflows.definition.parser import MalformedDefinition, _field, load
 from gateway.workflows.definition.schema import MAX_TEXT
 from tests.gateway.workflows.definition.marked import marked, told
@@ -184,15 +183,6 @@ def test_mistakes_are_told_all_at_once_in_the_files_order() -> None:
         (13, "phases[0].agents[2]"),
         (20, "phases[1].agents[2]"),
     ]
-
-
-def test_the_error_is_an_invalid_argument_that_names_line_and_column() -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        load(GOOD.replace("seed: 3", "seed: 3, sed: 3"), {})
-    assert caught.value.violations == (
-        Violation("agents.bob.sampling.sed", "line 10, column 45: is not supported; did you mean seed?"),
-    )
-    assert caught.value.message == "agents.bob.sampling.sed: line 10, column 45: is not supported; did you mean seed?"
 
 
 def test_texts_of_the_file_are_in_no_error() -> None:
