@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +10,7 @@ from agentmem import errors
 from gateway.app import Gateway
 from tests.terminal import ALT_ENTER, BACKSPACE, CTRL_C, CTRL_D, ENTER, UP, Terminal, pasted, terminal
 
-from ..running import eventually
-from ..scripted import ScriptedWorker, delta, started
+from ..scripted import ScriptedWorker, delta, for_ever, script, started
 
 PROMPT = ">"
 SUMMARY = "tokens/s"
@@ -85,24 +82,15 @@ async def test_commands_are_not_for_the_agent(worker: ScriptedWorker, gateway: G
 async def test_ctrl_c_stops_the_answer_and_not_the_chat(
     worker: ScriptedWorker, gateway: Gateway, tmp_path: Path
 ) -> None:
-    scripted, ended = worker.script, asyncio.Event()
-
-    async def without_end(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        yield delta("half an ans")
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.set()
-
+    scripted = worker.script
     async with chat(gateway, tmp_path) as shown:
         await shown.until(PROMPT)
-        worker.script = without_end
+        worker.script = script((started(), delta("half an ans"), for_ever))
         shown.type(f"hi{ENTER}")
         await shown.until("half an ans")
         shown.type(CTRL_C)
         await shown.until("stopped", PROMPT)
-        await eventually(ended.is_set)
+        await asyncio.wait_for(worker.cancelled.wait(), 20)
         worker.script = scripted
         shown.type(f"again{ENTER}")
         await shown.until("Hello 🌍", SUMMARY, PROMPT)
@@ -117,14 +105,10 @@ async def test_a_turn_that_fails_does_not_end_the_chat(
 ) -> None:
     scripted = worker.script
 
-    async def refuses(_: Any) -> AsyncIterator[Any]:
-        raise errors.FailedPrecondition("the context is full")
-        yield
-
     (tmp_path / "agentmem").touch()  # so there is no place for a history
     async with chat(gateway, tmp_path) as shown:
         await shown.until(PROMPT)
-        worker.script = refuses
+        worker.script = script([errors.FailedPrecondition("the context is full")])
         shown.type(f"hi{ENTER}")
         await shown.until("Error: the context is full", PROMPT)
         worker.script = scripted

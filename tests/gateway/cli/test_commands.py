@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.cli.main import main
 
 from ..conftest import Command
-from ..scripted import ScriptedWorker, delta, finished, started
+from ..scripted import ScriptedWorker, delta, finished, script, started
 
 
 def agent(name: str, tokens: int = 1234) -> agent_pb2.Agent:
@@ -155,24 +154,15 @@ async def test_chat_waits_for_the_worker_before_its_first_turn(worker: ScriptedW
 async def test_chat_goes_on_after_an_outage_in_mid_answer(
     worker: ScriptedWorker, agentmem: Command, again: list[str], expected: str
 ) -> None:
-    ids: list[str] = []
-
-    async def broken_twice(request: Any) -> AsyncIterator[Any]:
-        ids.append(request.request_id)
-        yield started()
-        for text in again if len(ids) == 3 else ["half", " an ans"] if len(ids) == 1 else []:
-            yield delta(text)
-        if len(ids) < 3:
-            raise errors.Unavailable("the engine died", retry_after=0.01)
-        yield finished()
-
-    worker.script = broken_twice
+    died = errors.Unavailable("the engine died", retry_after=0.01)
+    first = started(), delta("half"), delta(" an ans"), died
+    worker.script = script(first, (started(), died), (started(), *map(delta, again), finished()))
     said = await agentmem("chat", "bob", "--message", "hi")
     assert said.exit_code == 0
     assert said.stdout.startswith(f"{expected}EXTEND")
     assert said.stderr == "\n… waiting: the engine died\n"
-    assert len(ids) == 3
-    assert len(set(ids)) == 1
+    ids = [request.request_id for request in worker.generated]
+    assert (len(ids), len(set(ids))) == (3, 1)
 
 
 async def test_chat_that_is_interrupted_ends_quietly(

@@ -19,7 +19,7 @@ from gateway.workflows.records import StoredRun
 from gateway.workflows.run import Run, agent_keys
 from gateway.workflows.worker import PatientWorker
 from tests.gateway.running import eventually
-from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.scripted import ScriptedWorker, delta, finished, for_ever, script, started
 from tests.gateway.workflows.files import definition
 
 State = workflow_pb2.WorkflowState
@@ -125,18 +125,8 @@ async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
 
 async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) -> None:
     run, written = record(TALK), list[LoggedEvent]()
-    calls = 0
-
-    async def third_fails(request: Any) -> AsyncIterator[Any]:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise FailedPrecondition("the context is full")
-        yield started()
-        yield delta(f"said {calls}")
-        yield finished()
-
-    worker.script = third_fails
+    said = [(started(), delta(f"said {number}"), finished()) for number in range(5)]
+    worker.script = script(*said[1:3], [FailedPrecondition("the context is full")], said[4])
     async with running(worker, run, written=written) as performed:
         kinds = await told(performed)
     assert kinds[-1] == "finished"
@@ -159,19 +149,8 @@ async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) ->
 
 @pytest.mark.parametrize("outage", [Unavailable("away", 0.01), ResourceExhausted("no room", 0.01)])
 async def test_a_turn_outlasts_an_outage_under_its_name(worker: ScriptedWorker, outage: Exception) -> None:
-    calls = 0
-
-    async def second_time(request: Any) -> AsyncIterator[Any]:
-        nonlocal calls
-        calls += 1
-        yield started()
-        if calls % 2:
-            yield delta("half a")
-            raise outage
-        yield delta("word")
-        yield finished()
-
-    worker.script = second_time
+    away, answers = (started(), delta("half a"), outage), (started(), delta("word"), finished())
+    worker.script = script(*(away, answers) * 4)
     run, written = record(TALK), list[LoggedEvent]()
     async with running(worker, run, written=written) as performed:
         await told(performed)
@@ -211,16 +190,10 @@ async def test_only_an_agent_that_persists_may_be_known_already(
 async def test_a_turn_that_another_was_faster_than_is_done_again(worker: ScriptedWorker) -> None:
     """As where two nodes compute turns of an agent at once: of one that persists, others may be the faster."""
 
-    async def second(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
-        yield started()
-        if len(worker.generated) == 1:
-            raise Aborted("the agent has changed meanwhile; send it again")
-        yield delta("word")
-        yield finished()
-
-    worker.script = second
+    aborted = started(), Aborted("the agent has changed meanwhile; send it again")
     for persist in (False, True):
         worker.requests.clear()
+        worker.script = script(aborted, (started(), delta("word"), finished()))
         talk = definition({"agents": ["a"]}, agents={"a": {"persist": persist}})
         run = record(talk)
         async with running(worker, run, talk) as performed:
@@ -242,11 +215,7 @@ async def test_whoever_may_not_go_on_does_not(worker: ScriptedWorker) -> None:
 
 
 async def test_interrupted_and_cancelled(worker: ScriptedWorker) -> None:
-    async def for_ever(request: Any) -> AsyncIterator[Any]:
-        yield started()
-        await asyncio.sleep(3600)
-
-    worker.script = for_ever
+    worker.script = script((started(), for_ever))
     for cancelled in (False, True):
         run = record(TALK)
         worker.cancelled.clear()

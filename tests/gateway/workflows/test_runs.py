@@ -33,7 +33,7 @@ from gateway.workflows.records import Records, RunKey, StoredRun, TakenOver
 from gateway.workflows.run import agent_keys, check_memories
 from gateway.workflows.runs import Runs
 from tests.gateway.running import eventually
-from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.scripted import ScriptedWorker, delta, for_ever, script, started
 from tests.gateway.workflows.files import definition
 
 State = workflow_pb2.WorkflowState
@@ -43,6 +43,9 @@ workflow: talk
 agents: {a: {system: You are a.}, b: {}}
 phases: [{name: only, agents: [a, b], prompts: speak}]
 """
+
+
+ENDLESS = script((started(), delta("…"), for_ever))
 
 
 class Kept:
@@ -152,13 +155,6 @@ def gateway(kept: Kept, channel: grpc.aio.Channel) -> Runs:
     return Runs(RecordsIn(kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
 
 
-async def for_ever(request: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("…")
-    await asyncio.sleep(3600)
-    yield finished()
-
-
 async def all_of(events: AsyncIterator[Event]) -> list[Event]:
     return [event async for event in events]
 
@@ -173,7 +169,7 @@ async def the_run(runs: Runs) -> workflow_pb2.Workflow:
 
 
 async def test_no_more_at_once_than_may_be_even_if_they_come_together(runs: Runs, worker: ScriptedWorker) -> None:
-    worker.script = for_ever
+    worker.script = ENDLESS
     outcomes = await asyncio.gather(*(begun(runs, f"r{n}") for n in range(10)), return_exceptions=True)
     assert sum(isinstance(each, ResourceExhausted) for each in outcomes) == 8
     assert len(runs.live.by_key) == 2
@@ -194,7 +190,7 @@ async def test_nothing_begins_after_the_end(runs: Runs, worker: ScriptedWorker, 
 async def test_a_client_that_leaves_at_the_beginning_leaves_a_run(
     runs: Runs, worker: ScriptedWorker, kept: Kept
 ) -> None:
-    worker.script = for_ever
+    worker.script = ENDLESS
     kept.gate.clear()
     beginning = asyncio.create_task(begun(runs))
     await eventually(lambda: kept.writers == 1)
@@ -206,7 +202,7 @@ async def test_a_client_that_leaves_at_the_beginning_leaves_a_run(
 
 
 async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
-    worker.script = for_ever
+    worker.script = ENDLESS
     await begun(runs)
     ((_, workflow_id),) = runs.live.by_key
     await runs.live.stop(5)
