@@ -11,8 +11,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from tests.gateway.cluster.world import World, cluster, eventually, inference
+from agentmem.v1 import agent_pb2, types_pb2
+from tests.gateway.cluster.world import World, ask, cluster, eventually, turn
 from tests.gateway.running import running
 
 
@@ -58,12 +58,9 @@ async def test_a_store_that_is_away_is_noticed_when_the_lease_ends(world: World)
 
 async def test_a_node_that_was_cut_off_drops_what_others_have_changed_from_memory(world: World) -> None:
     """Erased while nobody waited for it, or spoken elsewhere since; what it made last stays."""
-    async with world["a"].channel() as channel:
-        for agent in ("erased", "moved", "here"):
-            world.says(agent, last_on="a")
-            key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
-            async for _ in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x")):
-                pass
+    for agent in ("erased", "moved", "here"):
+        world.says(agent, last_on="a")
+        await ask(world, "a", turn(agent))
     world["a"].store.away = True
     await eventually(lambda: world["a"].gateway.parts.cluster.membership._failure)  # type: ignore[union-attr]
     world.says("erased")
@@ -85,10 +82,7 @@ async def test_a_node_that_was_cut_off_drops_what_others_have_changed_from_memor
 async def test_turns_of_a_node_without_others_still_reach_its_own_worker(world: World) -> None:
     world.ledger.lease = 0.0
     await eventually(lambda: world["a"].ready == 0)
-    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
-    async with world["a"].channel() as channel:
-        events = [e async for e in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x"))]
-    assert events[-1].HasField("finished")
+    assert (await ask(world, "a", turn()))[-1].HasField("finished")
     assert world.turns() == {"a": 1, "b": 0}
 
 
@@ -105,10 +99,7 @@ async def test_a_node_that_leaves_says_so_first(world: World) -> None:
     await world["b"].leave()
     assert world.ledger.nodes["b"].draining
     await eventually(lambda: world["a"].ready == 1)
-    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
-    async with world["a"].channel() as channel:
-        events = [e async for e in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x"))]
-    assert events[-1].HasField("finished")
+    assert (await ask(world, "a", turn()))[-1].HasField("finished")
     assert world.turns() == {"a": 1, "b": 0}
 
 

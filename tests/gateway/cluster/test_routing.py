@@ -13,7 +13,7 @@ from agentmem import errors
 from agentmem.rpcs import rpc_of
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.upstream import ChannelWorker
-from tests.gateway.cluster.world import World, cluster, eventually, inference
+from tests.gateway.cluster.world import World, ask, cluster, eventually, inference, turn
 from tests.gateway.scripted import delta, finished, hello, script, started
 
 ADA = types_pb2.AgentKey(agent_id="ada", model_id="demo")
@@ -26,20 +26,6 @@ async def world() -> AsyncIterator[World]:
     async with cluster("a", "b", "c") as running:
         running.says("ada", last_on="b")
         yield running
-
-
-def turn(agent: str = "ada", **more: Any) -> inference_pb2.GenerateRequest:
-    key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
-    return inference_pb2.GenerateRequest(key=key, prompt="hi", **more)
-
-
-async def ask(world: World, at: str, request: Any) -> Any:
-    """Call a node's gRPC door; the answer, or a stream's messages. Raises AgentmemError."""
-    async with world[at].channel() as channel:
-        door = ChannelWorker(channel)
-        if rpc_of(request).method.server_streaming:
-            return [message async for message in door.stream(request, 30)]
-        return await door.call(request, 30)
 
 
 def asked(world: World, name: str) -> list[str]:

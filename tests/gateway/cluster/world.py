@@ -15,11 +15,13 @@ import grpc
 from agentmem.channels import connect
 from agentmem.errors import Unavailable
 from agentmem.process.server import GrpcServer
+from agentmem.rpcs import rpc_of
 from agentmem.v1 import (
     cache_store_pb2,
     cache_store_pb2_grpc,
     cluster_pb2,
     cluster_pb2_grpc,
+    inference_pb2,
     inference_pb2_grpc,
     model_pb2,
     types_pb2,
@@ -28,6 +30,7 @@ from gateway.app import Gateway
 from gateway.cluster.cli.certificates import authority, issue
 from gateway.edge.key_file import render
 from gateway.edge.keys import ApiKey
+from gateway.upstream import ChannelWorker
 from tests import scratch
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker
@@ -210,8 +213,22 @@ async def cluster(*names: str, **changed: Any) -> AsyncIterator[World]:
         shutil.rmtree(root)
 
 
+def turn(agent: str = "ada", **more: Any) -> inference_pb2.GenerateRequest:
+    key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
+    return inference_pb2.GenerateRequest(key=key, prompt="hi", **more)
+
+
+async def ask(world: World, at: str, request: Any) -> Any:
+    """Call a node's gRPC door; the answer, or a stream's messages. Raises AgentmemError."""
+    async with world[at].channel() as channel:
+        door = ChannelWorker(channel)
+        if rpc_of(request).method.server_streaming:
+            return [message async for message in door.stream(request, 30)]
+        return await door.call(request, 30)
+
+
 def inference(channel: grpc.aio.Channel) -> Any:
     return inference_pb2_grpc.InferenceServiceStub(channel)
 
 
-__all__ = ["ANY_PORT", "HOST", "SharedLedger", "TestNode", "World", "cluster", "eventually", "inference"]
+__all__ = ["ANY_PORT", "HOST", "SharedLedger", "TestNode", "World", "ask", "cluster", "eventually", "inference", "turn"]
