@@ -91,3 +91,22 @@ def test_a_client_imports_nothing_of_the_services() -> None:
     program = f"import sys, {commands}\nprint([name for name in {slow} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        ("agentmem mo", {"models"}),
+        ("agentmem models ", {"search", "pull", "load"}),
+        ("agentmem agents ex", {"export"}),
+        ("agentmem chat --mo", {"--model"}),
+        ("agentmem up --no-u", {"--no-ui"}),
+        ("agentmem doctor --off", {"--offline"}),
+    ],
+)
+def test_commands_and_options_are_completed(words: str, some: set[str]) -> None:
+    """As bash asks when Tab is pressed after the last of the words."""
+    asked = {"_AGENTMEM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    said = CliRunner().invoke(main, prog_name="agentmem", env=asked)
+    assert said.stderr == ""
+    assert some <= {line.rpartition(",")[2] for line in said.stdout.splitlines()}
