@@ -3,7 +3,6 @@ process group of its own, because a terminal's Ctrl-C is for the command.
 """
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from agentmem.console import Mistake, console
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.words import printable
-from gateway.cli.up.lock import LOCK_FILE, may_hold
+from gateway.cli.up.lock import holder_of, may_hold
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
 from gateway.cli.up.readiness import unready
@@ -160,7 +159,7 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
         if (found := _running(settings, up.pid)) is not None:
             return found
         said = told()
-        holder = _holder(settings).get("pid", up.pid)
+        holder = holder_of(settings.data_directory).get("pid", up.pid)
         if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
             raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
         time.sleep(_INTERVAL)
@@ -168,18 +167,11 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
 
 def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
     """Return the data directory's stack if it is ready; `ours` is our own process."""
-    holder = _holder(settings)
+    holder = holder_of(settings.data_directory)
     address, pid = holder.get("grpc", ""), holder.get("pid", 0)
     if not address or asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
         return None
     return Stack(address, pid, pid == ours)
-
-
-def _holder(settings: UpSettings) -> dict[str, Any]:
-    """Return the lock's content: pid, and addresses once all services are ready."""
-    with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads((settings.data_directory / LOCK_FILE).read_text(encoding="utf-8")))
-    return {}
 
 
 def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
