@@ -75,11 +75,11 @@ async def hello(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2
     yield finished()
 
 
-def script(*turns: Sequence[Any]) -> Script:
+def script(*turns: Sequence[Any]) -> Callable[[Any], AsyncIterator[Any]]:
     """Turns one after the other, the last again and again: events, errors to raise, and functions to await."""
     left = list(turns)
 
-    async def turn(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    async def turn(_: Any) -> AsyncIterator[Any]:
         for what in left.pop(0) if len(left) > 1 else left[0]:
             if isinstance(what, AgentmemError):
                 raise what

@@ -8,6 +8,7 @@ import pytest
 
 from agentmem import AsyncClient, errors
 from agentmem.v1 import workflow_pb2
+from tests.gateway.scripted import script
 from tests.gateway.workflows.cli.events import RUN, Event
 from tests.gateway.workflows.cli.scripted import ScriptedWorkflows, after
 
@@ -40,24 +41,13 @@ async def test_patience_begins_anew_with_what_is_new(workflows: ScriptedWorkflow
 
 
 async def test_a_gateway_that_never_tells_anything_new_is_given_up(workflows: ScriptedWorkflows) -> None:
-
-    async def again(_: Any) -> AsyncIterator[Event]:
-        for event in RUN[:3]:
-            yield event
-        raise errors.Unavailable("restarting", retry_after=0.1)
-
-    workflows.script = again
+    workflows.script = script([*RUN[:3], errors.Unavailable("restarting", retry_after=0.1)])
     with pytest.raises(errors.Unavailable, match="restarting"):
         await followed(workflows, 0.3)
     assert len(workflows.runs_asked) > 1
 
 
 async def test_what_comes_after_the_end_does_not_matter(workflows: ScriptedWorkflows) -> None:
-    async def stops(_: Any) -> AsyncIterator[Event]:
-        for event in RUN:
-            yield event
-        raise errors.Unavailable("draining")
-
-    workflows.script = stops
+    workflows.script = script([*RUN, errors.Unavailable("draining")])
     assert await followed(workflows) == (RUN, [])
     assert len(workflows.runs_asked) == 1
