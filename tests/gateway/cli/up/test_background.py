@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 import psutil
 import pytest
-import trustme
 
 from agentmem import layout
 from agentmem.console import console
@@ -23,6 +22,7 @@ from gateway.cli.up.lock import LOCK_FILE, UpLock
 from gateway.cli.up.settings import up_settings
 from inference_service.models.sources import registry
 from tests import blas
+from tests.certificates import of_server
 from tests.full_matrix import FULL
 from tests.gateway.running import ANY_PORT, eventually
 from tests.model_hub import Hub, Repository, model_hub
@@ -171,11 +171,9 @@ def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:
 
 
 async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    issued = trustme.CA().issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    monkeypatch.setenv("AGENTMEM_UP_TLS_CERT", str(tmp_path / "cert.pem"))
-    monkeypatch.setenv("AGENTMEM_UP_TLS_KEY", str(tmp_path / "key.pem"))
+    of_server(tmp_path)
+    monkeypatch.setenv("AGENTMEM_UP_TLS_CERT", str(tmp_path / "server.pem"))
+    monkeypatch.setenv("AGENTMEM_UP_TLS_KEY", str(tmp_path / "server.key"))
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=2)
     assert "start it with `agentmem up`" in err and "--model demo --gateway HOST:PORT --ca FILE" in err
     assert not (run_dir / "up.lock").exists()
