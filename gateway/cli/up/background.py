@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from rich.text import Text
@@ -48,7 +48,9 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
     Raises ClickException.
     """
-    settings = up_settings(given := _given(model))
+    known = _registered()
+    given = {} if model in known else {"model": [model, *up_settings({}).model]}
+    settings = up_settings(given)
     if (running := _running(settings)) is not None:
         yield running
         return
@@ -59,7 +61,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
             f"and then talk: agentmem chat --model {model} --gateway HOST:PORT --ca FILE"
         )
     patience = 3 * (settings.grace + layout.END_SECONDS)
-    if model not in _registered():
+    if given:
         fetch(parse(model)[1], settings)
     log, words = prepared(settings.data_directory), (_COMMAND, "up", *flags(given))
     start = log.stat().st_size
@@ -90,11 +92,6 @@ def _registered() -> list[str]:
         raise Mistake(str(error)) from error
 
 
-def _given(model: str) -> dict[str, Any]:
-    """Return the option that adds the model to the settings'."""
-    return {} if model in _registered() else {"model": [model, *up_settings({}).model]}
-
-
 def fetch(source: str, settings: UpSettings) -> None:
     """Fetch a model, unless it is here. Raises Exit after a reported failure."""
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
@@ -116,11 +113,10 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
 
     It writes to `log`, or to standard error, and gets the terminal's Ctrl-C, too.
     """
-    lifeline, ours = os.pipe()
-    try:
-        watched = (sys.executable, "-m", "agentmem.process.parent", str(lifeline), str(patience), *words)
-        with ExitStack() as opened:
-            out = opened.enter_context(open(log, "ab")) if log else None
+    lifeline, end = os.pipe()
+    watched = (sys.executable, "-m", "agentmem.process.parent", str(lifeline), str(patience), *words)
+    with open(lifeline, "rb"), open(end, "wb") as ours:
+        with open(log, "ab") if log else nullcontext() as out:
             child = subprocess.Popen(
                 watched,
                 stdin=subprocess.DEVNULL,
@@ -132,13 +128,8 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
         try:
             yield child
         finally:
-            os.close(ours)
-            ours = -1
+            ours.close()
             child.wait()
-    finally:
-        os.close(lifeline)
-        if ours >= 0:
-            os.close(ours)
 
 
 def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
