@@ -215,6 +215,9 @@ async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorke
     with pytest.raises(AgentmemError):
         await all_of(events)
     assert (await all_of(await begun(runs)))[-1].finished.workflow.state == State.WORKFLOW_STATE_CANCELLED
+    past = await all_of(await runs.watch(WHO, workflow_id, 0))
+    assert past == await all_of(await runs.resume(WHO, workflow_id, 0))
+    assert past[1:] == await all_of(await runs.watch(WHO, workflow_id, 1)) != []
     await runs.delete("n", workflow_id)
     with pytest.raises(NotFound):
         await runs.get("n", workflow_id)
