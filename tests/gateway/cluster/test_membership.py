@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import grpc
 import httpx
 import pytest
+from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, types_pb2
+from gateway.cli.main import main
 from tests.gateway.cluster.world import World, ask, cluster, eventually, turn
 from tests.gateway.running import running
 
@@ -112,6 +115,21 @@ async def test_the_list_of_nodes_over_http(world: World) -> None:
     assert 0 < told["nodes"][0]["expires_in"] <= 10
     assert told["nodes"][1]["models"] == [{"model_id": "demo", "fingerprint": "f1", "loaded": True}]
     assert 'agentmem_gateway_cluster_nodes{state="ready"} 2.0' in page
+
+
+async def test_the_list_of_nodes_by_the_command(world: World) -> None:
+    """Which says of each whether it is ready."""
+    await world["b"].worker.server.set_serving(False)
+    await eventually(lambda: world["a"].ready == 1)
+    status = ["cluster", "status", "--http", world["a"].gateway.addresses["http"]]
+    shown = await asyncio.to_thread(CliRunner().invoke, main, status)
+    told = await asyncio.to_thread(CliRunner().invoke, main, [*status, "--json"])
+    assert shown.exit_code == 0, shown.output
+    rows = [line.split() for line in shown.output.splitlines()]
+    assert "cluster c1, asked at node a" in shown.output
+    assert any(row[:3] == ["a", world["a"].address, "ready"] for row in rows)
+    assert any(row[:4] == ["b", world["b"].address, "not", "ready"] for row in rows)
+    assert [node["name"] for node in json.loads(told.stdout)["nodes"]] == ["a", "b"]
 
 
 async def test_a_single_machine_has_no_list(world: World) -> None:
