@@ -79,6 +79,7 @@ class Records:
             channel
         )
         self._patience = patience
+        self._unreadable: set[RunKey] = set()
         self.holder = uuid.uuid4().hex
         """This gateway's name in the records of its runs."""
 
@@ -123,7 +124,18 @@ class Records:
         request = pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
         call = _Call(self._store.ListWorkflowRecords, self._patience)
         answer: pb.ListWorkflowRecordsResponse = await call.answer(request)
-        return list(_readable(answer.records)), answer.next_page_token
+        return list(self._readable(answer.records)), answer.next_page_token
+
+    def _readable(self, records: Iterable[pb.WorkflowRecord]) -> Iterator[StoredRun]:
+        """Log each unreadable one once: pages may be asked for again and again."""
+        for record in records:
+            try:
+                yield _head(record)
+            except DecodeError:
+                if _key(record) not in self._unreadable:
+                    self._unreadable.add(_key(record))
+                    what = "unreadable workflow run is not listed; delete it"
+                    event(log, what, logging.WARNING, workflow_id=record.workflow_id)
 
     async def attend(self, *, leaving: bool = False) -> tuple[set[RunKey], list[RunKey]]:
         """Say that this gateway attends to its runs. Return these, and those of nobody."""
@@ -251,15 +263,6 @@ def _head(record: pb.WorkflowRecord) -> StoredRun:
     return StoredRun(
         summary.workflow, "", {}, record.version, record.event_count, holder=record.holder, key_id=summary.key_id
     )
-
-
-def _readable(records: Iterable[pb.WorkflowRecord]) -> Iterator[StoredRun]:
-    for record in records:
-        try:
-            yield _head(record)
-        except DecodeError:
-            workflow_id = record.workflow_id
-            event(log, "unreadable workflow run is not listed; delete it", logging.WARNING, workflow_id=workflow_id)
 
 
 def _key(record: pb.WorkflowRecord) -> RunKey:

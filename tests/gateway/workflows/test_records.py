@@ -198,9 +198,10 @@ async def test_an_unreadable_record_is_data_loss_and_not_listed(
         await cache_store_pb2_grpc.CacheStoreServiceStub(channel).PutWorkflowRecord(request)
     with pytest.raises(DataLoss, match="'w'"):
         await runs.get("n", "w")
-    listed, _ = await runs.page("n", 10)
-    assert [each.key[1] for each in listed if each.key[1]] == ["other"]
-    assert (len(listed), "is not listed" in caplog.text) == ((1, True) if part == "summary" else (2, False))
+    for _ in range(2):
+        listed, _ = await runs.page("n", 10)
+        assert [each.key[1] for each in listed if each.key[1]] == ["other"]
+        assert (len(listed), caplog.text.count("is not listed")) == ((1, 1) if part == "summary" else (2, 0))
 
 
 async def test_what_the_store_refuses_is_told_at_once(data: Path) -> None:
