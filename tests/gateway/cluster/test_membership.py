@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
-import grpc
 import httpx
 import pytest
 from click.testing import CliRunner
@@ -141,9 +140,3 @@ async def test_a_single_machine_has_no_list(world: World) -> None:
         assert "node" not in gateway.addresses
     assert answer.status_code == 404
     assert "of no cluster" in answer.text
-
-
-async def test_the_door_is_not_open_without_a_certificate(world: World) -> None:
-    async with grpc.aio.insecure_channel(world["a"].address) as channel:
-        with pytest.raises(grpc.aio.AioRpcError):
-            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)

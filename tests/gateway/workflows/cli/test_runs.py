@@ -3,10 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from agentmem.v1 import workflow_pb2
-from gateway.cli.main import main
 from gateway.workflows.cli.runs import workflows_table
 from tests.gateway.cli.test_tables import LONG_AGO, NOW, assert_fits
 from tests.gateway.conftest import Command
@@ -90,15 +88,6 @@ async def test_a_terminal_is_asked_before(
     assert len(workflows.runs) == 3
     assert (await agentmem("workflows", "delete", "wf-1", say="y\n")).exit_code == 0
     assert len(workflows.runs) == 2
-
-
-@pytest.mark.parametrize("command", ["show", "cancel", "delete"])
-def test_a_run_has_an_id(command: str) -> None:
-    said = CliRunner().invoke(main, ["workflows", command, ""])
-    assert (said.exit_code, said.output) == (
-        2,
-        "Error: 'ID' must not be empty\n",
-    )
 
 
 def test_the_table_fits() -> None:
