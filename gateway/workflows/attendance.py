@@ -17,7 +17,7 @@ from typing import Any, Final
 from agentmem import errors
 from agentmem.process.logs import event
 from gateway.extension import Extension
-from gateway.workflows.records import Records, RunKey
+from gateway.workflows.records import RunKey
 from gateway.workflows.runs import Runs
 
 log = logging.getLogger(__name__)
@@ -49,9 +49,9 @@ class Attendance(Extension):
     here now, or "".
     """
 
-    def __init__(self, runs: Runs, records: Records, may_not: Callable[[], str]) -> None:
+    def __init__(self, runs: Runs, may_not: Callable[[], str]) -> None:
         self.runs = runs
-        self._records = records
+        self._records = runs.live.records
         self._may_not = may_not
         self._lost: dict[RunKey, _Lost] = {}
         self._tasks: list[asyncio.Task[Any]] = []

@@ -12,21 +12,17 @@ from agentmem import errors
 from agentmem.process.logs import event
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
-from gateway.edge.callers import Authenticator, Caller
-from gateway.worker import Worker
+from gateway.edge.callers import Caller
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.live import LiveRuns, WorkflowMetrics
-from gateway.workflows.records import ENDED, Records, RunKey, State, StoredRun, TakenOver, finished
+from gateway.workflows.live import LiveRuns
+from gateway.workflows.records import ENDED, RunKey, State, StoredRun, TakenOver, finished
 from gateway.workflows.run import Run, new_workflow, workflow_id_of
-from gateway.workflows.worker import PatientWorker
 
 log = logging.getLogger(__name__)
 
 _RUNNING: Final = State.WORKFLOW_STATE_RUNNING
-_PATIENCE: Final = 300.0
-"""Seconds that a run waits for a worker that is away, or for room; then it has failed."""
 _TRIES: Final = 5
 """How often a record is read again because another gateway was faster."""
 _PAUSE: Final = 0.02
@@ -35,22 +31,12 @@ _Events = AsyncGenerator[Event, None]
 
 
 class Runs:
-    """Event loop only. At most `most` runs of a namespace go on at once. All methods raise AgentmemError."""
+    """Event loop only. All methods raise AgentmemError."""
 
-    def __init__(
-        self,
-        records: Records,
-        worker: Worker,
-        authenticator: Authenticator,
-        metrics: WorkflowMetrics,
-        most: int,
-    ) -> None:
-        self._records = records
-        self._worker = PatientWorker(worker, _PATIENCE)
-        self._authenticator = authenticator
-        self._metrics = metrics
+    def __init__(self, live: LiveRuns) -> None:
+        self.live = live
+        self._records, self._worker = live.records, live.worker
         self._locks: WeakValueDictionary[RunKey, asyncio.Lock] = WeakValueDictionary()
-        self.live = LiveRuns(records, self._worker, authenticator, metrics, most)
 
     async def begin(
         self, who: Caller, request_id: str, definition_yaml: str, variables: Mapping[str, str], after: int
@@ -85,7 +71,7 @@ class Runs:
             if head is None or head.workflow.state != _RUNNING or self._records.elsewhere(head):
                 return False
             who = Caller(namespace, head.key_id)
-            if not self._authenticator.stands(who):
+            if not self.live.authenticator.stands(who):
                 return False
             self.live.check_room(namespace)
             run = await self._records.get(*key)  # may be large
@@ -96,7 +82,7 @@ class Runs:
                 await self._go_on(who, definition, run)
             except TakenOver:
                 return False
-        self._metrics.taken_over.inc()
+        self.live.metrics.taken_over.inc()
         event(log, "workflow taken over", workflow_id=workflow_id)
         return True
 

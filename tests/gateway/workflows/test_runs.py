@@ -28,10 +28,11 @@ from gateway.edge.callers import Caller, Everyone
 from gateway.upstream import ChannelWorker
 from gateway.workflows.definition.parser import load
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.live import WorkflowMetrics
+from gateway.workflows.live import LiveRuns, WorkflowMetrics
 from gateway.workflows.records import Records, RunKey, StoredRun, TakenOver
 from gateway.workflows.run import agent_keys, check_memories
 from gateway.workflows.runs import Runs
+from gateway.workflows.worker import PatientWorker
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, for_ever, script, started
 from tests.gateway.workflows.files import definition
@@ -152,7 +153,8 @@ async def runs(worker: ScriptedWorker, kept: Kept) -> AsyncIterator[Runs]:
 
 
 def gateway(kept: Kept, channel: grpc.aio.Channel) -> Runs:
-    return Runs(RecordsIn(kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
+    worker = PatientWorker(ChannelWorker(channel))
+    return Runs(LiveRuns(RecordsIn(kept), worker, Everyone("n"), WorkflowMetrics(None), most=2))
 
 
 async def all_of(events: AsyncIterator[Event]) -> list[Event]:
