@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agentmem import errors
 from agentmem.v1 import agent_pb2, types_pb2
 from gateway.cli.main import main
-from tests.gateway.cluster.world import World, ask, cluster, eventually, turn
-from tests.gateway.running import running
+from tests.gateway.cluster.world import World, ask, cluster, turn
+from tests.gateway.running import eventually, running
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 
 from agentmem import errors
 from agentmem.rpcs import rpc_of
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, inference_pb2_grpc, types_pb2
 from gateway.upstream import ChannelWorker
-from tests.gateway.cluster.world import World, ask, cluster, eventually, inference, turn
+from tests.gateway.cluster.world import World, ask, cluster, turn
+from tests.gateway.running import eventually
 from tests.gateway.scripted import delta, finished, hello, script, started
 
 ADA = types_pb2.AgentKey(agent_id="ada", model_id="demo")
@@ -177,7 +178,7 @@ async def test_a_client_that_goes_away_ends_the_turn_on_the_other_node(world: Wo
 
     world["b"].worker.script = endless
     async with world["a"].channel() as channel:
-        call = inference(channel).Generate(turn())
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(turn())
         await anext(aiter(call))
         call.cancel()
     async with asyncio.timeout(20):

@@ -22,7 +22,6 @@ from agentmem.v1 import (
     cluster_pb2,
     cluster_pb2_grpc,
     inference_pb2,
-    inference_pb2_grpc,
     model_pb2,
     types_pb2,
 )
@@ -45,7 +44,6 @@ class SharedLedger:
         self.running: dict[str, list[types_pb2.AgentKey]] = {}
         self.lease = 10.0
         self.at: dict[str, cluster_pb2.LocateAgentResponse] = {}
-        self.located: list[str] = []
         self.keys = cluster_pb2.GetKeysResponse(version="none")
         """Callers', as all stores have them."""
 
@@ -99,7 +97,6 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
     async def LocateAgent(self, request: Any, context: Any) -> cluster_pb2.LocateAgentResponse:
         if self.away:
             raise Unavailable("the database does not answer")
-        self.ledger.located.append(request.key.agent_id)
         return self.ledger.at.get(request.key.agent_id, cluster_pb2.LocateAgentResponse())
 
     async def OpenCache(self, request: Any, context: Any) -> cache_store_pb2.OpenCacheResponse:
@@ -225,10 +222,3 @@ async def ask(world: World, at: str, request: Any) -> Any:
         if rpc_of(request).method.server_streaming:
             return [message async for message in door.stream(request, 30)]
         return await door.call(request, 30)
-
-
-def inference(channel: grpc.aio.Channel) -> Any:
-    return inference_pb2_grpc.InferenceServiceStub(channel)
-
-
-__all__ = ["ANY_PORT", "HOST", "SharedLedger", "TestNode", "World", "ask", "cluster", "eventually", "inference", "turn"]
