@@ -98,7 +98,7 @@ def _move_all(ledger: Connection, store: sqlite3.Connection) -> Imported:
         copied = rows.copy(store, ledger, renumber=True, namespace=None, later=_later(ledger, store))
     except CannotCheck as error:
         raise Refused(f"{error}; nothing was imported") from error
-    moved = Imported(rows=copied.rows, objects_left=left, location=location)
+    moved = Imported(rows=copied, objects_left=left, location=location)
     said = json.dumps({**asdict(moved), "kept": ""})
     ledger.execute("INSERT INTO imports (ledger_id, said) VALUES (?, ?)", (ledger_id, said))
     return moved
