@@ -101,5 +101,5 @@ def _shared(settings: StoreSettings, directory: DataDirectory) -> LedgerHome:
     """Raises SettingsError."""
     if (spec := find_spec(_CLUSTER)) is None or spec.origin is None:
         raise SettingsError("cluster: this installation has no clusters")
-    home: LedgerHome = import_module(f"{_CLUSTER}.attach").attach(settings, directory)
+    home: LedgerHome = import_module(f"{_CLUSTER}.ledger").attach(settings, directory)
     return home

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from agentmem.v1 import cluster_pb2_grpc
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
 from cache_service.cluster.clock import SharedClock
-from cache_service.cluster.membership import Identity, Membership
+from cache_service.cluster.membership import Membership
+from cache_service.cluster.nodes import Said
 from cache_service.cluster.peers import PeerBlocks
 from cache_service.cluster.postgres import schema
 from cache_service.cluster.postgres.database import Postgres
@@ -36,11 +36,11 @@ from cache_service.ledger.ledgers import Failure
 from cache_service.ledger.schema import ForeignDatabase
 from cache_service.ledger_home import LedgerHome
 from cache_service.offline.database import IMPORTING
-from cache_service.settings import Survives
+from cache_service.settings import StoreSettings, Survives
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
-from cache_service.tiers.replication import Alone, Nodes
+from cache_service.tiers.replication import Nodes
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
@@ -59,6 +59,14 @@ class ClusterSettings:
     survives: Survives = "server"
     tls: Path | None = None
     schema: str = "agentmem"
+
+
+def attach(settings: StoreSettings, directory: DataDirectory) -> "SharedLedger":
+    url, tls = settings.cluster.get_secret_value(), settings.cluster_tls
+    where = tls.expanduser().absolute() if tls else None
+    return SharedLedger(
+        directory, ClusterSettings(url, settings.node, settings.advertise, settings.cluster_survives, where)
+    )
 
 
 class SharedLedger(LedgerHome):
@@ -104,24 +112,24 @@ class SharedLedger(LedgerHome):
         """Join the cluster, not ready yet. Raises DirectoryUnusable where another node has this name."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
         name = rows.write_blocking(holding.belong, cluster_id)
-        identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
+        said = Said(self._settings.node, name, self._settings.advertise)
         self._listener = Listener(self._hurried)
         self.membership = Membership(
-            identity, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake, self.own_holders
+            said, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake, self.own_holders
         )
         try:
             self.membership.join()
         except nodes.NameTaken as error:
             raise DirectoryUnusable(str(error)) from error
-        self.database.write_blocking(objects.end_all_uploads, identity.name)  # whether or not it still has --remote
-        event(log, "joined the cluster", cluster_id=cluster_id, node=identity.name)
+        self.database.write_blocking(objects.end_all_uploads, said.name)  # whether or not it still has --remote
+        event(log, "joined the cluster", cluster_id=cluster_id, node=said.name)
 
     def holders(self) -> Set[str]:
         return self.own_holders() | (self.membership.holders() if self.membership is not None else set())
 
     @property
     def nodes(self) -> Nodes:
-        return self.membership or Alone()
+        return self.membership or Nodes()
 
     def serve(self, rows: WarmRows, blocks: BlockStore, registry: CollectorRegistry) -> None:
         assert self.membership is not None, "join has not been called"
