@@ -36,6 +36,20 @@ class State(NamedTuple):
     conversation: Conversation = NO_CONVERSATION
     context_policy: int = 0
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of agents and of snapshots."""
+        return {
+            "version": self.version.number,
+            "revision": self.version.revision,
+            "head_segment": self.head.segment,
+            "tokens": self.head.tokens,
+            "text_bytes": self.head.text_bytes,
+            "turns": self.head.turns,
+            "messages": self.conversation.messages,
+            "message_hash": self.conversation.message_hash,
+        }
+
 
 class Agent(NamedTuple):
     """Times are nanoseconds, since 1970 or the last use. `with_warmth` adds what the ledger does not know."""
@@ -198,17 +212,8 @@ _PAGE = (
 
 
 def _columns(version: Version, head: Head, conversation: Conversation, now: Moment) -> dict[str, Any]:
-    return {
-        "version": version.number,
-        "revision": version.revision,
-        "head_segment": head.segment,
-        "tokens": head.tokens,
-        "text_bytes": head.text_bytes,
-        "turns": head.turns,
-        **conversation._asdict(),
-        "updated": now.wall,
-        "used": now.used,
-    }
+    columns = State(version, head, conversation).columns
+    return {**columns, "label": conversation.label, "updated": now.wall, "used": now.used}
 
 
 def _matching(key: AgentKey) -> tuple[str, list[str]]:
