@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.process.server import GrpcServer
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from cache_service.own_ledger import OwnLedger
 from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store
 from cache_service.tiers.limits import DiskLimits
@@ -47,6 +47,48 @@ class Running:
     store: Store
     cache: cache_store_pb2_grpc.CacheStoreServiceAsyncStub
     agents: agent_pb2_grpc.AgentServiceAsyncStub
+
+    async def open(self, agent: str = "ada") -> cache_store_pb2.OpenCacheResponse:
+        return await self.cache.OpenCache(cache_store_pb2.OpenCacheRequest(key=kv.key(agent)))
+
+    async def commit(
+        self, tokens: list[int], agent: str = "ada", keep: int | None = None, **fields: Any
+    ) -> types_pb2.AgentVersion:
+        """Commit a turn after the present state, or after its first tokens."""
+        opened = await self.open(agent)
+        kept = len(opened.ledger.token_ids) if keep is None else keep
+        return (await self.cache.CommitTurn(kv.turn(tokens, opened.version, kept, kv.key(agent), **fields))).version
+
+    async def tokens(self, agent: str = "ada") -> list[int]:
+        ledger = (await self.open(agent)).ledger
+        assert ledger.text == b"".join(str(token).encode() for token in ledger.token_ids)
+        assert all(turn.end_token <= len(ledger.token_ids) for turn in ledger.turns)
+        return list(ledger.token_ids)
+
+    async def agent(self, agent: str = "ada") -> agent_pb2.Agent:
+        return (await self.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent
+
+    async def fork(self, new: str, agent: str = "ada", **fields: Any) -> agent_pb2.Agent:
+        request = agent_pb2.ForkAgentRequest(key=kv.key(agent), new_agent_id=new, **fields)
+        return (await self.agents.ForkAgent(request)).agent
+
+    async def trim(self, keep: int, agent: str = "ada", **fields: Any) -> agent_pb2.Agent:
+        request = agent_pb2.TrimAgentRequest(key=kv.key(agent), keep_tokens=keep, **fields)
+        return (await self.agents.TrimAgent(request)).agent
+
+    async def snapshot(self, name: str, agent: str = "ada") -> agent_pb2.Snapshot:
+        request = agent_pb2.CreateSnapshotRequest(key=kv.key(agent), name=name)
+        return (await self.agents.CreateSnapshot(request)).snapshot
+
+    async def restore(self, name: str, agent: str = "ada") -> agent_pb2.Agent:
+        request = agent_pb2.RestoreSnapshotRequest(key=kv.key(agent), name=name)
+        return (await self.agents.RestoreSnapshot(request)).agent
+
+    async def forget(self, name: str, agent: str = "ada") -> None:
+        await self.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(agent), name=name))
+
+    async def evict(self, agent: str = "ada", tier: types_pb2.Tier.ValueType = types_pb2.TIER_WARM) -> int:
+        return (await self.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(agent), tier=tier))).freed_bytes
 
     async def delete(self, key: types_pb2.AgentKey | None = None) -> agent_pb2.DeleteAgentResponse:
         return await self.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key or kv.key()))
@@ -132,6 +174,23 @@ def postgres(postgres_settings: Settings) -> Iterator[Postgres]:
 
 
 _numbers = count()
+
+
+async def fails(call: Awaitable[object], status: str) -> str:
+    """Make a call that has to end with this status; return what it says."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    assert code(error).name == status, error.value.details()
+    return error.value.details() or ""
+
+
+async def wrong_field(call: Awaitable[object]) -> str:
+    """Make a call that has to be refused as INVALID_ARGUMENT; return the field that is named."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    refused = from_rpc(error.value)
+    assert isinstance(refused, InvalidArgument)
+    return refused.field
 
 
 def code(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> grpc.StatusCode:

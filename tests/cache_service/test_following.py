@@ -12,7 +12,7 @@ import pytest
 from agentmem.errors import Internal
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import Version
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from cache_service.files import holding
 from cache_service.files.holding import Standing
@@ -30,7 +30,7 @@ async def furnish(store: Running) -> types_pb2.AgentVersion:
     """An agent of three blocks, [0], [0, 1] and [0, 1, 2], with a snapshot of the first two, and another agent."""
     version = (await store.cache.CommitTurn(kv.turn([0, 1]))).version
     version = await hold(store, version, [[0], [0, 1]])
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="two"))
+    await store.snapshot("two")
     version = (await store.cache.CommitTurn(kv.turn([2], version, 2))).version
     return await hold(store, version, [[0], [0, 1], [0, 1, 2]])
 
@@ -51,20 +51,20 @@ def held(data: Path) -> Held:
 
 
 async def cut(store: Running) -> None:
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
+    await store.trim(1)
 
 
 async def go_back(store: Running) -> None:
-    await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="two"))
+    await store.restore("two")
 
 
 async def branch(store: Running) -> None:
-    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork", keep_tokens=2))
+    await store.fork("fork", keep_tokens=2)
 
 
 async def forget_state(store: Running) -> None:
     await cut(store)
-    await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="two"))
+    await store.forget("two")
 
 
 async def delete(store: Running) -> None:
@@ -112,8 +112,8 @@ async def test_a_newer_version_that_was_published_stays(store: Running, monkeypa
     """A trim that is followed late takes nothing from what came after it."""
     await furnish(store)
     changes = store.store._database.read_blocking(kv_changes.last)
-    trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
-    version = (await store.cache.CommitTurn(kv.turn([7], trimmed.agent.version, 1))).version
+    trimmed = await store.trim(1)
+    version = (await store.cache.CommitTurn(kv.turn([7], trimmed.version, 1))).version
     await hold(store, version, [[0], [0, 7]])
     before = held(store.data)
     late = store.store._database.read_blocking(kv_changes.after, changes)
@@ -134,7 +134,7 @@ async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:
     async with running(data) as store:
         await store.cache.CommitTurn(kv.turn([5], agent=kv.key("later")))
         for number in range(5):
-            await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("later"), name=f"s{number}"))
+            await store.snapshot(f"s{number}", "later")
     (data / "store.db").write_bytes(backup)
     async with running(data) as store:
         assert set(held(data)) <= {(version.uid, 1)}
@@ -149,7 +149,7 @@ async def test_an_agent_that_has_published_no_whole_state_is_marked_where_it_is_
     mine, known = Version.from_proto(version), Standing(exists=True, is_known=True)
     names = {FileName(FileKind.BLOCK, kv.header([0]).chain_hash)}
     store.store._rows.change(holding.publish, AgentKey.from_proto(kv.key()), mine, names, known, adds=True)
-    await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM))
+    await store.evict()
     assert store.store._rows.read_blocking(holding.was_evicted, mine.uid)
 
 

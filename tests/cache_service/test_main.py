@@ -47,7 +47,7 @@ async def watched(data: Path) -> AsyncIterator[None]:
 
     def watch() -> None:
         while not over.is_set():
-            if kv.exists(data):
+            if data.exists():
                 problems.update(strangers(data))
 
     watching = asyncio.create_task(asyncio.to_thread(watch))
@@ -69,7 +69,7 @@ async def test_only_the_owner_may_read_whatever_the_umask_is(data: Path, umask: 
             name = pb.FileName(kind=pb.FILE_KIND_BLOCK, chain_hash=header.chain_hash)
             staged = await store.StageBlocks(pb.StageBlocksRequest(namespace="default", names=[name]))
             file = kv.write(staged.files[0], header)
-            kv.open_to_all(file.path)
+            Path(file.path).chmod(0o666)
             await store.PublishBlocks(
                 pb.PublishBlocksRequest(key=kv.key(), version=version, files=[file], fingerprint=kv.FINGERPRINT)
             )
@@ -78,7 +78,7 @@ async def test_only_the_owner_may_read_whatever_the_umask_is(data: Path, umask: 
         plain = ("lock", "store.db", "store.db-wal", "store.db-shm", "run/store.sock", "run/store.sock.lock")
         assert {str(data / path) for path in plain} <= found.keys()
         for path, mode in found.items():
-            assert mode == (0o700 if kv.is_directory(path) else 0o600), path
+            assert mode == (0o700 if Path(path).is_dir() else 0o600), path
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
 
@@ -91,7 +91,7 @@ async def test_nobody_else_may_read_at_any_moment_also_after_a_kill(data: Path, 
             async with ready(data, umask=umask) as (process, channel):
                 store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
                 await store.CommitTurn(kv.turn([1], agent=kv.key(str(process.pid))))
-                assert kv.exists(data / "store.db-wal")
+                assert (data / "store.db-wal").exists()
                 process.kill()
                 await process.wait()
 
@@ -103,8 +103,8 @@ async def test_a_signal_ends_it_in_order(data: Path, number: signal.Signals) -> 
         process.send_signal(number)
         _, log = await process.communicate()
     assert process.returncode == 0 and b"Traceback" not in log
-    assert not kv.exists(data / "store.db-wal"), "the database was closed"
-    assert not kv.exists(data / "run" / "store.sock")
+    assert not (data / "store.db-wal").exists(), "the database was closed"
+    assert not (data / "run" / "store.sock").exists()
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ async def test_a_second_store_is_refused_by_any_name_and_harms_nothing(data: Pat
         (staged,) = (await store.StageBlocks(pb.StageBlocksRequest(namespace="default", names=[name]))).files
         file = kv.write(staged, header)
         alias = data.with_name("alias")
-        kv.link(alias, data)
+        alias.symlink_to(data)
         for number, other in enumerate((data, alias, data / "blocks" / "..")):
             second = await spawn(other, f"--run-dir={data.with_name(f'run{number}')}")
             out, problem = await second.communicate()

@@ -70,7 +70,7 @@ async def test_a_scrape_walks_agents_and_looks_the_rest_up(store: Running) -> No
 
 async def test_no_turn_walks_a_table(store: Running) -> None:
     base = await speak(store, "a", [0, 1])
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="s"))
+    await store.snapshot("s", "a")
     with Trace(store) as trace:
         hashes = [kv.header([n, 0]).chain_hash for n in range(4)]
         opened = pb.OpenCacheRequest(key=kv.key("a"), block_hashes=hashes, window_hashes=hashes, request_id="r")

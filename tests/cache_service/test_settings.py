@@ -7,7 +7,6 @@ import pytest
 from agentmem.kv.object_location import Location
 from agentmem.process.settings import SettingsError, load
 from cache_service.settings import StoreSettings
-from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas
 
 
@@ -17,14 +16,6 @@ def test_the_defaults_are_in_the_home_directory(monkeypatch: pytest.MonkeyPatch)
     assert settings.data_directory == Path("/home/ada/.agentmem")
     assert settings.address == "unix:/home/ada/.agentmem/run/store.sock"
     assert settings.metrics == "127.0.0.1:9466"
-
-
-def test_limits_of_the_warm_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(StoreSettings, []).limits == DiskLimits()
-    monkeypatch.setenv("AGENTMEM_STORE_FREE_BYTES_FLOOR", "7")
-    assert load(StoreSettings, ["--warm-bytes", "1000"]).limits == DiskLimits(1000, 7)
-    with pytest.raises(SettingsError):
-        load(StoreSettings, ["--warm-bytes", "0"])
 
 
 def test_quotas_of_all_namespaces_and_of_single_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ async def test_the_file_belongs_to_the_agent_before_its_state_is_published(store
         version = (await store.cache.CommitTurn(kv.turn([1]))).version
         described = describe(header, data, version=version)
         await write(store, described, data)
-        assert (await store.agents.GetAgent(kv.get())).agent.blocks == 1
+        assert (await store.agent()).blocks == 1
         if end == "deleted":
             await store.delete()
         else:
@@ -58,7 +58,7 @@ async def test_an_older_states_file_is_not_referred_to(store: Running, stale: bo
     data = kv.content(header)
     described = describe(header, data, version=first if stale else second)
     await write(store, described, data)
-    assert (await store.agents.GetAgent(kv.get())).agent.blocks == (1 if stale else 2)
+    assert (await store.agent()).blocks == (1 if stale else 2)
 
 
 async def send(store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion) -> None:
@@ -97,4 +97,4 @@ async def test_a_file_that_the_tier_cannot_hold_is_withdrawn(data: Path) -> None
         version = (await store.cache.CommitTurn(kv.turn([1]))).version
         described = describe(header, content, version=version)
         await refused(store, described, content, ResourceExhausted)
-        assert (await store.agents.GetAgent(kv.get())).agent.blocks == 0
+        assert (await store.agent()).blocks == 0

@@ -22,8 +22,7 @@ from cache_service.ledger.clock import BOOT_CLOCK
 from cache_service.store import Store
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import MODEL, Node, node, until
-from tests.cache_service.conftest import code, running
-from tests.cache_service.ledger.test_branches import fork
+from tests.cache_service.conftest import fails, running
 from tests.cache_service.tiers.test_blocks import add, found, on_disk
 
 
@@ -50,19 +49,6 @@ async def test_a_node_whose_gateway_is_silent_is_not_ready(
             await b.sync()
         while (await a.sync())["b"].ready:
             await asyncio.sleep(0.05)
-
-
-async def test_the_ledger_is_one(two: tuple[Node, Node]) -> None:
-    """What one commits the other one opens, and a version that was passed is ABORTED, whoever passed it."""
-    a, b = two
-    first = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    opened = await b.store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
-    assert opened.version == first and list(opened.ledger.token_ids) == [1]
-    second = (await b.store.cache.CommitTurn(kv.turn([2], first, keep=1))).version
-    with pytest.raises(grpc.aio.AioRpcError) as late:
-        await a.store.cache.CommitTurn(kv.turn([3], first, keep=1))
-    assert code(late) is grpc.StatusCode.ABORTED
-    assert (await a.store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).version == second
 
 
 async def test_where_an_agent_is(two: tuple[Node, Node]) -> None:
@@ -99,7 +85,7 @@ async def test_a_fork_has_the_files_of_its_source_on_each_node(two: tuple[Node, 
     a, b = two
     version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
     names = [await add(each.store, [1], version) for each in two]
-    await fork(a.store, "eve")
+    await a.store.fork("eve")
     await until(lambda: not b.store.store._database.read_blocking(kv_changes.newest))
     await a.store.delete()
     for each in two:
@@ -114,9 +100,7 @@ async def test_a_deletion_waits_for_a_node_that_does_not_follow(
     version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
     await add(b.store, [1], version)
     again = b.cut_off()
-    with pytest.raises(grpc.aio.AioRpcError) as waited:
-        await a.store.delete()
-    assert code(waited) is grpc.StatusCode.UNAVAILABLE and "not all nodes" in (waited.value.details() or "")
+    assert "not all nodes" in await fails(a.store.delete(), "UNAVAILABLE")
     again()
     monkeypatch.setattr("cache_service.rpc.agents.FOLLOWING_SECONDS", 30.0)
     status = None

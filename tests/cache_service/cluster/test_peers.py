@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import grpc
 import pytest
 
 from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
-from agentmem.errors import ResourceExhausted
 from agentmem.kv import blockfile
-from agentmem.kv.blockfile import FileName
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from benchmarks.proxy import Proxy
 from cache_service.cluster import peers
 from cache_service.cluster.ledger import ClusterSettings, SharedLedger
-from cache_service.tiers.streams import BlockStreams
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
@@ -99,27 +95,6 @@ async def test_bytes_that_are_others_than_were_announced_are_refused(spoken: tup
     assert not [*(b.store.data / "staging").iterdir()], "nothing is left of it"
 
 
-async def test_what_there_is_no_room_for_is_not_received(
-    spoken: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node whose disk is full would receive the KV of each turn to drop it."""
-    _, b = spoken
-    assert await opened(b)
-    read, sent = BlockStreams.read, []
-
-    def counted(streams: BlockStreams, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
-        sent.append(name)
-        return read(streams, namespace, name)
-
-    def full(_: str) -> None:
-        raise ResourceExhausted("the warm tier is full")
-
-    monkeypatch.setattr(BlockStreams, "read", counted)
-    monkeypatch.setattr(b.store.store.warm, "admit", full)
-    assert await fetch(b.store, 1) == {}
-    assert sent == [] and b.store.metric("agentmem_peer_fetches_total", result="failed") == 1
-
-
 async def test_a_probe_asks_no_other_node(spoken: tuple[Node, Node]) -> None:
     """As a node does that asks: two that take each other for the holder would ask each other for ever."""
     _, b = spoken
@@ -175,7 +150,7 @@ async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
             assert (await fetch(b.store, 1))[1].digest == file.digest
             assert b.store.metric("agentmem_peer_fetches_total", result="failed") == 1
             assert b.store.metric("agentmem_remote_fetches_total", result="warm") == 1
-            await evicted(b)
+            await b.store.evict()
             (again,) = await opened(b)
             assert again.tier == types_pb2.TIER_REMOTE and not again.on_node, "it was left alone"
         monkeypatch.setattr(peers, "_REST_SECONDS", 0.0)
@@ -186,8 +161,3 @@ async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
         assert (await fetch(b.store, 1))[1].digest == file.digest
         assert b.store.metric("agentmem_peer_fetches_total", result="warm") == 1
         proxy.close()
-
-
-async def evicted(on: Node) -> None:
-    request = agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM)
-    await on.store.agents.EvictAgent(request)

@@ -44,7 +44,7 @@ async def test_a_turn_that_is_in_doubt_is_replayed_when_the_standby_has_it(
             pair.cancel(await asyncio.to_thread(pair.waiting))
             with pytest.raises(OutcomeUnknown):
                 await asyncio.wrap_future(made)
-            seen = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
+            seen = await store.open()
             assert seen.version.version == 1 and not pair.on_standby()
             replay = asyncio.ensure_future(store.cache.OpenCache(opening))
             await asyncio.to_thread(pair.waiting)

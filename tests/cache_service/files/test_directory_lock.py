@@ -9,26 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from cache_service.files.directory import DirectoryUnusable
-from cache_service.store import Store
 from tests.cache_service import kv
 from tests.cache_service.conftest import running
 from tests.cache_service.offline.directory import everything, fill
-
-
-def test_a_lock_of_another_process_holds(data: Path) -> None:
-    data.mkdir(mode=0o700)
-    holder = f"import fcntl, sys; f = open({str(data / 'lock')!r}, 'a'); fcntl.flock(f, 2); print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(DirectoryUnusable, match="another store is using"):
-            Store(data, CollectorRegistry())
-        other.communicate("\n")
 
 
 @pytest.mark.slow

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentmem.v1 import agent_pb2
 from cache_service.ledger import segments
 from cache_service.offline.check import check
 
-from .. import kv
-from ..conftest import Running, running
+from ..conftest import running
 from .directory import ADA, block, change, everything, fill_branches, flip, ledgers, query
 
 
@@ -20,10 +18,6 @@ from .directory import ADA, block, change, everything, fill_branches, flip, ledg
 async def branched(data: Path) -> Path:
     await fill_branches(data)
     return data
-
-
-async def tokens(store: Running, agent: str) -> int:
-    return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent.tokens
 
 
 async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: Path) -> None:
@@ -38,7 +32,7 @@ async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: 
     assert everything(branched) == before
     assert check(branched, repair=True).mended == []
     async with running(branched) as store:
-        assert [await tokens(store, name) for name in ("ada", "eve", "cut", "none")] == [258, len(ADA), 302, 2]
+        assert [(await store.agent(name)).tokens for name in ("ada", "eve", "cut", "none")] == [258, len(ADA), 302, 2]
 
 
 SNAPSHOT_FAULTS = {
@@ -103,7 +97,7 @@ async def test_what_is_counted_or_left_over_is_mended(branched: Path, fault: str
     assert check(branched).findings == []
     assert query(branched, "SELECT * FROM agents ORDER BY uid") == agents
     async with running(branched) as store:
-        assert await tokens(store, "ada") == 258
+        assert (await store.agent("ada")).tokens == 258
     assert b"secret" not in (branched / "store.db").read_bytes()
 
 

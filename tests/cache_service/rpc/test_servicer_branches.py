@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pytest
 
 from tests.cache_service.conftest import Running
-from tests.cache_service.ledger.test_branches import commit, forget, restore, snapshot, trim
 from tests.cache_service.tiers.test_blocks import add, on_disk
 
 from .conftest import one_machines
@@ -47,18 +46,18 @@ def next_transaction(store: Running) -> Iterator[Held]:
 @pytest.mark.parametrize("act", ["commit", "trim", "restore", "forget"])
 async def test_files_of_what_is_dropped_go_also_if_nobody_waits_for_it(store: Running, act: str) -> None:
     """Their rows are gone, so nothing would count them, and nothing delete them before the next start."""
-    await add(store, [1], await commit(store, [1]))
-    await snapshot(store, "kept")
+    await add(store, [1], await store.commit([1]))
+    await store.snapshot("kept")
     for token in range(2, 6):
-        await add(store, [token], await commit(store, [token], keep=0))
+        await add(store, [token], await store.commit([token], keep=0))
     before = len(on_disk(store.data))
-    await forget(store, "kept")
+    await store.forget("kept")
     assert len(on_disk(store.data)) == before, "an automatic snapshot has its file, too, and is the oldest of four"
     call = {
-        "commit": lambda: commit(store, [9], keep=0),
-        "trim": lambda: trim(store, 0),
-        "restore": lambda: restore(store, "auto-2"),
-        "forget": lambda: forget(store, "auto-1"),
+        "commit": lambda: store.commit([9], keep=0),
+        "trim": lambda: store.trim(0),
+        "restore": lambda: store.restore("auto-2"),
+        "forget": lambda: store.forget("auto-1"),
     }[act]
     with next_transaction(store) as held:
         task = asyncio.ensure_future(call())

@@ -2,33 +2,22 @@
 
 import time
 
-import grpc
 import pytest
 from google.protobuf import duration_pb2
 
 from agentmem.v1 import agent_pb2, types_pb2
-from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, field_of
+from tests.cache_service.conftest import Running, fails, wrong_field
 from tests.cache_service.tiers.test_blocks import on_disk
 from tests.cache_service.tiers.test_warm import evicted, evictions, speak, there
 
 SECOND = 10**9
 
 
-async def get(store: Running, agent: str = "a") -> agent_pb2.Agent:
-    return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent
-
-
 async def set_ttl(store: Running, agent: str, **times: float) -> agent_pb2.Agent:
     durations = {field: duration_pb2.Duration(seconds=int(value)) for field, value in times.items()}
     request = agent_pb2.SetAgentTtlRequest(key=kv.key(agent), **durations)  # type: ignore[arg-type]
     return (await store.agents.SetAgentTtl(request)).agent
-
-
-async def evict(store: Running, agent: str, tier: types_pb2.Tier.ValueType) -> int:
-    request = agent_pb2.EvictAgentRequest(key=kv.key(agent), tier=tier)
-    return (await store.agents.EvictAgent(request)).freed_bytes
 
 
 async def test_an_idle_agents_kv_expires_and_its_ledger_stays(store: Running) -> None:
@@ -42,7 +31,7 @@ async def test_an_idle_agents_kv_expires_and_its_ledger_stays(store: Running) ->
     await store.store.upkeep(used + 61 * SECOND)
     assert (await there(store, 0, 1, 2), await evicted(store, "a")) == ([2], True)
     assert evictions(store, "ttl") == 1
-    assert (await get(store)).tokens == 1
+    assert (await store.agent("a")).tokens == 1
 
 
 @pytest.mark.slow
@@ -51,7 +40,7 @@ async def test_a_use_puts_the_end_off(store: Running) -> None:
     await set_ttl(store, "a", ttl=1)
     began = time.time_ns()
     while time.time_ns() < began + SECOND:
-        await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))
+        await store.open("a")
     await store.store.upkeep(began + SECOND + SECOND // 10)
     assert await there(store, 0) == [0]
 
@@ -69,12 +58,10 @@ async def test_an_agent_ends_with_its_text_and_times_are_replaced(store: Running
     await set_ttl(store, "a", ttl=1, delete_after=1)
     assert not (await set_ttl(store, "a")).HasField("ttl"), "an absent one is cleared"
     await store.store.upkeep(time.time_ns() + 9 * SECOND)
-    assert (await get(store)).tokens == 1
+    assert (await store.agent("a")).tokens == 1
     await set_ttl(store, "a", delete_after=1)
     await store.store.upkeep(time.time_ns() + 9 * SECOND)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await get(store)
-    assert code(error) is grpc.StatusCode.NOT_FOUND
+    await fails(store.agent("a"), "NOT_FOUND")
     assert on_disk(store.data) == []
 
 
@@ -85,23 +72,22 @@ async def test_an_agent_ends_with_its_text_and_times_are_replaced(store: Running
 async def test_times_that_cannot_be_are_refused(store: Running, duration: duration_pb2.Duration) -> None:
     await speak(store, "a", [0])
     for field in ("ttl", "delete_after"):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.agents.SetAgentTtl(agent_pb2.SetAgentTtlRequest(key=kv.key("a"), **{field: duration}))  # type: ignore[arg-type]
-        assert field_of(error) == field
+        assert (
+            await wrong_field(
+                store.agents.SetAgentTtl(agent_pb2.SetAgentTtlRequest(key=kv.key("a"), **{field: duration}))
+            )
+            == field
+        )  # type: ignore[arg-type]
 
 
 async def test_the_unknown_is_not_found_and_nonsense_refused(store: Running) -> None:
     calls = (
         lambda: store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key("x"), pinned=True)),
         lambda: set_ttl(store, "x", ttl=1),
-        lambda: evict(store, "x", types_pb2.TIER_HOT),
-        lambda: evict(store, "x", types_pb2.TIER_WARM),
+        lambda: store.evict("x", types_pb2.TIER_HOT),
+        lambda: store.evict("x", types_pb2.TIER_WARM),
     )
     for call in calls:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call()
-        assert code(error) is grpc.StatusCode.NOT_FOUND
+        await fails(call(), "NOT_FOUND")
     for tier in (types_pb2.TIER_NONE, 77):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await evict(store, "x", tier)  # type: ignore[arg-type]
-        assert field_of(error) == "tier"
+        assert await wrong_field(store.evict("x", tier)) == "tier"  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import RETRY_SECONDS, Quotas
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, running
+from tests.cache_service.conftest import Running, fails, running
 from tests.cache_service.ledger.test_workflow_records import put
 from tests.cache_service.test_warm_quotas import LEDGER, hold, speak, taken, there
 from tests.cache_service.tiers.test_warm import FILE, evictions, pin
@@ -57,7 +57,7 @@ async def test_a_turn_without_room_changes_nothing_until_somebody_is_deleted(sto
     told = await refused(store, "a", QUOTA // 3, first)
     assert "delete agents or workflow runs, or raise the quota" in told and "'default'" in told
     await refused(store, "c", QUOTA // 3)
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))
+    opened = await store.open("a")
     assert opened.version == first and len(opened.ledger.token_ids) == QUOTA // 2 // LEDGER
     await store.delete(kv.key("b"))
     assert (await say(store, "a", QUOTA // 3, first)).version == 2
@@ -80,7 +80,7 @@ async def test_kv_makes_room_for_a_ledger_after_the_commit(store: Running) -> No
     await say(store, "c", FILE, version)
     await settled(store)
     assert (await there(store, 0, 1), taken(store).kv) == ([], 0)
-    assert len((await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).ledger.token_ids) == 1
+    assert len((await store.open("b")).ledger.token_ids) == 1
 
 
 async def test_an_agents_own_kv_makes_room_for_its_ledger(store: Running) -> None:
@@ -88,9 +88,7 @@ async def test_an_agents_own_kv_makes_room_for_its_ledger(store: Running) -> Non
     version = await say(store, "a", 2 * FILE, version)
     await settled(store)
     assert await there(store, 0, 1) == []
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hold(store, "a", [0, 1], version)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await fails(hold(store, "a", [0, 1], version), "RESOURCE_EXHAUSTED")
 
 
 async def test_pinned_kv_makes_no_room(store: Running) -> None:
@@ -124,10 +122,10 @@ async def test_a_quota_that_was_lowered_leaves_what_is_there(data: Path) -> None
         version = await say(store, "b", 20 * LEDGER)
     async with running(data, quotas=Quotas(10 * LEDGER)) as store:
         await refused(store, "b", LEDGER, version)
-        await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key("b"), keep_tokens=1))
-        await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key("b"), name="auto-1"))
+        await store.trim(1, "b")
+        await store.forget("auto-1", "b")
         await store.delete(kv.key("a"))
-        opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))
+        opened = await store.open("b")
         assert (await say(store, "b", LEDGER, opened.version)).version == 3
 
 
@@ -135,9 +133,7 @@ async def test_workflow_records_are_a_namespaces_too(store: Running) -> None:
     await store.cache.PutWorkflowRecord(put("w", payload=b"x" * 100))
     assert taken(store, "n").ledger == 100
     for request in (put("w", 1, b"x" * (QUOTA + 1)), put("v", payload=b"x" * (QUOTA - 99))):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.cache.PutWorkflowRecord(request)
-        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await fails(store.cache.PutWorkflowRecord(request), "RESOURCE_EXHAUSTED")
     assert (await store.cache.PutWorkflowRecord(put("w", 1, b"y", summary=b"two"))).version == 2
     assert taken(store, "n").ledger == 4
     full = put("v", payload=b"x" * (QUOTA - 4))

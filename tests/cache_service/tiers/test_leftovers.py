@@ -43,7 +43,7 @@ async def test_a_start_sweeps_what_a_crash_has_left(data: Path) -> None:
     async with running(data) as store:
         kept, vanished = await add(store, [1]), await add(store, [2])
         (file,) = await found(store, kept)
-        kv.delete((await found(store, vanished))[0].path)
+        Path((await found(store, vanished))[0].path).unlink()
         (staged,) = await stage(store, name(kv.header([3])))
         kv.copy(file.path, Path(staged.path))
     directory = DataDirectory(data)

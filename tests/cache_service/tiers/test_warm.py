@@ -17,7 +17,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 from cache_service.tiers.limits import DiskLimits, FixedLimits
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, running
+from tests.cache_service.conftest import Running, code, fails, running
 from tests.cache_service.tiers.test_blocks import BLOCK, found, name, on_disk, publish, stage
 
 FILE = len(kv.content(kv.header([0, 0])))
@@ -89,12 +89,12 @@ def evictions(store: Running, reason: str) -> float | None:
 async def test_who_was_idle_longest_goes_first_and_keeps_the_ledger(small: Running) -> None:
     for number, agent in enumerate("abcd"):
         await speak(small, agent, [2 * number, 2 * number + 1])
-    await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))  # a is used, so b is the idlest
+    await small.open("a")  # a is used, so b is the idlest
     await speak(small, "e", [8, 9])
     assert await there(small, *range(10)) == [0, 1, 6, 7, 8, 9]
     assert [agent for agent in "abcde" if await evicted(small, agent)] == ["b", "c"]
     assert evictions(small, "capacity") == 2
-    opened = await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))
+    opened = await small.open("b")
     assert list(opened.ledger.token_ids) == [1]
     assert small.metric("agentmem_cache_disk_limit_bytes") == LIMIT
 
@@ -136,9 +136,7 @@ async def test_pinned_agents_stay_and_then_there_is_no_room(small: Running) -> N
 
 async def test_a_state_that_is_too_large_by_itself_is_not_taken_and_harms_nobody(small: Running) -> None:
     await speak(small, "a", [0, 1])
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await speak(small, "b", range(10, 21))
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await fails(speak(small, "b", range(10, 21)), "RESOURCE_EXHAUSTED")
     assert await there(small, 0, 1, *range(10, 21)) == [0, 1]
     assert len(on_disk(small.data)) == 2
     assert evictions(small, "capacity") == 0
@@ -176,21 +174,6 @@ async def test_the_limit_holds_after_every_publication(small: Running, seed: int
     assert refused < 60
 
 
-async def test_the_count_is_right_after_a_restart(data: Path) -> None:
-    async with running(data) as store:
-        version = await speak(store, "a", [0, 1, 2])
-        await speak(store, "a", [0, 3], version)
-        used = bytes_on_disk(data)
-        assert store.store.warm.used() == used
-    path = next((data / "blocks").rglob("*.safetensors"))
-    path.unlink()
-    async with running(data) as store:
-        assert (
-            store.store.warm.used() == bytes_on_disk(data) == store.metric("agentmem_cache_disk_bytes", kind="blocks")
-        )
-        assert bytes_on_disk(data) < used
-
-
 async def test_a_limit_that_was_lowered_holds_after_the_first_upkeep(data: Path) -> None:
     async with running(data) as store:
         await speak(store, "a", [0, 1, 2])
@@ -216,26 +199,21 @@ async def test_the_disk_keeps_its_floor(data: Path) -> None:
         assert await there(store, *range(8)) == [0, 1, 2, 6, 7], "b was the idlest"
         assert evictions(store, "floor") == 1
         foreign = 8 * FILE
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await speak(store, "d", [8])
-        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "--free-bytes-floor" in (error.value.details() or "")
+        assert "--free-bytes-floor" in await fails(speak(store, "d", [8]), "RESOURCE_EXHAUSTED")
         assert on_disk(data) == []
 
 
 async def test_a_file_that_is_refused_stays_with_a_snapshot_that_has_it(small: Running) -> None:
     """It was damaged, and is computed again by a publication that turns out too large."""
     first = await speak(small, "a", [0, 1])
-    await small.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="one"))
+    await small.snapshot("one", "a")
     damaged = pb.QuarantineBlockRequest(namespace="default", name=name(kv.header([0, 0])), reason="digest")
     await small.cache.QuarantineBlock(damaged)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await speak(small, "a", range(20), first, keep=1)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await fails(speak(small, "a", range(20), first, keep=1), "RESOURCE_EXHAUSTED")
     assert await there(small, *range(20)) == [0, 1]
     restore = agent_pb2.RestoreSnapshotRequest(key=kv.key("a"), name="one")
     await small.agents.RestoreSnapshot(restore)
-    assert (await small.agents.GetAgent(kv.get("a"))).agent.blocks == 2
+    assert (await small.agent("a")).blocks == 2
 
 
 async def test_hints_come_before_the_last_use(small: Running) -> None:
@@ -244,7 +222,7 @@ async def test_hints_come_before_the_last_use(small: Running) -> None:
     await hint(small, a=1, b=7, d=None)
     await speak(small, "e", [8, 9])
     assert await there(small, *range(10)) == [0, 1, 2, 3, 8, 9], "d will not speak again, and c said nothing of it"
-    version = (await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).version
+    version = (await small.open("b")).version
     await speak(small, "b", [2, 3, 4, 5], version, ends_turn_hint=True)
     assert await there(small, *range(10)) == [0, 1, 2, 3, 4, 5, 8, 9]
     await speak(small, "f", [10, 11])
@@ -258,7 +236,7 @@ async def test_a_commit_that_is_no_turn_leaves_the_hint(small: Running) -> None:
     await hint(small, a=0)
     await speak(small, "a", [0, 1], version)
     for agent in "bcd":
-        await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+        await small.open(agent)
     await speak(small, "e", [8, 9])
     assert await there(small, *range(10)) == [0, 1, 6, 7, 8, 9], "a, who was used longest ago, speaks next"
 

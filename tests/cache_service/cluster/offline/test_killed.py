@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.v1 import agent_pb2
 from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.offline import importing
 from cache_service.cluster.offline.checking import check
@@ -72,7 +71,7 @@ async def test_an_import_that_is_killed_is_ended_by_its_repetition(
     assert rows == (1,)
     assert importing.bring(branched, server).was_done
     async with running(branched, cluster=cluster) as store:
-        agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("eve")))).agent
+        agent = await store.agent("eve")
         assert agent.tokens > 0
 
 

@@ -29,7 +29,7 @@ async def told(store: Running) -> dict[str, Any]:
     """What a store says of each agent: state, ledger, snapshots."""
     found: dict[str, Any] = {}
     for name in AGENTS:
-        agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(name)))).agent
+        agent = await store.agent(name)
         opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(name), peek=True))
         snapshots = (await store.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=kv.key(name)))).snapshots
         found[name] = (
@@ -54,13 +54,13 @@ async def test_agents_are_the_same_in_a_cluster_and_back_on_one_machine(
     assert check(server).findings == []
     async with running(branched, cluster=cluster) as store:
         assert await told(store) == before
-        await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine"))
-        ada = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
+        await store.restore("mine")
+        ada = await store.agent()
         assert ada.tokens == len(ADA)
         await store.cache.CommitTurn(kv.turn([1, 2, 3], ada.version, keep=len(ADA), request_id="after"))
         before = await told(store)
     assert importing.bring(branched, server).was_done
-    assert exporting.take(tmp_path / "back", server).rows["agents"] == len(AGENTS)
+    assert exporting.take(tmp_path / "back", server)["agents"] == len(AGENTS)
     assert check_directory(tmp_path / "back").findings == []
     async with running(tmp_path / "back") as store:
         assert await told(store) == before
@@ -140,14 +140,14 @@ async def test_a_second_directory_gets_ids_of_its_own(
     async with running(furnished.with_name("second")) as store:
         version = (await store.cache.CommitTurn(kv.turn([1, 2, 3], agent=kv.key("zoe")))).version
         await scenarios.hold(store, kv.key("zoe"), [21, 22])
-        await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("zoe"), name="s"))
+        await store.snapshot("s", "zoe")
         await store.cache.CommitTurn(kv.turn([4], version, keep=3, agent=kv.key("zoe")))
     importing.bring(furnished, server)
     importing.bring(furnished.with_name("second"), server)
     assert check(server).findings == []
     async with running(furnished.with_name("second"), cluster=cluster) as store:
-        await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key("zoe"), name="s"))
-        assert (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("zoe")))).agent.tokens == 3
+        await store.restore("s", "zoe")
+        assert (await store.agent("zoe")).tokens == 3
 
 
 async def test_objects_are_left_where_they_are(furnished: Path, cluster: ClusterSettings, server: Settings) -> None:

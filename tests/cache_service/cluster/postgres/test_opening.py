@@ -38,17 +38,6 @@ def test_warnings_and_fresh_reads_do_not_depend_on_a_roles_settings(postgres_set
         each.close()
 
 
-def test_nodes_that_start_together_make_the_tables_once(postgres_settings: Settings) -> None:
-    nodes = [Postgres(postgres_settings) for _ in range(6)]
-    with ThreadPoolExecutor(len(nodes)) as pool:
-        for opened in [pool.submit(node.open) for node in nodes]:
-            opened.result(60)
-    nodes[0].write_blocking(turns.commit, turn(1), NOW)
-    assert [node.read_blocking(tokens) for node in nodes] == [[1]] * len(nodes)
-    for node in nodes:
-        node.close()
-
-
 def test_an_older_program_serves_on_what_a_newer_one_has_added_to(postgres_settings: Settings) -> None:
     """Running, and started again, until a newer one takes something away, which it does not while older nodes serve."""
     older = Postgres(postgres_settings)
