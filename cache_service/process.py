@@ -67,11 +67,11 @@ async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
 
 
 async def _watch_disk(store: Store, server: GrpcServer) -> None:
-    """Set the health service by whether ledgers can be written. Raises as Store.stay_whole."""
+    """Set the health service by whether ledgers can be written. Raises as LedgerHome.stay_whole."""
     said = ""
     while True:
-        await store.stay_whole()
-        problem = await store.problem()
+        await store.ledger.stay_whole()
+        problem = await store.ledger.problem()
         await server.set_health(WRITES, problem)
         if problem and not said:
             logs.event(log, "ledgers cannot be written", logging.ERROR, problem=problem)

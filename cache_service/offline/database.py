@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cache_service.files.directory import DataDirectory
-from cache_service.files.directory_lock import DirectoryLock
+from cache_service.files.directory import DataDirectory, DirectoryLock
 from cache_service.ledger import schema
 from cache_service.offline.findings import CannotCheck, Finding, Report
 

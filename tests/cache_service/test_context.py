@@ -1,4 +1,4 @@
-"""What an agent does at the end of its context, and a commit that drops old turns and brings the later ones along."""
+"""What an agent does at the end of its context, commits that carry turns along, and the time of its template."""
 
 from pathlib import Path
 
@@ -7,10 +7,9 @@ import pytest
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.offline.check import check
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, fails, running, wrong_field
 from tests.cache_service.ledger.test_branches import names
-
-from . import kv
-from .conftest import Running, fails, running, wrong_field
 
 OPENING = 1
 
@@ -121,3 +120,35 @@ async def test_an_opening_is_no_longer_than_what_is_kept_of_it(store: Running) -
     await store.cache.CommitTurn(request)
     await store.trim(1)
     assert (await store.open()).ledger.opening_bytes == 1
+
+
+MONDAY, TUESDAY = "2026-03-02T09:30:00+01:00", "2026-03-03T09:30:00+01:00"
+
+
+async def time(store: Running, agent: str = "ada") -> str:
+    ledger = (await store.open(agent)).ledger
+    shown = (await store.agent(agent)).template_time
+    assert ledger.template_time == shown
+    return str(shown)
+
+
+async def test_each_state_has_its_own(store: Running) -> None:
+    await store.commit([1, 2], template_time=MONDAY)
+    await store.snapshot("monday")
+    await store.commit([3, 4], template_time=TUESDAY)
+    assert await time(store) == TUESDAY
+    assert (await store.fork("eve")).template_time == TUESDAY
+    assert (await store.fork("earlier", at_version=1)).template_time == MONDAY
+    assert (await store.restore("monday")).template_time == MONDAY
+    assert (await store.restore("auto-2")).template_time == TUESDAY
+    assert (await store.trim(3)).template_time == TUESDAY
+    assert (await store.trim(2)).template_time == MONDAY
+    assert (await store.trim(0)).template_time == MONDAY
+    assert [await time(store, agent) for agent in ("eve", "earlier", "ada")] == [TUESDAY, MONDAY, MONDAY]
+
+
+async def test_an_imported_agent_has_the_files(store: Running) -> None:
+    await store.commit([1, 2], template_time=MONDAY)
+    ledger = (await store.open()).ledger
+    await store.cache.CreateAgent(pb.CreateAgentRequest(key=kv.key("bob"), ledger=ledger))
+    assert await time(store, "bob") == MONDAY

@@ -1,7 +1,6 @@
 """What the ledger has said of states is done to files, also where the store died in between; and in the right order."""
 
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from cache_service.tiers.warm_rows import WarmRows
 from tests.cache_service import kv
 from tests.cache_service.audit import reading
 from tests.cache_service.conftest import Running, running
-from tests.cache_service.tiers.test_blocks import name, on_disk, publish, stage
+from tests.cache_service.tiers import test_blocks
+from tests.cache_service.tiers.test_blocks import on_disk
 
 Held = dict[tuple[str, int], set[FileName]]
 
@@ -36,11 +36,7 @@ async def furnish(store: Running) -> types_pb2.AgentVersion:
 
 
 async def hold(store: Running, version: types_pb2.AgentVersion, blocks: list[list[int]]) -> types_pb2.AgentVersion:
-    headers = [kv.header(tokens) for tokens in blocks]
-    staged = await stage(store, *(name(header) for header in headers))
-    by_name = {header.chain_hash: header for header in headers}
-    files = [kv.write(file, by_name[file.chain_hash]) for file in staged]
-    await publish(store, files, version, [name(header) for header in headers])
+    await test_blocks.hold(store, [kv.header(tokens) for tokens in blocks], version)
     return version
 
 
@@ -50,28 +46,18 @@ def held(data: Path) -> Held:
         return {(uid, number): holding.of(connection, uid, number) for uid, number in states}
 
 
-async def cut(store: Running) -> None:
-    await store.trim(1)
-
-
-async def go_back(store: Running) -> None:
-    await store.restore("two")
-
-
-async def branch(store: Running) -> None:
-    await store.fork("fork", keep_tokens=2)
-
-
 async def forget_state(store: Running) -> None:
-    await cut(store)
+    await store.trim(1)
     await store.forget("two")
 
 
-async def delete(store: Running) -> None:
-    await store.delete()
-
-
-CHANGES = [cut, go_back, branch, forget_state, delete]
+CHANGES: dict[str, Callable[[Running], Awaitable[object]]] = {
+    "cut": lambda store: store.trim(1),
+    "go_back": lambda store: store.restore("two"),
+    "branch": lambda store: store.fork("fork", keep_tokens=2),
+    "forget_state": forget_state,
+    "delete": lambda store: store.delete(),
+}
 
 
 def die_in_between(patch: pytest.MonkeyPatch) -> None:
@@ -85,13 +71,13 @@ def die_in_between(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_what_was_left_to_do_is_done_by_the_next_start(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Running], Any]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """As where nothing came in between; the uids of forks apart, which are random."""
     whole = data.with_name("whole")
     async with running(whole) as store:
         await furnish(store)
-        await change(store)
+        await CHANGES[change](store)
         wanted = sorted(map(sorted, held(whole).values())), on_disk(whole)
     async with running(data) as store:
         await furnish(store)
@@ -99,7 +85,7 @@ async def test_what_was_left_to_do_is_done_by_the_next_start(
         with monkeypatch.context() as patch:
             die_in_between(patch)
             with suppress(grpc.aio.AioRpcError):  # deletions say that they are not over
-                await change(store)
+                await CHANGES[change](store)
         assert held(data) == before, "nothing was done yet"
     async with running(data) as store:
         assert (sorted(map(sorted, held(data).values())), on_disk(data)) == wanted
@@ -118,10 +104,7 @@ async def test_a_newer_version_that_was_published_stays(store: Running, monkeypa
     before = held(store.data)
     late = store.store._database.read_blocking(kv_changes.after, changes)
 
-    def again(connection: sqlite3.Connection) -> None:
-        holding.follow(connection, late)
-
-    store.store._rows.change(again)
+    store.store._rows.change(lambda connection: holding.follow(connection, late))
     assert held(store.data) == before
 
 

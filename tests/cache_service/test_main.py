@@ -1,13 +1,16 @@
-"""The process: one per directory, private files, clear refusals, an orderly end."""
+"""The process: one per directory, private files, clear refusals, an orderly end, and one where store.db is removed."""
+
+from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
-import sqlite3
 import stat
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,11 +19,9 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from cache_service.__main__ import main
 from cache_service.files.directory import DirectoryUnusable
-from cache_service.ledger.schema import SchemaTooNew
 from cache_service.store import Store
-
-from . import kv
-from .process import ready, spawn
+from tests.cache_service import kv
+from tests.cache_service.process import ready, spawn
 
 
 def modes(data: Path) -> dict[str, int]:
@@ -166,20 +167,22 @@ async def test_a_directory_that_cannot_be_opened_is_named(data: Path) -> None:
     assert problem.decode().startswith(f"agentmem-store: {data}/store.db is damaged (file is not a database)")
 
 
-def test_a_store_that_cannot_open_holds_nothing(data: Path) -> None:
-    kv.make_directory(data)
-    connection = sqlite3.connect(data / "store.db")
-    connection.execute("PRAGMA user_version = 99")
-    for _ in range(2):
-        with pytest.raises(SchemaTooNew, match="use a newer agentmem"):
-            Store(data, CollectorRegistry())
-    connection.execute("PRAGMA user_version = 0")
-    connection.close()
-    Store(data, CollectorRegistry()).close()
-
-
 def test_a_directory_that_is_everybodys_is_left_alone(data: Path) -> None:
     kv.make_directory(data, 0o1777)
     with pytest.raises(DirectoryUnusable, match="--data"):
         Store(data, CollectorRegistry())
     assert list(modes(data).values()) == [0o777]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_store_ends_whose_database_is_not_there_any_more(data: Path, is_replaced: bool) -> None:
+    async with ready(data) as (process, channel):
+        stub: Any = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
+        await stub.CommitTurn(kv.turn([1, 2, 3]))
+        if is_replaced:
+            shutil.copy(data / "store.db", data / "other")
+            (data / "other").replace(data / "store.db")
+        else:
+            (data / "store.db").unlink()
+        await process.wait()
+        assert process.returncode == 1, "who started it must not start it again"

@@ -21,7 +21,7 @@ from .conftest import Running
 from .interrupted import template
 from .invariants import paths
 from .ledger.rows import NOW
-from .scenarios import SCENARIOS, Scenario, chain, commit, hold
+from .scenarios import chain, commit, hold
 
 __all__ = ["template"]
 _ADA = AgentKey.from_proto(kv.key())
@@ -54,10 +54,6 @@ def faults(store: Running) -> list[str]:
     return found + [f"without a row or a file: {path}" for path in sorted(known ^ paths(store.data))]
 
 
-def scenario_of(name: str) -> Scenario:
-    return next(each for each in SCENARIOS if each.name == name)
-
-
 async def test_a_ledger_forgets_nothing_that_was_not_followed(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """warm.db cannot be written for a while: what the ledger has said waits, and is done by the next call."""
     await commit(store, "ada", [1, 2, 3, 4], 0, None, "ada 1")
@@ -68,19 +64,13 @@ async def test_a_ledger_forgets_nothing_that_was_not_followed(store: Running, mo
             raise sqlite3.OperationalError("disk I/O error")
 
         broken.setattr(WarmRows, "_follow", fail)
-        await _trim(store)
+        await store.trim(2)
         store.store._rows.forget_followed()
         assert len(rows(store.data / "store.db", "SELECT * FROM kv_changes")) > 0
     await asyncio.wrap_future(store.store._blocks.follow())
     store.store._rows.forget_followed()
     assert rows(store.data / "store.db", "SELECT * FROM kv_changes") == []
     assert faults(store) == []
-
-
-async def _trim(store: Running) -> None:
-    trim = scenario_of("trim").act
-    assert trim is not None
-    await trim(store)
 
 
 def _erase(store: Running) -> int:

@@ -15,7 +15,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
-from cache_service.cluster.ledger import ClusterSettings
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import kv_changes
 from cache_service.ledger.clock import BOOT_CLOCK
@@ -210,7 +210,7 @@ async def test_hours_without_the_database_are_no_idle_time(
     again()
 
 
-async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: ClusterSettings) -> None:
+async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: Settings) -> None:
     a, _ = two
     with pytest.raises(DirectoryUnusable, match="another node is there as 'a'"):
         async with running(data.with_name("c"), cluster=replace(cluster, node="a")):
@@ -219,7 +219,7 @@ async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: 
 
 
 async def test_a_node_that_was_killed_goes_on_at_once(
-    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+    data: Path, cluster: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its row is there still, and its directory tells that it is the same."""
     async with node(data, cluster, "a") as first:
@@ -229,7 +229,7 @@ async def test_a_node_that_was_killed_goes_on_at_once(
         assert (await second.sync())["a"].epoch > epoch
 
 
-async def test_a_single_machines_directory_is_refused(data: Path, cluster: ClusterSettings) -> None:
+async def test_a_single_machines_directory_is_refused(data: Path, cluster: Settings) -> None:
     async with running(data):
         pass
     with pytest.raises(DirectoryUnusable, match="has ledgers of its own"):
@@ -237,7 +237,7 @@ async def test_a_single_machines_directory_is_refused(data: Path, cluster: Clust
             pass
 
 
-async def test_time_takes_no_part_in_steps_of_the_servers_clock(cluster: ClusterSettings, data: Path) -> None:
+async def test_time_takes_no_part_in_steps_of_the_servers_clock(cluster: Settings, data: Path) -> None:
     async with node(data, cluster, "a") as a:
         database, key = a.store.store._database, AgentKey.from_proto(kv.key())
         now = a.store.store.clock.time()

@@ -14,7 +14,8 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from benchmarks.proxy import Proxy
 from cache_service.cluster import peers
-from cache_service.cluster.ledger import ClusterSettings, SharedLedger
+from cache_service.cluster.ledger import SharedLedger
+from cache_service.cluster.postgres.settings import Settings
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
@@ -101,18 +102,16 @@ async def test_a_probe_asks_no_other_node(spoken: tuple[Node, Node]) -> None:
     assert await opened(b, peek=True) == []
 
 
-async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSettings) -> None:
+async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: Settings) -> None:
     async with node(data, cluster, "b") as b:
         async with node(data, cluster, "a") as a:
             await seen(b, "a")
             await speaks(a)
-        await until(lambda: not (membership := b.store.store._ledger.membership) or membership.live("a") is None)
+        await until(lambda: not (membership := b.store.store.ledger.membership) or membership.live("a") is None)
         assert await opened(b) == []
 
 
-async def test_what_no_node_gives_comes_from_the_object_store(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
-) -> None:
+async def test_what_no_node_gives_comes_from_the_object_store(data: Path, cluster: Settings, bucket: s3.Bucket) -> None:
     async with (
         node(data, cluster, "b", settings(bucket)) as b,
         node(data, cluster, "a", settings(bucket)) as a,
@@ -128,7 +127,7 @@ async def test_what_no_node_gives_comes_from_the_object_store(
 
 
 async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+    data: Path, cluster: Settings, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine takes all that is sent, and nothing comes."""
     monkeypatch.setattr(peers, "_FIRST_SECONDS", 0.5)

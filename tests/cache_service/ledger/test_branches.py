@@ -1,12 +1,9 @@
 """Forks, snapshots, trims and restores over the socket: exact ledgers, who keeps which files, what leaves no bytes."""
 
-import grpc
-import pytest
-
-from agentmem.errors import NotFound, from_rpc
+from agentmem.errors import NotFound
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, fails
+from tests.cache_service.conftest import Running, fails, refused
 
 
 async def names(store: Running, agent: str = "ada", page_size: int | None = None) -> list[str]:
@@ -55,16 +52,12 @@ async def test_a_fork_is_born_with_its_own_times(store: Running) -> None:
 
 async def test_unknown_snapshots_and_agents_are_not_found(store: Running) -> None:
     for call in (names(store), store.snapshot("x"), store.restore("x"), store.forget("x"), store.trim(0)):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call
-        refused = from_rpc(error.value)
-        assert isinstance(refused, NotFound) and refused.kind == "agent"
+        error = await refused(call)
+        assert isinstance(error, NotFound) and error.kind == "agent"
     await store.commit([1])
     for call in (store.restore("x"), store.forget("x")):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call
-        refused = from_rpc(error.value)
-        assert isinstance(refused, NotFound) and (refused.kind, refused.name) == ("snapshot", "x")
+        error = await refused(call)
+        assert isinstance(error, NotFound) and (error.kind, error.name) == ("snapshot", "x")
 
 
 async def test_snapshots_are_listed_newest_first_in_pages(store: Running) -> None:

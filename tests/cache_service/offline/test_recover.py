@@ -186,6 +186,20 @@ async def test_agents_whose_rows_are_lost_are_named(data: Path, told: dict[str, 
         connection.execute("SELECT * FROM agents NOT INDEXED").fetchall()
 
 
+async def test_an_older_schemas_rows_get_the_defaults_of_new_columns(
+    data: Path, told: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = "; ".join(
+        f"ALTER TABLE {table} ADD COLUMN more INTEGER NOT NULL DEFAULT 7" for table in ("agents", "segments")
+    )
+    monkeypatch.setattr(schema, "SCRIPTS", (*schema.SCRIPTS, f"{added};"))
+    zero_page(data / "store.db", pages_of(data, "segments", "leaf")[0])
+    found = recover(data, new(data))
+    assert [agent.state for agent in found.agents].count("whole") >= AGENTS - 2
+    assert {row[0] for row in query(new(data), "SELECT more FROM agents UNION SELECT more FROM segments")} == {7}
+    await serves(new(data), told, found.agents)
+
+
 @pytest.mark.parametrize("table", ["turns", "files", "workflow_parts"])
 async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[str, list[int]], table: str) -> None:
     leaves = pages_of(data, table, "leaf")

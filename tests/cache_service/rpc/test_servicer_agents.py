@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import grpc
 import pytest
 
-from agentmem.errors import NotFound, from_rpc
+from agentmem.errors import NotFound
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, wrong_field
+from tests.cache_service.conftest import Running, refused, wrong_field
 from tests.cache_service.tiers.test_blocks import add, name, on_disk, publish, stage
 
 
@@ -37,10 +36,8 @@ async def test_an_unknown_agent_is_not_found(store: Running) -> None:
             store.agents.GetAgent(agent_pb2.GetAgentRequest(key=key)),
             store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key)),
         ):
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await call
-            refused = from_rpc(error.value)
-            assert isinstance(refused, NotFound) and (refused.kind, refused.name) == ("agent", key.agent_id)
+            error = await refused(call)
+            assert isinstance(error, NotFound) and (error.kind, error.name) == ("agent", key.agent_id)
 
 
 async def listed(store: Running, page_size: int | None = None, **fields: str) -> list[tuple[str, str]]:

@@ -6,19 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 import pytest
 
-from agentmem.errors import ResourceExhausted, from_rpc
+from agentmem.errors import ResourceExhausted
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import RETRY_SECONDS, Quotas
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, fails, running
+from tests.cache_service.conftest import Running, fails, refused, running
 from tests.cache_service.ledger.test_workflow_records import put
-from tests.cache_service.test_warm_quotas import LEDGER, hold, speak, taken, there
-from tests.cache_service.tiers.test_warm import FILE, evictions, pin
+from tests.cache_service.test_warm_quotas import LEDGER, taken
+from tests.cache_service.tiers.test_warm import FILE, evictions, hold, pin, speak, there
 
 QUOTA = 3 * FILE
 
@@ -37,11 +36,9 @@ async def say(
     return (await store.cache.CommitTurn(kv.turn(tokens, base, agent=kv.key(agent), **fields))).version
 
 
-async def refused(store: Running, agent: str, size: int, base: types_pb2.AgentVersion | None = None) -> str:
+async def no_room(store: Running, agent: str, size: int, base: types_pb2.AgentVersion | None = None) -> str:
     before = taken(store)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await say(store, agent, size, base)
-    problem = from_rpc(error.value)
+    problem = await refused(say(store, agent, size, base))
     assert isinstance(problem, ResourceExhausted) and problem.retry_after == RETRY_SECONDS
     assert taken(store) == before
     return problem.message
@@ -54,9 +51,9 @@ async def settled(store: Running) -> None:
 async def test_a_turn_without_room_changes_nothing_until_somebody_is_deleted(store: Running) -> None:
     first = await say(store, "a", QUOTA // 2)
     await say(store, "b", QUOTA // 3)
-    told = await refused(store, "a", QUOTA // 3, first)
+    told = await no_room(store, "a", QUOTA // 3, first)
     assert "delete agents or workflow runs, or raise the quota" in told and "'default'" in told
-    await refused(store, "c", QUOTA // 3)
+    await no_room(store, "c", QUOTA // 3)
     opened = await store.open("a")
     assert opened.version == first and len(opened.ledger.token_ids) == QUOTA // 2 // LEDGER
     await store.delete(kv.key("b"))
@@ -65,7 +62,7 @@ async def test_a_turn_without_room_changes_nothing_until_somebody_is_deleted(sto
 
 async def test_another_namespace_has_room_of_its_own(store: Running) -> None:
     await say(store, "a", QUOTA - LEDGER)
-    await refused(store, "b", 5 * LEDGER)
+    await no_room(store, "b", 5 * LEDGER)
     turn = kv.turn([1] * 5, agent=kv.key("b", namespace="other"))
     assert (await store.cache.CommitTurn(turn)).version.version == 1
 
@@ -94,7 +91,7 @@ async def test_an_agents_own_kv_makes_room_for_its_ledger(store: Running) -> Non
 async def test_pinned_kv_makes_no_room(store: Running) -> None:
     await speak(store, "a", [0, 1])
     await pin(store, "a")
-    assert "belong to pinned agents" in await refused(store, "b", FILE + 100)
+    assert "belong to pinned agents" in await no_room(store, "b", FILE + 100)
     await pin(store, "a", pinned=False)
     await say(store, "b", FILE + 100)
 
@@ -121,7 +118,7 @@ async def test_a_quota_that_was_lowered_leaves_what_is_there(data: Path) -> None
         await say(store, "a", 20 * LEDGER)
         version = await say(store, "b", 20 * LEDGER)
     async with running(data, quotas=Quotas(10 * LEDGER)) as store:
-        await refused(store, "b", LEDGER, version)
+        await no_room(store, "b", LEDGER, version)
         await store.trim(1, "b")
         await store.forget("auto-1", "b")
         await store.delete(kv.key("a"))
@@ -138,9 +135,8 @@ async def test_workflow_records_are_a_namespaces_too(store: Running) -> None:
     assert taken(store, "n").ledger == 4
     full = put("v", payload=b"x" * (QUOTA - 4))
     full.record.summary = b"1"
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.PutWorkflowRecord(full)
-    assert "delete agents or workflow runs" in (error.value.details() or "")
+    told = await fails(store.cache.PutWorkflowRecord(full), "RESOURCE_EXHAUSTED")
+    assert "delete agents or workflow runs" in told
     await store.cache.DeleteWorkflowRecord(pb.DeleteWorkflowRecordRequest(namespace="n", workflow_id="w", version=2))
     assert taken(store, "n").ledger == 0
     await store.cache.PutWorkflowRecord(full)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
+from agentmem.errors import ResourceExhausted
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 from cache_service.tiers.limits import DiskLimits, FixedLimits
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, fails, running
-from tests.cache_service.tiers.test_blocks import BLOCK, found, name, on_disk, publish, stage
+from tests.cache_service.conftest import Running, fails, refused, running
+from tests.cache_service.tiers import test_blocks
+from tests.cache_service.tiers.test_blocks import BLOCK, add, found, name, on_disk, stage
 
 FILE = len(kv.content(kv.header([0, 0])))
 """Bytes of a file of two tokens."""
@@ -48,11 +50,7 @@ async def speak(
 async def hold(
     store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion, namespace: str = "default"
 ) -> None:
-    headers = {header.chain_hash: header for header in (kv.header([n, 0], namespace) for n in blocks)}
-    names = list(map(name, headers.values()))
-    staged = await stage(store, *names, namespace=namespace)
-    files = [kv.write(file, headers[file.chain_hash]) for file in staged]
-    await publish(store, files, version, names, kv.key(agent, namespace))
+    await test_blocks.hold(store, [kv.header([n, 0], namespace) for n in blocks], version, kv.key(agent, namespace))
 
 
 async def there(store: Running, *blocks: int, namespace: str = "default") -> list[int]:
@@ -102,8 +100,7 @@ async def test_who_was_idle_longest_goes_first_and_keeps_the_ledger(small: Runni
 async def test_what_nobody_ever_had_goes_before_anybody(small: Running) -> None:
     await speak(small, "a", [0, 1])
     for number in (98, 99):
-        header = kv.header([number, 0])
-        await publish(small, [kv.write(file, header) for file in await stage(small, name(header))])
+        await add(small, [number, 0])
     await speak(small, "b", [2, 3])
     await speak(small, "c", [4, 5, 6, 7])
     assert await there(small, 98, 99) == []
@@ -121,13 +118,8 @@ async def test_pinned_agents_stay_and_then_there_is_no_room(small: Running) -> N
     version = (await small.cache.CommitTurn(kv.turn([1], agent=kv.key("d")))).version
     await hold(small, "d", [11], version)
     await pin(small, "d")
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hold(small, "d", [11, 12], version)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "belong to pinned agents" in (error.value.details() or "")
-    retry = error_details_pb2.RetryInfo()
-    status = rpc_status.from_call(error.value)
-    assert status is not None and any(detail.Unpack(retry) for detail in status.details)
+    error = await refused(hold(small, "d", [11, 12], version))
+    assert isinstance(error, ResourceExhausted) and error.retry_after and "belong to pinned agents" in error.message
     assert await stage(small, name(kv.header([0, 0]))) == [], "what exists needs no room"
     await pin(small, "a", pinned=False)
     await hold(small, "d", [11, 12], version)
@@ -269,3 +261,38 @@ async def test_who_was_used_last_goes_if_it_will_not_speak_again(small: Running)
     small.store.warm._limits = FixedLimits(LIMIT, 7 * FILE + FILE // 2, 7 * FILE + FILE // 2, 0)
     small.store.warm.enforce()
     assert await there(small, *range(8)) == [*range(7)], "and not a, who was used before"
+
+
+def used(data: Path) -> tuple[int, int]:
+    with closing(sqlite3.connect(data / "store.db")) as connection:
+        (agent,) = connection.execute("SELECT used FROM agents WHERE agent_id = 'ada'").fetchone()
+    with closing(sqlite3.connect(data / "warm.db")) as connection:
+        (file,) = connection.execute("SELECT used FROM files ORDER BY created").fetchone()
+    return agent, file
+
+
+def wal(data: Path) -> list[tuple[int, int]]:
+    found = [(data / f"{name}-wal").stat() for name in ("store.db", "warm.db")]
+    return [(each.st_size, each.st_mtime_ns) for each in found]
+
+
+async def test_opening_writes_nothing_and_the_next_commit_writes_the_use(store: Running) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    block = await add(store, [1], version)
+    before, written = used(store.data), wal(store.data)
+    await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), block_hashes=[block.chain_hash]))
+    assert wal(store.data) == written and used(store.data) == before
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
+    await add(store, [2])
+    after = used(store.data)
+    assert after[0] > before[0] and after[1] > before[1]
+
+
+async def test_to_peek_is_no_use(store: Running) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    block = await add(store, [1], version)
+    before = used(store.data)
+    request = pb.OpenCacheRequest(key=kv.key(), block_hashes=[block.chain_hash], peek=True)
+    assert len((await store.cache.OpenCache(request)).files) == 1
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
+    assert used(store.data) == before

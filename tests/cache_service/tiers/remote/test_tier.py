@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,6 @@ WARM, REMOTE = types_pb2.TIER_WARM, types_pb2.TIER_REMOTE
 async def store(data: Path, bucket: s3.Bucket) -> AsyncIterator[Running]:
     async with remote(data, bucket) as store:
         yield store
-
-
-@pytest.fixture
-def proxy(bucket: s3.Bucket) -> Iterator[s3.Proxy]:
-    with s3.proxy(bucket.endpoint) as proxy:
-        yield proxy
 
 
 async def test_what_is_published_is_uploaded_once(data: Path, bucket: s3.Bucket, proxy: s3.Proxy) -> None:
