@@ -39,7 +39,7 @@ def check(root: Path, repair: bool = False) -> Checked:
             unreadable = unusable_warm(directory)
             if not unreadable:
                 with reading(directory.warm_database) as warm:
-                    unreadable = _damage(warm)
+                    unreadable = "".join(f"is damaged ({each})" for each in database.damages(warm)[:1])
             if unreadable:
                 consequence = "files of KV cannot be checked"
                 where, advice = directory.warm_database.name, "start the store, which makes it anew"
@@ -90,12 +90,3 @@ def unusable_warm(directory: DataDirectory) -> str:
     if page.user_version != warm_database.VERSION:
         return f"is of version {page.user_version}, where this program reads {warm_database.VERSION}"
     return ""
-
-
-def _damage(warm: sqlite3.Connection) -> str:
-    """Return what SQLite finds, or ""."""
-    try:
-        problem = str(warm.execute("PRAGMA integrity_check(1)").fetchone()[0])
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        problem = str(error)
-    return "" if problem == "ok" else f"is damaged ({' '.join(problem.split())})"

@@ -10,8 +10,8 @@ from typing import IO
 
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import FileKind, FileName
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 
 FINGERPRINT = "f" * 16
 
@@ -102,10 +102,6 @@ def make_directory(path: Path, mode: int = 0o755) -> Path:
     path.mkdir()
     path.chmod(mode)
     return path
-
-
-def get(agent: str = "ada") -> agent_pb2.GetAgentRequest:
-    return agent_pb2.GetAgentRequest(key=key(agent))
 
 
 def open_files() -> list[str]:

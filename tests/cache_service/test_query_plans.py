@@ -80,7 +80,7 @@ async def test_no_turn_walks_a_table(store: Running) -> None:
         for wanted in ({"request_id": "r"}, {"message_hashes": [b"0" * 16]}):
             asked = agent_pb2.FindAgentRequest(namespace="default", model_id="demo", **wanted)  # type: ignore[arg-type]
             await store.agents.FindAgent(asked)
-        await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("a")))
+        await store.agent("a")
         for keep in range(6):  # more than there are automatic snapshots
             version = (await store.cache.CommitTurn(kv.turn([keep], version, 0, kv.key("a")))).version
     assert trace.scans().keys() <= {"SELECT coalesce(sum(size_bytes), 0) FROM files"}, "by an index: 3 ms a TB"

@@ -1,4 +1,4 @@
-"""A cluster's ledgers, checked in one consistent state while nodes may serve."""
+"""Checks of a cluster whose nodes may serve, in one state."""
 
 from dataclasses import replace
 from typing import Final

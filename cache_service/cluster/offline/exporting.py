@@ -8,8 +8,7 @@ from typing import Final
 from agentmem.errors import AgentmemError
 from cache_service.cluster import nodes
 from cache_service.cluster.offline import rows
-from cache_service.cluster.offline.server import opened
-from cache_service.cluster.offline.store_file import into_one_file, refuse_faults
+from cache_service.cluster.offline.server import into_one_file, opened, refuse_faults
 from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from cache_service.files import warm_database

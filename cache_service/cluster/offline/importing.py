@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from cache_service.cluster import nodes
 from cache_service.cluster.offline import rows
-from cache_service.cluster.offline.server import opened
-from cache_service.cluster.offline.store_file import Refused, into_one_file, refuse_faults
+from cache_service.cluster.offline.server import Refused, into_one_file, opened, refuse_faults
 from cache_service.cluster.postgres.adapter import BRINGING
 from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection, among, pieces

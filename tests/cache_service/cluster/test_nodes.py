@@ -15,6 +15,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
+from cache_service.cluster.clock import SharedClock
 from cache_service.cluster.postgres.settings import Settings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import kv_changes
@@ -97,8 +98,7 @@ async def test_a_deletion_waits_for_a_node_that_does_not_follow(
 ) -> None:
     a, b = two
     monkeypatch.setattr("cache_service.rpc.agents.FOLLOWING_SECONDS", 0.5)
-    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1], version)
+    await add(b.store, [1], await a.store.commit([1]))
     again = b.cut_off()
     assert "not all nodes" in await fails(a.store.delete(), "UNAVAILABLE")
     again()
@@ -120,8 +120,7 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
     monkeypatch.setattr(nodes, "LEASE", 10**8)
     monkeypatch.setattr(nodes, "_UNSURE", 0)
     monkeypatch.setattr(nodes, "_LATE", 0)
-    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1], version)
+    await add(b.store, [1], await a.store.commit([1]))
     await add(b.store, [2], None)
     bad = await add(b.store, [3], None)
     await b.store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
@@ -147,8 +146,7 @@ async def test_heartbeats_do_not_wait_for_files(two: tuple[Node, Node], monkeypa
     a, b = two
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
     membership, gate = b.membership, threading.Event()
-    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1], version)
+    await add(b.store, [1], await a.store.commit([1]))
     b.store.store._blocks._thread.submit(gate.wait, 30)
     deleting = asyncio.create_task(a.store.delete())
     beats = membership.beats
@@ -247,3 +245,35 @@ async def test_time_takes_no_part_in_steps_of_the_servers_clock(cluster: Setting
         await until(lambda: a.store.store.clock.time() > now)
         assert a.store.store.clock.time() < now + 10**9 * 120, "a day is no minute"
         assert database.read_blocking(nodes.locate, key) == ("", "")
+
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+
+
+@pytest.mark.parametrize("late", [SECOND // 100, 7 * SECOND])
+def test_a_slow_heartbeat_does_not_take_time_back(late: int) -> None:
+    clock = SharedClock()
+    clock.set(used=100 * SECOND, wall=HOUR)
+    before = clock.now()
+    clock.set(used=100 * SECOND - late, wall=HOUR - late)
+    after = clock.now()
+    assert before.wall <= after.wall < HOUR + SECOND and before.used <= after.used < 101 * SECOND
+
+
+def test_time_goes_on_once_it_is_past_what_was_told() -> None:
+    clock = SharedClock()
+    clock.set(used=100 * SECOND, wall=HOUR)
+    clock.now()
+    clock.set(used=102 * SECOND, wall=HOUR + 2 * SECOND)
+    assert clock.time() >= 102 * SECOND
+    assert clock.now().wall >= HOUR + 2 * SECOND
+
+
+def test_the_shown_time_follows_a_clock_that_is_set_back_and_idle_time_does_not() -> None:
+    clock = SharedClock()
+    clock.set(used=100 * SECOND, wall=10 * HOUR)
+    clock.now()
+    clock.set(used=50 * SECOND, wall=9 * HOUR)
+    assert clock.now().wall < 9 * HOUR + SECOND
+    assert clock.time() >= 100 * SECOND

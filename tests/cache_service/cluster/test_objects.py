@@ -220,8 +220,7 @@ async def test_a_put_after_its_nodes_lease_is_over_leaves_nothing(
 ) -> None:
     """The agent is erased everywhere when the PUT arrives of a node that was taken for gone."""
     (a, b), (waits, goes_on) = two, held_puts
-    version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1, 0], version)
+    await add(b.store, [1, 0], await b.store.commit([1]))
     await until(waits.is_set)
     comes_back = b.cut_off()
     membership = a.membership

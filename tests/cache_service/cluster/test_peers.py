@@ -40,8 +40,7 @@ def by_sockets(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def speaks(on: Node) -> None:
-    version = (await on.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(on.store, [1, 0], version)
+    await add(on.store, [1, 0], await on.store.commit([1]))
 
 
 @pytest.fixture

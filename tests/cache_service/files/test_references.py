@@ -7,7 +7,7 @@ from agentmem.v1 import types_pb2
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
-from tests.cache_service.streams import describe, write
+from tests.cache_service.streams import arrive
 from tests.cache_service.tiers.remote.tier import remote, settled
 from tests.cache_service.tiers.test_blocks import WINDOW, found, name, publish, stage
 
@@ -88,8 +88,7 @@ async def test_a_state_of_another_nodes_files_has_its_own_when_it_is_published(s
     await speak(store, OLD, [1])
     version = await store.commit([2])
     header = kv.header([2], fingerprint=NEW)
-    data = kv.content(header)
-    await write(store, describe(header, data, version=version, fingerprint=NEW), data)
+    await arrive(store, header, version=version, fingerprint=NEW)
     assert await fingerprint(store) in (OLD, NEW)
     await publish(store, [], version, [name(header)])
     assert await fingerprint(store) == NEW

@@ -137,7 +137,6 @@ async def test_who_is_not_there_has_no_turns(store: Running) -> None:
     await store.commit([1])
     for key in (kv.key("eve"), kv.key(namespace="other"), kv.key(model="other")):
         await fails(store.agents.ListTurns(agent_pb2.ListTurnsRequest(key=key)), "NOT_FOUND")
-    for fields in ({"page_size": 0}, {"page_token": "x"}):
-        assert await wrong_field(store.agents.ListTurns(agent_pb2.ListTurnsRequest(key=kv.key(), **fields))) == next(
-            iter(fields)
-        )  # type: ignore[arg-type]
+    for field, value in (("page_size", 0), ("page_token", "x")):
+        request = agent_pb2.ListTurnsRequest(key=kv.key(), **{field: value})  # type: ignore[arg-type]
+        assert await wrong_field(store.agents.ListTurns(request)) == field

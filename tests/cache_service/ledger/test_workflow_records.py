@@ -92,12 +92,8 @@ async def test_lists_are_newest_first_and_tell_no_payload(store: Running) -> Non
         ("c", 2, b"changed", b""),
     ]
     for bad in ("W10=", "WyItMSJd", "WyLCsiJd", "x"):
-        assert (
-            await wrong_field(
-                store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="n", page_token=bad))
-            )
-            == "page_token"
-        )
+        request = pb.ListWorkflowRecordsRequest(namespace="n", page_token=bad)
+        assert await wrong_field(store.cache.ListWorkflowRecords(request)) == "page_token"
 
 
 async def test_pages_of_many_records_while_some_come_and_go(store: Running) -> None:

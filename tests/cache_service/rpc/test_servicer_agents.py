@@ -1,15 +1,26 @@
 """The storage half of AgentService: what agents look like, paging, and deletion for good."""
 
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from google.protobuf import duration_pb2
 
 from agentmem.errors import NotFound
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, refused, wrong_field
+from tests.cache_service.conftest import Running, fails, refused, wrong_field
+from tests.cache_service.rpc.conftest import one_machines
 from tests.cache_service.tiers.test_blocks import add, name, on_disk, publish, stage
+from tests.cache_service.tiers.test_warm import evicted, evictions, speak, there
 
 
 async def test_an_agent_is_described(store: Running) -> None:
@@ -140,3 +151,138 @@ async def test_an_empty_model_id_deletes_the_agent_on_all_models(store: Running)
     await store.cache.CommitTurn(kv.turn([1], agent=kv.key("ada", namespace="other")))
     assert (await store.delete(kv.key("ada", model=""))).deleted == 2
     assert await listed(store) == [] and len(await listed(store, namespace="other")) == 1
+
+
+SECOND = 10**9
+
+
+async def set_ttl(store: Running, agent: str, **times: float) -> agent_pb2.Agent:
+    durations = {field: duration_pb2.Duration(seconds=int(value)) for field, value in times.items()}
+    request = agent_pb2.SetAgentTtlRequest(key=kv.key(agent), **durations)  # type: ignore[arg-type]
+    return (await store.agents.SetAgentTtl(request)).agent
+
+
+async def test_an_idle_agents_kv_expires_and_its_ledger_stays(store: Running) -> None:
+    await speak(store, "a", [0, 1])
+    await speak(store, "b", [2])
+    agent = await set_ttl(store, "a", ttl=60)
+    assert (agent.ttl.seconds, agent.HasField("delete_after")) == (60, False)
+    used = time.time_ns()
+    await store.store.upkeep(used + 50 * SECOND)
+    assert await there(store, 0, 1, 2) == [0, 1, 2]
+    await store.store.upkeep(used + 61 * SECOND)
+    assert (await there(store, 0, 1, 2), await evicted(store, "a")) == ([2], True)
+    assert evictions(store, "ttl") == 1
+    assert (await store.agent("a")).tokens == 1
+
+
+@pytest.mark.slow
+async def test_a_use_puts_the_end_off(store: Running) -> None:
+    await speak(store, "a", [0])
+    await set_ttl(store, "a", ttl=1)
+    began = time.time_ns()
+    while time.time_ns() < began + SECOND:
+        await store.open("a")
+    await store.store.upkeep(began + SECOND + SECOND // 10)
+    assert await there(store, 0) == [0]
+
+
+async def test_a_pin_does_not_keep_what_the_agents_own_ttl_ends(store: Running) -> None:
+    await speak(store, "a", [0])
+    await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key("a"), pinned=True))
+    await set_ttl(store, "a", ttl=1)
+    await store.store.upkeep(time.time_ns() + 2 * SECOND)
+    assert await there(store, 0) == []
+
+
+async def test_an_agent_ends_with_its_text_and_times_are_replaced(store: Running) -> None:
+    await speak(store, "a", [0])
+    await set_ttl(store, "a", ttl=1, delete_after=1)
+    assert not (await set_ttl(store, "a")).HasField("ttl"), "an absent one is cleared"
+    await store.store.upkeep(time.time_ns() + 9 * SECOND)
+    assert (await store.agent("a")).tokens == 1
+    await set_ttl(store, "a", delete_after=1)
+    await store.store.upkeep(time.time_ns() + 9 * SECOND)
+    await fails(store.agent("a"), "NOT_FOUND")
+    assert on_disk(store.data) == []
+
+
+@pytest.mark.parametrize(
+    "duration",
+    [duration_pb2.Duration(), duration_pb2.Duration(seconds=-1), duration_pb2.Duration(seconds=101 * 366 * 86400)],
+)
+async def test_times_that_cannot_be_are_refused(store: Running, duration: duration_pb2.Duration) -> None:
+    await speak(store, "a", [0])
+    for field in ("ttl", "delete_after"):
+        request = agent_pb2.SetAgentTtlRequest(key=kv.key("a"), **{field: duration})  # type: ignore[arg-type]
+        assert await wrong_field(store.agents.SetAgentTtl(request)) == field
+
+
+async def test_the_unknown_is_not_found_and_nonsense_refused(store: Running) -> None:
+    calls = (
+        lambda: store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key("x"), pinned=True)),
+        lambda: set_ttl(store, "x", ttl=1),
+        lambda: store.evict("x", types_pb2.TIER_HOT),
+        lambda: store.evict("x", types_pb2.TIER_WARM),
+    )
+    for call in calls:
+        await fails(call(), "NOT_FOUND")
+    for tier in (types_pb2.TIER_NONE, 77):
+        assert await wrong_field(store.evict("x", tier)) == "tier"  # type: ignore[arg-type]
+
+
+_SECONDS = 30.0
+
+
+class Held:
+    """A transaction that is held right before its commit."""
+
+    def __init__(self) -> None:
+        self.is_there = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, _: sqlite3.Connection) -> None:
+        self.is_there.set()
+        assert self.go_on.wait(_SECONDS)
+
+
+@contextmanager
+def next_transaction(store: Running) -> Iterator[Held]:
+    """Hold the next transaction, at most until the end of the block."""
+    held, hooks = Held(), store.store._database.before_commit
+    hooks.append(held)
+    try:
+        yield held
+    finally:
+        held.go_on.set()
+        hooks.remove(held)
+
+
+@one_machines
+@pytest.mark.parametrize("act", ["commit", "trim", "restore", "forget"])
+async def test_files_of_what_is_dropped_go_also_if_nobody_waits_for_it(store: Running, act: str) -> None:
+    """Their rows are gone, so nothing would count them, and nothing delete them before the next start."""
+    await add(store, [1], await store.commit([1]))
+    await store.snapshot("kept")
+    for token in range(2, 6):
+        await add(store, [token], await store.commit([token], keep=0))
+    before = len(on_disk(store.data))
+    await store.forget("kept")
+    assert len(on_disk(store.data)) == before, "an automatic snapshot has its file, too, and is the oldest of four"
+    call = {
+        "commit": lambda: store.commit([9], keep=0),
+        "trim": lambda: store.trim(0),
+        "restore": lambda: store.restore("auto-2"),
+        "forget": lambda: store.forget("auto-1"),
+    }[act]
+    with next_transaction(store) as held:
+        task = asyncio.ensure_future(call())
+        assert await asyncio.to_thread(held.is_there.wait, _SECONDS)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0.2)  # until the store has heard of it, or this would test nothing
+    assert task.cancelled()
+    await store.store._database.read(lambda _: None)  # behind the transaction
+    async with asyncio.timeout(_SECONDS):
+        while len(on_disk(store.data)) >= before:
+            await asyncio.sleep(0.01)

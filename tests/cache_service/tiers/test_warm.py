@@ -16,7 +16,7 @@ from agentmem.errors import ResourceExhausted
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
-from cache_service.tiers.limits import DiskLimits, FixedLimits
+from cache_service.tiers.limits import GIB, DiskLimits, FixedLimits, Reason
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, fails, refused, running
 from tests.cache_service.tiers import test_blocks
@@ -296,3 +296,26 @@ async def test_to_peek_is_no_use(store: Running) -> None:
     assert len((await store.cache.OpenCache(request)).files) == 1
     await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
     assert used(store.data) == before
+
+
+LIMITS = FixedLimits(1000, 900, 700, 50)
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "excess"),
+    [
+        (900, 100, (0, Reason.CAPACITY)),
+        (901, 100, (201, Reason.CAPACITY)),
+        (10, 49, (1, Reason.FLOOR)),
+        (901, 0, (201, Reason.CAPACITY)),
+        (0, 0, (50, Reason.FLOOR)),
+    ],
+)
+def test_what_should_go(used: int, free: int, excess: tuple[int, Reason]) -> None:
+    assert LIMITS.excess(used, free) == excess
+
+
+def test_by_default_half_of_what_is_free_and_there() -> None:
+    assert DiskLimits().fixed(2 * GIB, 10 * GIB).warm_bytes == 6 * GIB
+    fixed = DiskLimits(1000, 5, 0.9, 0.5).fixed(0, 10)
+    assert fixed == FixedLimits(1000, 900, 500, 5)
