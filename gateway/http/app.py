@@ -27,7 +27,7 @@ from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.guards import Guard
-from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
+from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import (
     ALIVE,
     HEALTH,
@@ -39,10 +39,10 @@ from gateway.http.middleware import (
     speaks_anthropic,
 )
 from gateway.http.openapi import document
-from gateway.http.overview import Overview, OverviewEndpoint
+from gateway.http.overview import Overview
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
 from gateway.http.rest import rest_routes
-from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
+from gateway.http.turns import TurnEndpoint, Turns
 from gateway.metrics import GatewayMetrics
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
@@ -97,13 +97,13 @@ class HttpServer:
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
                 Route("/v1/completions", TurnEndpoint(turns, CompletionRequest, completion_exchange), methods=["POST"]),
                 Route("/v1/responses", TurnEndpoint(turns, ResponseRequest, response_exchange), methods=["POST"]),
-                Route("/v1/responses/{id:path}", ResponseEndpoint(kept), methods=["GET", "DELETE"]),
+                Route("/v1/responses/{id:path}", kept.serve, methods=["GET", "DELETE"]),
                 Route("/v1/messages", TurnEndpoint(turns, MessagesRequest, messages_exchange), methods=["POST"]),
-                Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
+                Route("/v1/messages/count_tokens", turns.count, methods=["POST"]),
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns, own),
-                Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry, worker)), methods=["GET"]),
+                Route("/v1/overview", Overview(settings, metrics.registry, worker).serve),
                 *routes,
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),

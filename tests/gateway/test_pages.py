@@ -1,16 +1,22 @@
-"""Pages, what happened between two of them, and quantiles."""
+"""Pages, what happened between two of them, quantiles, and what is said of pages that cannot be read."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.process.exposition import LATENCY_BUCKETS
-from gateway.pages import Page, histogram_quantile, increase, restarted
+from gateway import pages
+from gateway.pages import Page, histogram_quantile, increase, read_page, restarted
 from tests.gateway.http.example import Process
 
 FIRST_TOKEN = "agentmem_time_to_first_token_seconds"
@@ -157,3 +163,51 @@ def test_as_prometheus_has_it(quantile: float, counts: dict[float, float], answe
 def test_counts_that_were_read_while_they_grew_give_no_nonsense(counts: dict[float, float], quantile: float) -> None:
     found = histogram_quantile(quantile, counts)
     assert found is None or 0 <= found <= max(bound for bound in counts if math.isfinite(bound)) * (1 + 1e-9)
+
+
+NOT_THAT = ", not the store's; give the address that it really has"
+GATEWAYS = b'agentmem_build_info{service="gateway",version="1"} 1\n'
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """An HTTP server that answers so; its address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert await read_page("worker", address) == f"{address} does not answer within 0.2 seconds"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (404, b"not found", "ADDRESS answers with status 404; is that its page of metrics?"),
+        (200, b"<html></html>", "what ADDRESS answers is no page of metrics; another program may have its port"),
+        (200, b"process_start_time_seconds 1\n", f"ADDRESS has another program's page{NOT_THAT}"),
+        (200, GATEWAYS, f"ADDRESS has the gateway's page{NOT_THAT}"),
+        (200, b"", "what ADDRESS answers has no metrics; another program may have its port"),
+        (200, b"up\xff 1\n", "what ADDRESS answers is no page of metrics; another program may have its port"),
+    ],
+)
+async def test_what_is_no_page_is_said(status: int, body: bytes, why: str) -> None:
+    with answering(status, body) as address:
+        assert await read_page("store", address) == why.replace("ADDRESS", address)
