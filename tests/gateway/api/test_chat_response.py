@@ -14,15 +14,19 @@ def answer(**options: Any) -> ChatAnswer:
     return ChatAnswer("chatcmpl-1", 7, "demo", **{"logprobs": False, **options})
 
 
+def whole(*events: inference_pb2.GenerateResponse, **options: Any) -> Json:
+    made = answer(**options)
+    for event in events:
+        made.add(0, event)
+    return made.body()
+
+
 def told(events: list[SseEvent]) -> list[Json]:
     return [data for data, _ in events if isinstance(data, dict)]
 
 
 def test_completion() -> None:
-    whole = answer()
-    for event in (started(), delta("Hel"), delta("lo"), finished()):
-        whole.add(0, event)
-    told = whole.body()
+    told = whole(started(), delta("Hel"), delta("lo"), finished())
     assert told["object"] == "chat.completion"
     assert told["choices"][0]["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
     assert told["choices"][0]["logprobs"] is None
@@ -50,26 +54,15 @@ def test_a_stream_holds_nothing_of_what_it_has_said() -> None:
     assert heard.finished.durable
 
 
-def test_nothing_kept() -> None:
-    whole = answer()
-    for event in (started(types_pb2.MATCH_NEW, hot=0, warm=0), finished(kept=False)):
-        whole.add(0, event)
-    report = whole.body()["agentmem"]
-    assert (report["match"], report["version"], report["durable"], report["miss_reason"]) == ("new", None, False, None)
-    assert report["snapshot_version"] is None
-
-
 def test_reasoning_is_no_content() -> None:
     asked = inference_pb2.TokenLogprob(token_id=1, logprob=-0.5, token_bytes=b"I", reasoning=True)
     events = [started(), delta("", asked, reasoning="I "), delta("Hel", reasoning="muse."), delta("lo"), finished()]
     events[-1].finished.usage.reasoning_tokens = 2
-    whole = answer(logprobs=True)
-    for event in events:
-        whole.add(0, event)
-    (choice,) = whole.body()["choices"]
+    body = whole(*events, logprobs=True)
+    (choice,) = body["choices"]
     assert (choice["message"]["content"], choice["message"]["reasoning_content"]) == ("Hello", "I muse.")
     assert choice["logprobs"]["content"] == [], "the content's alone"
-    assert whole.body()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
     stream = answer(logprobs=True)
     chunks = told([said for event in events for said in stream.events(0, event)])
     assert [chunk["choices"][0]["delta"] for chunk in chunks[1:-1]] == [
@@ -85,10 +78,7 @@ def test_chunks_tell_the_whole_text(texts: list[str], include_usage: bool) -> No
     stream = answer(include_usage=include_usage)
     events = [started(), *(delta(text) for text in texts), finished(types_pb2.FINISH_REASON_LENGTH)]
     chunks = told([said for event in events for said in stream.events(0, event)] + list(stream.closing())[:-1])
-    whole = answer()
-    for event in events:
-        whole.add(0, event)
-    (choice,) = whole.body()["choices"]
+    (choice,) = whole(*events)["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("".join(texts), "length")
     with_choices = [chunk for chunk in chunks if chunk["choices"]]
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in with_choices) == "".join(texts)
@@ -118,10 +108,8 @@ def test_logprobs() -> None:
         "bytes": [0xF0, 0x9F],
         "top_logprobs": [{"token": "a", "logprob": -1.5, "bytes": [97]}],
     }
-    whole = answer(logprobs=True)
-    for event in (started(), delta("", token), finished()):
-        whole.add(0, event)
-    assert whole.body()["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
+    body = whole(started(), delta("", token), finished(), logprobs=True)
+    assert body["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
     # A token inside a character has no text yet, but its log-probability is told.
     (chunk,) = told(list(answer(logprobs=True).events(0, delta("", token))))
     assert chunk["choices"][0]["logprobs"]["content"] == [entry]

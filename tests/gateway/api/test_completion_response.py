@@ -3,14 +3,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types import Completion
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.completions import CompletionAnswer
 from gateway.api.exchange import SseEvent
 from gateway.api.validation import Json
-from tests.gateway.scripted import TOLD_VERSION, delta, finished, started
+from tests.gateway.scripted import delta, finished, started
 
 
 def answer(**options: Any) -> CompletionAnswer:
@@ -24,17 +23,6 @@ def token(data: bytes, *top: bytes) -> inference_pb2.TokenLogprob:
 
 def objects(events: list[SseEvent]) -> list[Json]:
     return [data for data, _ in events if isinstance(data, dict)]
-
-
-def test_completion() -> None:
-    whole = answer()
-    for event in (started(), delta("Hel"), delta("lo"), finished()):
-        whole.add(0, event)
-    body = whole.body()
-    assert body["choices"] == [{"index": 0, "text": "Hello", "logprobs": None, "finish_reason": "stop"}]
-    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 12}
-    assert body["agentmem"]["version"] == TOLD_VERSION
-    assert Completion.model_validate(body).object == "text_completion"
 
 
 def test_usage_counts_each_prompt_once() -> None:

@@ -1,42 +1,21 @@
 """Fields of the dialects: which values are taken, and which field a refusal names, as one table."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument
-from gateway.api.chat import ChatRequest
-from gateway.api.completions import CompletionRequest
-from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
-from gateway.api.responses_schema import ResponseRequest
+from gateway.api.messages_schema import CountTokensRequest
 from gateway.api.validation import parse_body
 
-USER = {"role": "user", "content": "hi"}
+from .dialects import DIALECTS, USER, parse
+
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 CHAT_TOOL: dict[str, Any] = {"type": "function", "function": FUNCTION}
 ITEM_TOOL: dict[str, Any] = {"type": "function", **FUNCTION, "strict": None}
 TOOL: dict[str, Any] = {"name": "look", "input_schema": {"type": "object"}}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-
-
-class Dialect(NamedTuple):
-    schema: type[BaseModel]
-    body: dict[str, Any]
-
-
-DIALECTS = {
-    "chat": Dialect(ChatRequest, {"model": "m", "messages": [USER]}),
-    "completions": Dialect(CompletionRequest, {"model": "m", "prompt": "hi"}),
-    "responses": Dialect(ResponseRequest, {"model": "m", "input": "hi"}),
-    "messages": Dialect(MessagesRequest, {"model": "m", "max_tokens": 9, "messages": [USER]}),
-}
-
-
-def parse(dialect: str, **fields: Any) -> Any:
-    schema, body = DIALECTS[dialect]
-    return parse_body(json.dumps({**body, **fields}).encode(), schema)
 
 
 def refusal(dialect: str, **fields: Any) -> InvalidArgument:
