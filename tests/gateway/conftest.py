@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from agentmem.channels import connect
 from gateway.app import Gateway
 from gateway.cli.main import main
 
-from .running import running
+from .running import running, socket_directory
 from .scripted import ScriptedWorker
 
 Command = Callable[..., Coroutine[Any, Any, Result]]
@@ -34,10 +32,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_dir() -> Iterator[Path]:
-    """A directory whose name leaves room for socket paths."""
-    path = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
-    yield path
-    shutil.rmtree(path)
+    with socket_directory() as path:
+        yield path
 
 
 @pytest.fixture

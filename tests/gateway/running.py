@@ -1,15 +1,27 @@
 """What tests of running gateways share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gateway.app import Gateway
 from gateway.settings import GatewaySettings
 
 ANY_PORT = "127.0.0.1:0"
+
+
+@contextmanager
+def socket_directory() -> Iterator[Path]:
+    """A directory whose name leaves room for socket paths."""
+    path = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    yield path
+    shutil.rmtree(path)
 
 
 def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
@@ -33,6 +45,17 @@ async def running(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
         yield gateway
     finally:
         await gateway.stop()
+
+
+def answers(gateway: Gateway, route: str, code: str, method: str = "POST") -> float | None:
+    """How often a route was answered so, as the metrics have it."""
+    labels = {"route": route, "method": method, "code": code}
+    return gateway.metrics.registry.get_sample_value("agentmem_http_requests_total", labels)
+
+
+def answered(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Requests as the log has them."""
+    return [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
 
 
 async def eventually(true: Callable[[], bool], within: float = 20.0) -> None:

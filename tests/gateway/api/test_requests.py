@@ -241,8 +241,3 @@ def test_words_for_thinking(fields: dict[str, Any], arguments: Any) -> None:
     messages = turn("chat", **fields).messages
     found = json.loads(messages.template_arguments_json) if messages.HasField("template_arguments_json") else None
     assert found == arguments
-
-
-def test_effort_of_messages_reaches_the_template() -> None:
-    messages = turn("messages", output_config={"effort": "low"}).messages
-    assert json.loads(messages.template_arguments_json) == LOW

@@ -1,22 +1,16 @@
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from agentmem.diagnostics import FileError
 from gateway.edge.key_file import changing, read
-from gateway.edge.keys import new
-
-NOW = datetime(2026, 1, 31, tzinfo=UTC)
+from tests.gateway.secured import add_key
 
 
-def add(path: Path, namespace: str = "n") -> str:
-    key, _ = new(namespace, NOW)
-    with changing(path) as keys:
-        keys[key.id] = key
-    return key.id
+def add(path: Path) -> str:
+    return add_key(path.parent).split("_")[1]
 
 
 def test_is_the_owners_alone_and_replaced_whole(tmp_path: Path) -> None:
@@ -74,4 +68,4 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be read"):
         read(tmp_path)
     with pytest.raises(FileError, match="cannot be written to"):
-        add(path / "below")
+        add(path / "keys.json")

@@ -84,18 +84,13 @@ def damaged(**changed: Any) -> str:
         (damaged(namespace=""), r"^keys\.json: keys\.0\.namespace: must not be empty"),
         (damaged(expires="2026-01-01T00:00:00"), r"^keys\.json: keys\.0\.expires: "),
         (damaged(scope="SECRET"), r"^keys\.json: keys\.0\.scope: "),
+        (render([new("n", NOW)[0]] * 2), "has an id twice"),
     ],
 )
 def test_no_file(text: str, said: str) -> None:
     with pytest.raises(FileError, match=said) as caught:
         parse(Path("keys.json"), text)
     assert "SECRET" not in str(caught.value)
-
-
-def test_an_id_twice() -> None:
-    key = new("n", NOW)[0]
-    with pytest.raises(FileError, match="twice"):
-        parse(Path("keys.json"), render([key, key]))
 
 
 def test_secrets_are_left_out_of_a_text() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agentmem.errors import ResourceExhausted, from_rpc
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc
 from gateway.app import Gateway
-from tests.gateway.running import eventually, settings
-from tests.gateway.scripted import ScriptedWorker, started
+from tests.gateway.running import answers, eventually, settings
+from tests.gateway.scripted import ScriptedWorker, endless
 from tests.gateway.secured import add_key, revoke, secured, showing
 
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
@@ -31,11 +29,6 @@ async def failure(call: Any) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value
-
-
-async def endless(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    await asyncio.Event().wait()
 
 
 async def test_a_key_is_a_namespace_at_both_doors(worker: ScriptedWorker, run_dir: Path) -> None:
@@ -106,9 +99,7 @@ async def test_revoked_while_it_runs(worker: ScriptedWorker, run_dir: Path) -> N
             with pytest.raises(httpx.RemoteProtocolError):  # cut off, and not ended as if it were whole
                 async for _ in lines:
                     pass
-        labels = {"route": "/v1/chat/completions", "method": "POST", "code": "401"}
-        value = gateway.metrics.registry.get_sample_value
-        await eventually(lambda: value("agentmem_http_requests_total", labels) == 1)
+        await eventually(lambda: answers(gateway, "/v1/chat/completions", "401") == 1)
         ended = await failure(calls[0].read())  # type: ignore[attr-defined]
         assert ended.code() is grpc.StatusCode.UNAUTHENTICATED
         assert "revoked" in (ended.details() or "")

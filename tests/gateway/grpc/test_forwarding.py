@@ -22,7 +22,7 @@ from agentmem.v1 import (
 from gateway.app import Gateway
 from tests.agentmem.test_tracing import PARENT
 from tests.gateway.running import eventually, settings
-from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.scripted import ScriptedWorker, broken, endless, finished, flood, started
 
 END: Any = cast(Any, grpc.aio).EOF
 METHODS: list[Any] = [
@@ -158,11 +158,6 @@ async def test_the_workers_errors_pass_with_their_details(
 
 
 async def test_a_failure_in_mid_stream_is_a_failure(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
-    async def broken(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        yield delta("half")
-        raise errors.Unavailable("the engine died", retry_after=2.0)
-
     worker.script = broken
     seen: list[Any] = []
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -197,10 +192,6 @@ async def test_without_a_worker_calls_fail_at_once_and_say_when_to_retry(channel
 
 
 async def test_a_caller_that_leaves_cancels_the_worker(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        await asyncio.Event().wait()
-
     worker.script = endless
     call = generate(channel)
     await call.read()
@@ -210,10 +201,6 @@ async def test_a_caller_that_leaves_cancels_the_worker(worker: ScriptedWorker, c
 
 
 async def test_a_deadline_ends_the_turn_everywhere(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        await asyncio.Event().wait()
-
     worker.script = endless
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await read_all(generate(channel, timeout=0.5))
@@ -223,11 +210,6 @@ async def test_a_deadline_ends_the_turn_everywhere(worker: ScriptedWorker, chann
 
 @pytest.mark.slow
 async def test_a_reader_that_stalls_is_aborted(worker: ScriptedWorker, run_dir: Path) -> None:
-    async def flood(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        while True:
-            yield delta("x" * 1000)
-
     worker.script = flood
     gateway = Gateway(settings(run_dir, stall_limit=0.3))
     await gateway.start()

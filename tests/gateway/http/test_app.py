@@ -2,7 +2,6 @@ import asyncio
 
 import httpx
 import openai
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app import Gateway
@@ -42,21 +41,6 @@ async def test_readiness_is_the_workers(worker: ScriptedWorker, http: httpx.Asyn
     await becomes(http, 200, "ready")
     await worker.stop()
     await becomes(http, 503, "cannot be reached")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "advice"),
-    [
-        ("GET", "/nope", 404, "Not Found; /openapi.json lists"),
-        ("GET", "/v1/chat/completions", 405, "takes POST; /openapi.json"),
-        ("POST", "/healthz", 405, "this path takes "),
-    ],
-)
-async def test_other_urls(http: httpx.AsyncClient, method: str, path: str, status: int, advice: str) -> None:
-    answer = await http.request(method, path)
-    assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-    assert advice in answer.json()["error"]["message"]
 
 
 async def test_metrics(worker: ScriptedWorker, http: httpx.AsyncClient, gateway: Gateway) -> None:

@@ -15,19 +15,22 @@ from tests.gateway.scripted import ScriptedWorker
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("method", "path", "status", "said"),
     [
-        ("/chat/completions", "lacks /v1; this endpoint is /v1/chat/completions"),
-        ("/messages/count_tokens", "lacks /v1; this endpoint is /v1/messages/count_tokens"),
-        ("/v1/v1/messages", "once too often; this endpoint is /v1/messages"),
-        ("/v1/chat/completions/", "a slash too many; this endpoint is /v1/chat/completions"),
-        ("/api/chat", "Ollama's API, which is not served"),
-        ("/nonsense", "/openapi.json lists the routes"),
+        ("POST", "/chat/completions", 404, "lacks /v1; this endpoint is /v1/chat/completions"),
+        ("POST", "/messages/count_tokens", 404, "lacks /v1; this endpoint is /v1/messages/count_tokens"),
+        ("POST", "/v1/v1/messages", 404, "once too often; this endpoint is /v1/messages"),
+        ("POST", "/v1/chat/completions/", 404, "a slash too many; this endpoint is /v1/chat/completions"),
+        ("POST", "/api/chat", 404, "Ollama's API, which is not served"),
+        ("GET", "/nope", 404, "Not Found; /openapi.json lists the routes"),
+        ("GET", "/v1/chat/completions", 405, "takes POST; /openapi.json"),
+        ("POST", "/healthz", 405, "this path takes "),
     ],
 )
-async def test_base_urls(worker: ScriptedWorker, http: httpx.AsyncClient, path: str, said: str) -> None:
-    answer = await http.post(path, json={})
-    assert answer.status_code == 404
+async def test_base_urls(http: httpx.AsyncClient, method: str, path: str, status: int, said: str) -> None:
+    answer = await http.request(method, path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert said in answer.json()["error"]["message"]
 
 

@@ -15,26 +15,16 @@ import pytest
 from agentmem import errors
 from gateway.app import Gateway
 
-from ..running import eventually, settings
-from ..scripted import ScriptedWorker, delta, started
-from .test_chat import BODY, MESSAGES, answered
+from ..running import answered, answers, eventually, settings
+from ..scripted import ScriptedWorker, broken, delta, endless, flood, started
+from .test_chat import BODY, MESSAGES
 
-
-async def endless(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("first")
-    await asyncio.Event().wait()
+CHAT = "/v1/chat/completions"
 
 
 async def silent(_: Any) -> AsyncIterator[Any]:
     await asyncio.Event().wait()
     yield started()
-
-
-async def broken(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("half an ans")
-    raise errors.Unavailable("the engine died", retry_after=2.0)
 
 
 async def unfinished(_: Any) -> AsyncIterator[Any]:
@@ -48,7 +38,7 @@ async def nothing(_: Any) -> AsyncIterator[Any]:
 
 
 async def test_no_worker(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": True})
+    answer = await http.post(CHAT, json={**BODY, "stream": True})
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"
     assert answer.json()["error"]["type"] == "overloaded_error"
@@ -57,7 +47,7 @@ async def test_no_worker(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("script", [broken, unfinished])
 async def test_a_failed_stream_ends_as_a_failure(worker: ScriptedWorker, http: httpx.AsyncClient, script: Any) -> None:
     worker.script = script
-    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": True})
+    answer = await http.post(CHAT, json={**BODY, "stream": True})
     *_, last, empty = answer.text.split("\n\n")
     assert empty == ""
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "unavailable"
@@ -77,7 +67,7 @@ async def test_a_turn_without_an_end_is_no_answer(
     worker: ScriptedWorker, http: httpx.AsyncClient, stream: bool
 ) -> None:
     worker.script = nothing if stream else unfinished
-    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    answer = await http.post(CHAT, json={**BODY, "stream": stream})
     assert answer.status_code == 503
 
 
@@ -86,7 +76,7 @@ async def test_a_worker_that_goes_away_behind_the_end_of_a_turn_fails_nothing(
     worker: ScriptedWorker, http: httpx.AsyncClient, stream: bool
 ) -> None:
     worker.resets = True
-    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    answer = await http.post(CHAT, json={**BODY, "stream": stream})
     assert answer.status_code == 200, "SDKs would send it again, and the turn is had already"
     if stream:
         assert answer.text.endswith("data: [DONE]\n\n")
@@ -100,19 +90,17 @@ async def test_leaving_a_stream_cancels_the_turn(
 ) -> None:
     caplog.set_level("INFO")
     worker.script = endless
-    async with http.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as answer:
+    async with http.stream("POST", CHAT, json={**BODY, "stream": True}) as answer:
         lines = answer.aiter_lines()
         await anext(lines)
         assert worker.running == 1
     await asyncio.wait_for(worker.cancelled.wait(), 20)
     await eventually(lambda: worker.running == 0)
-    labels = {"door": "http"}
     running = gateway.metrics.registry.get_sample_value
-    await eventually(lambda: running("agentmem_gateway_num_requests_running", labels) == 0)
+    await eventually(lambda: running("agentmem_gateway_num_requests_running", {"door": "http"}) == 0)
     await eventually(lambda: [line["status"] for line in answered(caplog)] == [200])
     assert answered(caplog)[0]["failed"] == "cancelled"
-    counted = {"route": "/v1/chat/completions", "method": "POST", "code": "499"}
-    assert gateway.metrics.registry.get_sample_value("agentmem_http_requests_total", counted) == 1
+    assert answers(gateway, CHAT, "499") == 1
 
 
 @pytest.mark.parametrize("script", [endless, silent])
@@ -120,20 +108,12 @@ async def test_leaving_before_the_answer_cancels_the_turn(
     worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, script: Any
 ) -> None:
     worker.script = script
-    asking = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+    asking = asyncio.create_task(http.post(CHAT, json=BODY))
     await eventually(lambda: worker.running == 1)
     asking.cancel()
     await asyncio.wait_for(worker.cancelled.wait(), 20)
     await eventually(lambda: worker.running == 0)
-    labels = {"route": "/v1/chat/completions", "method": "POST", "code": "499"}
-    count = gateway.metrics.registry.get_sample_value
-    await eventually(lambda: count("agentmem_http_requests_total", labels) == 1)
-
-
-async def flood(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    while True:
-        yield delta("x" * 1000)
+    await eventually(lambda: answers(gateway, CHAT, "499") == 1)
 
 
 async def burst_and_failure(_: Any) -> AsyncIterator[Any]:
@@ -163,5 +143,4 @@ async def test_a_reader_that_stalls_is_cut_off(
     await gateway.stop()
     told = [record.message for record in caplog.records if record.name.startswith("gateway.") and record.levelno > 20]
     assert told == ["stalled reader cut off"]
-    counted = {"route": "/v1/chat/completions", "method": "POST", "code": code}
-    assert gateway.metrics.registry.get_sample_value("agentmem_http_requests_total", counted) == 1
+    assert answers(gateway, CHAT, code) == 1

@@ -28,12 +28,8 @@ async def test_completion(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> No
     assert answer.usage.prompt_tokens_details.cached_tokens == 12
     (request,) = worker.generated
     assert (request.key.agent_id, request.request_id, request.prompt, request.max_tokens) == ("bob", "turn-1", "hi", 16)
-
-
-async def test_without_an_agent_nothing_is_kept(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
     await sdk.completions.create(model="demo", prompt="hi")
-    (request,) = worker.requests
-    assert request.key.agent_id == ""
+    assert worker.requests[-1].key.agent_id == "", "nothing is kept"
 
 
 async def test_choices_come_prompt_by_prompt(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:

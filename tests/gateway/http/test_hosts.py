@@ -16,22 +16,9 @@ from ..secured import add_key, secured
 
 OWN = ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "127.9.9.9:8080", "[::1]", "[::1]:8080"]
 OTHERS = [
-    *(
-        "evil.example",
-        "evil.example:8080",
-        "localhost.evil.example",
-        "127.0.0.1.evil.example",
-        "evil.example:127.0.0.1",
-    ),
-    *(
-        "192.168.0.1:8080",
-        "0.0.0.0:8080",
-        "[2001:db8::1]:8080",
-        "[127.0.0.1]evil.example",
-        "[::1",
-        "localhost@evil",
-        "",
-    ),
+    *("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "localhost@evil", ""),
+    *("evil.example:127.0.0.1", "192.168.0.1:8080", "0.0.0.0:8080", "[2001:db8::1]:8080", "[::1"),
+    "[127.0.0.1]evil.example",
 ]
 
 

@@ -18,7 +18,7 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_
 from gateway.app import Gateway
 
 from ..running import eventually, running
-from ..scripted import ScriptedWorker, finished, started
+from ..scripted import ScriptedWorker, endless, finished, started
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
@@ -107,11 +107,6 @@ GET = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
 CLOSING = b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "hi"}]}'
 ASK = HEAD + b"content-length: %d\r\n\r\n%s" % (len(BODY), BODY)
-
-
-async def endless(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("silent", [0, 30])

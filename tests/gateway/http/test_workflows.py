@@ -15,7 +15,7 @@ import pytest
 from gateway.app import Gateway
 from tests.cache_service import conftest as stores
 from tests.gateway.running import eventually, running, settings
-from tests.gateway.scripted import ScriptedWorker, delta, started
+from tests.gateway.scripted import ScriptedWorker, endless
 
 FILE = """\
 workflow: talk
@@ -54,12 +54,6 @@ async def told(http: httpx.AsyncClient, method: str, url: str, **sent: Any) -> l
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
     return events(answer.text) if answer.text else []
-
-
-async def endless(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("Hm")
-    await asyncio.Event().wait()
 
 
 async def test_a_run_from_its_check_to_its_end(worker: ScriptedWorker, store: None, run_dir: Path) -> None:
