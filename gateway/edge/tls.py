@@ -35,9 +35,7 @@ class Tls:
         """Raise SettingsError that names the file."""
         self._files = files
         self._seen = self._state()
-        self.context = _context(files)
-        self._pair = _pair(files)
-        self._client_ca = _bytes("tls_client_ca", files.client_ca) if files.client_ca else None
+        self.context, self._pair, self._client_ca = _read(files)
         self._handed_out = self._pair
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
@@ -56,8 +54,7 @@ class Tls:
             return
         self._seen = state
         try:
-            _context(self._files)  # half of a pair would break a context
-            pair = _pair(self._files)
+            _, pair, _ = _read(self._files)  # half of a pair would break a context
             self.context.load_cert_chain(self._files.cert, self._files.key, _NO_PASSWORD)
         except (SettingsError, ssl.SSLError, OSError) as error:
             event(log, "the old certificate stays", logging.ERROR, problem=str(error))
@@ -79,28 +76,24 @@ class Tls:
         return [_stat(path) for path in (self._files.cert, self._files.key)]
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
+def _read(files: TlsFiles) -> tuple[ssl.SSLContext, tuple[bytes, bytes], bytes | None]:
+    """Raises SettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _pair(files)
+    certificate, key, client_ca = _bytes("tls_cert", files.cert), _bytes("tls_key", files.key), None
     try:
         context.load_cert_chain(files.cert, files.key, _NO_PASSWORD)
     except ssl.SSLError as error:
         problem = f"cannot be used with tls_key {files.key} (both PEM, the key without a passphrase): {error}"
         raise _error("tls_cert", files.cert, problem) from None
     if files.client_ca is not None:
-        _bytes("tls_client_ca", files.client_ca)
+        client_ca = _bytes("tls_client_ca", files.client_ca)
         try:
             context.load_verify_locations(files.client_ca)
         except ssl.SSLError:
             raise _error("tls_client_ca", files.client_ca, "has no certificate in PEM form") from None
         context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _pair(files: TlsFiles) -> tuple[bytes, bytes]:
-    certificate = _bytes("tls_cert", files.cert)
-    return _bytes("tls_key", files.key), certificate
+    return context, (key, certificate), client_ca
 
 
 def _error(setting: str, path: Path, problem: str) -> SettingsError:

@@ -1,6 +1,7 @@
 """What tests of running gateways share."""
 
 import asyncio
+import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -56,6 +57,12 @@ def answers(gateway: Gateway, route: str, code: str, method: str = "POST") -> fl
 def answered(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """Requests as the log has them."""
     return [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    """Server-sent events of REST: their names and data."""
+    blocks = (block.split("\n") for block in text.removesuffix("\n\n").split("\n\n"))
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
 
 
 async def eventually(true: Callable[[], bool], within: float = 20.0) -> None:

@@ -10,18 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
 from agentmem.process.health import WRITES, Health
 from agentmem.process.server import GrpcServer
-from gateway.app import Gateway
 from gateway.peers import Peers
 
 from .running import eventually
-from .scripted import ScriptedWorker
 
 SERVICES = {"worker": "agentmem.v1.InferenceService", "store": "agentmem.v1.CacheStoreService"}
 
@@ -178,21 +174,3 @@ async def test_a_peer_that_hangs_is_noticed_by_who_asks(run_dir: Path, monkeypat
         answering.set()
         await eventually(lambda: world.changes == [True, False, True])
         assert world.peers.unready == ""
-
-
-async def test_the_grpc_health_of_a_gateway_is_the_workers(
-    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient
-) -> None:
-    async with connect(gateway.addresses["grpc"]) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-
-        async def becomes(status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
-            async with asyncio.timeout(20):
-                while (await health.Check(health_pb2.HealthCheckRequest())).status != status:
-                    await asyncio.sleep(0.01)
-
-        await becomes(health_pb2.HealthCheckResponse.SERVING)
-        await worker.server.set_serving(False)
-        await becomes(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await worker.server.set_serving(True)
-        await becomes(health_pb2.HealthCheckResponse.SERVING)

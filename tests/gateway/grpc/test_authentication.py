@@ -73,6 +73,10 @@ async def test_without_a_key_nothing_is_told_but_health(worker: ScriptedWorker, 
             assert (await http.get(path)).status_code == 200
         refused = await failure(agents(channel).ListAgents(agent_pb2.ListAgentsRequest()))
         assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
+        rpc = {"grpc_type": "unary", "grpc_service": "agentmem.v1.AgentService", "grpc_method": "ListAgents"}
+        value = gateway.metrics.registry.get_sample_value
+        # Counted when the handler has ended, of which the caller may hear before.
+        await eventually(lambda: value("grpc_server_handled_total", {**rpc, "grpc_code": "UNAUTHENTICATED"}) == 1)
         sent = iter([agent_pb2.ImportAgentRequest(chunk=b"x")] * 3)
         assert (await failure(agents(channel).ImportAgent(sent))).code() is grpc.StatusCode.UNAUTHENTICATED
         health = health_pb2_grpc.HealthStub(channel)

@@ -1,4 +1,7 @@
-"""Chat completions that come to no end: the worker fails or goes away, the client leaves or reads nothing."""
+"""Chat completions that come to no end: the worker fails or goes away, the client leaves or reads nothing.
+
+And how requests are counted that fail after their status has gone out.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,21 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
 
 from agentmem import errors
+from agentmem.kv.blockfile import CHUNK_BYTES
 from gateway.app import Gateway
+from gateway.http.middleware import AccessLogMiddleware, whole
+from gateway.metrics import GatewayMetrics
 
 from ..running import answered, answers, eventually, settings
-from ..scripted import ScriptedWorker, broken, delta, endless, flood, started
+from ..scripted import ScriptedWorker, broken, delta, endless, started
 from .test_chat import BODY, MESSAGES
 
 CHAT = "/v1/chat/completions"
+EXPORT = "/v1/agents/{agent}/export"
 
 
 async def silent(_: Any) -> AsyncIterator[Any]:
@@ -122,12 +131,10 @@ async def burst_and_failure(_: Any) -> AsyncIterator[Any]:
     raise errors.Unavailable("the engine died")
 
 
-@pytest.mark.slow("flood-499")
-@pytest.mark.parametrize(("script", "code"), [(flood, "499"), (burst_and_failure, "503")])
-async def test_a_reader_that_stalls_is_cut_off(
-    worker: ScriptedWorker, run_dir: Path, script: Any, code: str, caplog: pytest.LogCaptureFixture
+async def test_a_reader_that_stalls_before_a_failure_is_cut_off(
+    worker: ScriptedWorker, run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker.script = script
+    worker.script = burst_and_failure
     gateway = Gateway(settings(run_dir, stall_limit=0.3))
     await gateway.start()
     reader, writer = await asyncio.open_connection(*gateway.addresses["http"].split(":"))
@@ -143,4 +150,50 @@ async def test_a_reader_that_stalls_is_cut_off(
     await gateway.stop()
     told = [record.message for record in caplog.records if record.name.startswith("gateway.") and record.levelno > 20]
     assert told == ["stalled reader cut off"]
-    assert answers(gateway, CHAT, code) == 1
+    assert answers(gateway, CHAT, "503") == 1
+
+
+@pytest.mark.parametrize(("route", "code"), [("/v1/chat/completions", "503"), ("/v1/messages", "529")])
+async def test_a_stream_that_fails_counts_as_its_error_page_would(
+    worker: ScriptedWorker,
+    gateway: Gateway,
+    http: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    route: str,
+    code: str,
+) -> None:
+    caplog.set_level("INFO")
+    worker.script = broken
+    assert (await http.post(route, json={**BODY, "max_tokens": 9, "stream": True})).status_code == 200
+    await eventually(lambda: answers(gateway, route, code) == 1)
+    assert [(line["status"], line["failed"]) for line in answered(caplog)] == [(200, "unavailable")]
+
+
+async def test_a_file_that_breaks_off_counts_as_its_error_page_would(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    worker.file = [b"x" * CHUNK_BYTES, errors.Unavailable("draining")]
+    with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+        await http.get(EXPORT.format(agent="a"), params={"model": "demo"})
+    await eventually(lambda: answers(gateway, EXPORT, "503", "GET") == 1)
+    assert [(line["status"], line["failed"]) for line in answered(caplog)] == [(200, "unavailable")]
+    assert not [record for record in caplog.records if "unexpected error" in record.message], "it is none"
+
+
+@pytest.mark.parametrize(("all_known", "code"), [(False, "499"), (True, "200")])
+async def test_who_leaves_when_all_is_known_has_left_nothing_unfinished(all_known: bool, code: str) -> None:
+    async def left(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if all_known:
+            whole(scope)
+        raise ClientDisconnect
+
+    async def send(_: Message) -> None:
+        pass
+
+    metrics = GatewayMetrics()
+    scope: Scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+    await AccessLogMiddleware(left, metrics)(scope, lambda: asyncio.sleep(0, {}), send)
+    labels = {"route": "unmatched", "method": "POST", "code": code}
+    assert metrics.registry.get_sample_value("agentmem_http_requests_total", labels) == 1

@@ -17,7 +17,7 @@ from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2
 from gateway.api.endpoints import Endpoint
 from gateway.api.rest import ENDPOINTS
 from gateway.app import Gateway
-from tests.gateway.running import answers, eventually, running
+from tests.gateway.running import answers, events, eventually, running
 from tests.gateway.scripted import ScriptedWorker, broken
 
 pytestmark = pytest.mark.sampled(2)
@@ -202,14 +202,6 @@ async def test_a_turn_as_json(worker: ScriptedWorker, http: httpx.AsyncClient) -
     (turn,) = worker.requests
     assert (turn.label, turn.if_version, turn.cache_policy) == ("chat", 3, inference_pb2.CACHE_POLICY_READ_ONLY)
     assert turn.expiry.ttl.seconds == 60
-
-
-def events(text: str) -> list[tuple[str, Any]]:
-    found = []
-    for block in text.removesuffix("\n\n").split("\n\n"):
-        name, data = block.split("\n")
-        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    return found
 
 
 async def test_a_turn_as_events(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.http import connections
-from tests.gateway.running import eventually, settings
+from tests.gateway.running import answers, eventually, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 CHUNK = "x" * 100_000
@@ -60,6 +60,8 @@ async def test_a_peer_that_takes_nothing_is_dropped(
         await reader.read()
     writer.close()
     assert ("stalled reader cut off" in caplog.messages) == streamed
+    code = "499" if streamed else "200"
+    await eventually(lambda: answers(gateway, "/v1/chat/completions", code) == 1)
     async with asyncio.timeout(20):  # nor does the end wait for it
         await gateway.stop()
 
