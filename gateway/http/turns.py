@@ -193,8 +193,8 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
             continue
         turn = inference_pb2.GenerateRequest()
         turn.CopyFrom(asked)
+        turn.key.agent_id = memory.agent_id
         if number == 0:
-            turn.key.agent_id = memory.agent_id
             turn.label = exchange.label
             if memory.if_version is not None:
                 turn.if_version = memory.if_version
@@ -203,7 +203,6 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
             if memory.expiry is not None:
                 turn.expiry.CopyFrom(memory.expiry)
         else:
-            turn.key.agent_id = memory.agent_id
             turn.cache_policy = inference_pb2.CACHE_POLICY_READ_ONLY
             turn.ClearField("request_id")
         turns.append(turn)

@@ -164,6 +164,7 @@ async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert await read_page("worker", address) == f"{address} does not answer within 0.2 seconds"
+    assert await read_page("worker", address) == f"nothing listens at {address}"
 
 
 @pytest.mark.parametrize(

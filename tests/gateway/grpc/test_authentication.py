@@ -13,8 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.errors import ResourceExhausted, from_rpc
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc
-from gateway.app import Gateway
-from tests.gateway.running import answers, eventually, settings
+from tests.gateway.running import answers, eventually, running
 from tests.gateway.scripted import ScriptedWorker, endless
 from tests.gateway.secured import add_key, revoke, secured, showing
 
@@ -182,14 +181,10 @@ async def test_limits_of_a_key_hold_at_both_doors_together(worker: ScriptedWorke
 
 
 async def test_everybody_is_one_caller_without_keys(worker: ScriptedWorker, run_dir: Path) -> None:
-    gateway = Gateway(settings(run_dir, max_per_minute=2))
-    await gateway.start()
-    try:
+    async with running(run_dir, max_per_minute=2) as gateway:
         for key, status in (("", 200), ("one", 200), ("another", 429)):
             async with showing(gateway, key) as (http, _):
                 assert (await http.get("/v1/models")).status_code == status
-    finally:
-        await gateway.stop()
 
 
 async def test_clear_text_to_the_world_is_warned_of(

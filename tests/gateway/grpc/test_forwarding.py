@@ -19,9 +19,8 @@ from agentmem.v1 import (
     model_pb2,
     types_pb2,
 )
-from gateway.app import Gateway
 from tests.agentmem.test_tracing import PARENT
-from tests.gateway.running import eventually, settings
+from tests.gateway.running import eventually, running
 from tests.gateway.scripted import ScriptedWorker, broken, endless, finished, flood, started
 
 END: Any = cast(Any, grpc.aio).EOF
@@ -209,16 +208,13 @@ async def test_a_deadline_ends_the_turn_everywhere(worker: ScriptedWorker, chann
 @pytest.mark.slow
 async def test_a_reader_that_stalls_is_aborted(worker: ScriptedWorker, run_dir: Path) -> None:
     worker.script = flood
-    gateway = Gateway(settings(run_dir, stall_limit=0.3))
-    await gateway.start()
-    async with connect(gateway.addresses["grpc"]) as channel:
+    async with running(run_dir, stall_limit=0.3) as gateway, connect(gateway.addresses["grpc"]) as channel:
         call = generate(channel)
         await call.read()
         await eventually(lambda: worker.running == 0)  # nobody has read, and the worker is free
         with pytest.raises(grpc.aio.AioRpcError):
             await drain(call)
         assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    await gateway.stop()
 
 
 async def test_an_upload_and_its_refusal_in_mid_stream(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:

@@ -133,20 +133,3 @@ async def test_refusals_are_the_sdks_own_exceptions(
         assert "secret" not in str(caught.value)
         waits = {429: "8", 529: "3"}.get(caught.value.status_code)
         assert caught.value.response.headers.get("retry-after") == waits
-
-
-async def test_the_sdk_tries_again_after_the_time_it_is_told(
-    worker: ScriptedWorker, claude: anthropic.AsyncAnthropic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        worker.error = None
-
-    monkeypatch.setattr("anthropic._base_client.anyio.sleep", sleep)
-    for error, seconds in ((errors.ResourceExhausted("queue full", 7.2), 8.0), (errors.Unavailable("loading", 3), 3.0)):
-        worker.error = error
-        answer = await claude.with_options(max_retries=1).messages.create(**ASKED)
-        assert answer.stop_reason == "end_turn"
-        assert slept.pop() == seconds

@@ -19,6 +19,7 @@ from gateway.api.rest import ENDPOINTS
 from gateway.app import Gateway
 from tests.gateway.running import answers, events, eventually, running
 from tests.gateway.scripted import ScriptedWorker, broken
+from tests.gateway.secured import showing
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -175,6 +176,7 @@ async def test_pages(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
         (errors.InvalidArgument("request_id", "is wrong"), 400, "Idempotency-Key"),
         (errors.InvalidArgument("append.messages.messages[0]", "is wrong"), 400, "append.messages.messages[0]"),
         (errors.NotFound("model", "m"), 404, "model"),
+        (errors.Aborted("moved on"), 409, None),
         (errors.ResourceExhausted("full", retry_after=7.0), 429, None),
         (RuntimeError("secret"), 500, None),
     ],
@@ -252,7 +254,7 @@ async def test_a_stream_that_says_nothing_is_there_all_the_same(
     worker.holds = asyncio.Event()
     async with (
         running(run_dir) as gateway,
-        httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as http,
+        showing(gateway, "") as (http, _),
         http.stream("POST", "/v1/model-registry/demo/load", json={}) as answer,
     ):
         parts = answer.aiter_text()

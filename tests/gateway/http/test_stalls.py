@@ -14,7 +14,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.http import connections
-from tests.gateway.running import answers, eventually, settings
+from tests.gateway.running import answers, eventually, running, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 CHUNK = "x" * 100_000
@@ -73,17 +73,15 @@ async def test_a_slow_peer_gets_all(
     caplog.set_level(logging.INFO, "gateway")
     worker.script = long_answer
     monkeypatch.setattr(connections, "_GRACE", 0.0)
-    gateway = Gateway(settings(run_dir, stall_limit=LIMIT))
-    await gateway.start()
-    reader, writer = await ask(gateway, streamed=False)
-    began = asyncio.get_running_loop().time()
-    writer.transport.resume_reading()  # type: ignore[attr-defined]
-    size = 0
-    while part := await reader.read(CHUNKS * len(CHUNK) // READS):
-        size += len(part)
-        await asyncio.sleep(LIMIT * 1.2 / READS)
-    assert size > CHUNKS * len(CHUNK)
-    assert asyncio.get_running_loop().time() - began > LIMIT
-    assert "stalled connection dropped" not in caplog.messages
-    writer.close()
-    await gateway.stop()
+    async with running(run_dir, stall_limit=LIMIT) as gateway:
+        reader, writer = await ask(gateway, streamed=False)
+        began = asyncio.get_running_loop().time()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        size = 0
+        while part := await reader.read(CHUNKS * len(CHUNK) // READS):
+            size += len(part)
+            await asyncio.sleep(LIMIT * 1.2 / READS)
+        assert size > CHUNKS * len(CHUNK)
+        assert asyncio.get_running_loop().time() - began > LIMIT
+        assert "stalled connection dropped" not in caplog.messages
+        writer.close()

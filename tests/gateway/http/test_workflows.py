@@ -15,6 +15,7 @@ from gateway.app import Gateway
 from tests.cache_service import conftest as stores
 from tests.gateway.running import events, eventually, running, settings
 from tests.gateway.scripted import ScriptedWorker, endless
+from tests.gateway.secured import showing
 
 FILE = """\
 workflow: talk
@@ -33,10 +34,7 @@ async def store(run_dir: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def serving(run_dir: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        running(run_dir) as gateway,
-        httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as http,
-    ):
+    async with running(run_dir) as gateway, showing(gateway, "") as (http, _):
         yield http
 
 
