@@ -112,7 +112,7 @@ _MISPLACED: Final = (
     (re.compile(f"/v1(?:/v1)+/{_ENDPOINTS}"), r"the base URL has /v1 once too often; this endpoint is /v1/\1"),
     (re.compile(f"/v1/{_ENDPOINTS}/+"), r"the path ends with a slash too many; this endpoint is /v1/\1"),
 )
-"""Unknown paths, and what a client that asks for one may have meant."""
+"""Unknown paths, and what was meant."""
 
 
 def as_our_error(error: BaseException) -> errors.AgentmemError:

@@ -181,10 +181,7 @@ class Answering:
 
 
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
-    """Return the exchange's turns, the first one as its agent's.
-
-    Where that appends to a memory, the other choices read it, too, and keep nothing.
-    """
+    """Return the turns, the first as its agent's. Where that appends to a memory, the others read it and keep nothing."""
     reads = memory.agent_id and memory.how is How.NAMED and _may_append(exchange.turns[0])
     turns = []
     for number, asked in enumerate(exchange.turns):
