@@ -181,7 +181,7 @@ class Answering:
 
 
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
-    """Return the turns, the first as its agent's. Where that appends to a memory, the others read it and keep nothing."""
+    """Return the turns, the first as its agent's. Where that appends to a memory, others read it and keep nothing."""
     reads = memory.agent_id and memory.how is How.NAMED and _may_append(exchange.turns[0])
     turns = []
     for number, asked in enumerate(exchange.turns):
