@@ -35,7 +35,9 @@ class Tls:
         """Raise SettingsError that names the file."""
         self._files = files
         self._seen = self._state()
-        self.context, self._pair, self._client_ca = _read(files)
+        self.context = _context(files)
+        self._pair = _pair(files)
+        self._client_ca = _bytes("tls_client_ca", files.client_ca) if files.client_ca else None
         self._handed_out = self._pair
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
@@ -54,7 +56,8 @@ class Tls:
             return
         self._seen = state
         try:
-            _, pair, _ = _read(self._files)  # half of a pair would break a context
+            _context(self._files)  # half of a pair would break a context
+            pair = _pair(self._files)
             self.context.load_cert_chain(self._files.cert, self._files.key, _NO_PASSWORD)
         except (SettingsError, ssl.SSLError, OSError) as error:
             event(log, "the old certificate stays", logging.ERROR, problem=str(error))
@@ -76,24 +79,28 @@ class Tls:
         return [_stat(path) for path in (self._files.cert, self._files.key)]
 
 
-def _read(files: TlsFiles) -> tuple[ssl.SSLContext, tuple[bytes, bytes], bytes | None]:
-    """Raises SettingsError."""
+def _context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    certificate, key, client_ca = _bytes("tls_cert", files.cert), _bytes("tls_key", files.key), None
+    _pair(files)
     try:
         context.load_cert_chain(files.cert, files.key, _NO_PASSWORD)
     except ssl.SSLError as error:
         problem = f"cannot be used with tls_key {files.key} (both PEM, the key without a passphrase): {error}"
         raise _error("tls_cert", files.cert, problem) from None
     if files.client_ca is not None:
-        client_ca = _bytes("tls_client_ca", files.client_ca)
+        _bytes("tls_client_ca", files.client_ca)
         try:
             context.load_verify_locations(files.client_ca)
         except ssl.SSLError:
             raise _error("tls_client_ca", files.client_ca, "has no certificate in PEM form") from None
         context.verify_mode = ssl.CERT_REQUIRED
-    return context, (key, certificate), client_ca
+    return context
+
+
+def _pair(files: TlsFiles) -> tuple[bytes, bytes]:
+    certificate = _bytes("tls_cert", files.cert)
+    return _bytes("tls_key", files.key), certificate
 
 
 def _error(setting: str, path: Path, problem: str) -> SettingsError:

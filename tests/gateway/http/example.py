@@ -85,7 +85,6 @@ class Processes:
         for model, running in (("demo", 3), ("llama-3.1-8b", 0)):
             self.worker.set("agentmem_num_requests_running", running, model_id=model)
             self.worker.set("agentmem_num_requests_waiting", running // 3, model_id=model)
-            self.worker.set("agentmem_batch_size", running, model_id=model)
             self.turns(model, prompt=1000, hot=500, generated=100)
         self.worker.set("agentmem_model_info", 1, model_id="demo")
         self.worker.set("agentmem_pool_blocks", 120, model_id="demo", state="used")
@@ -96,11 +95,9 @@ class Processes:
             self.worker.count(f"agentmem_cache_{name}_bytes", 1e9, model_id="demo")
 
     def turns(self, model: str, prompt: int, hot: int, generated: int) -> None:
-        for name in ("prompt_tokens", "prefix_cache_queries"):
-            self.worker.count(f"agentmem_{name}", prompt, model_id=model)
-        for name in ("prompt_tokens_cached", "prefix_cache_hits"):
-            self.worker.count(f"agentmem_{name}", hot, model_id=model, tier="hot")
-            self.worker.count(f"agentmem_{name}", 0, model_id=model, tier="warm")
+        self.worker.count("agentmem_prompt_tokens", prompt, model_id=model)
+        self.worker.count("agentmem_prompt_tokens_cached", hot, model_id=model, tier="hot")
+        self.worker.count("agentmem_prompt_tokens_cached", 0, model_id=model, tier="warm")
         self.worker.count("agentmem_generation_tokens", generated, model_id=model)
         self.worker.count("agentmem_requests_finished", 1, model_id=model, reason="stop")
 
