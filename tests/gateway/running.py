@@ -48,6 +48,17 @@ async def running(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
         await gateway.stop()
 
 
+@asynccontextmanager
+async def connected(gateway: Gateway) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to the HTTP server, over which nothing was said yet."""
+    host, _, port = gateway.addresses["http"].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
 def answers(gateway: Gateway, route: str, code: str, method: str = "POST") -> float | None:
     """How often a route was answered so, as the metrics have it."""
     labels = {"route": route, "method": method, "code": code}

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from agentmem.v1 import inference_pb2
-from gateway.app import Gateway
-from tests.gateway.running import running
+from tests.gateway.running import connected, running
 from tests.gateway.scripted import ScriptedWorker
 
 
@@ -45,8 +44,7 @@ async def test_who_looks_whether_there_is_a_server_finds_one(worker: ScriptedWor
 async def test_idle_connections_stay(run_dir: Path, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than headers may take, which is what a connection that has not asked yet has."""
     monkeypatch.setattr("gateway.http.connections.HEADER_SECONDS", 0.1)
-    async with running(run_dir) as gateway:
-        reader, writer = await _connected(gateway)
+    async with running(run_dir) as gateway, connected(gateway) as (reader, writer):
         for _ in range(2):
             writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             head = await reader.readuntil(b"\r\n\r\n")
@@ -55,12 +53,6 @@ async def test_idle_connections_stay(run_dir: Path, worker: ScriptedWorker, monk
             await asyncio.sleep(0.3)
         writer.write(b"GET /healthz HTTP/1.1\r\nhost")
         assert await asyncio.wait_for(reader.read(), 30) == b"", "headers that do not come end it"
-        writer.close()
-
-
-async def _connected(gateway: Gateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = str(gateway.addresses["http"]).rpartition(":")
-    return await asyncio.open_connection(host, int(port))
 
 
 async def test_requests_without_a_model_go_to_the_default(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 
 from gateway.app import Gateway
 
-from ..running import running
+from ..running import connected, running
 from ..scripted import ScriptedWorker
 from ..secured import add_key, secured
 
@@ -46,11 +45,9 @@ async def test_other_names(worker: ScriptedWorker, gateway: Gateway) -> None:
 
 
 async def test_a_client_of_http_1_0_need_not_name_one(worker: ScriptedWorker, gateway: Gateway) -> None:
-    host, _, port = gateway.addresses["http"].rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
-    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-    writer.close()
+    async with connected(gateway) as (reader, writer):
+        writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_names_that_are_allowed(worker: ScriptedWorker, run_dir: Path) -> None:
