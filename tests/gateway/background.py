@@ -6,14 +6,16 @@ For tests whose client is not async.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.cache_service import conftest as stores
 
-from .running import running, socket_directory
+from .running import running
 from .scripted import ScriptedWorker
 
 
@@ -40,7 +42,8 @@ def looping() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
 def served(**changed: Any) -> Iterator[Served]:
     """A gateway, with settings changed, and its worker, while the block runs."""
     stack = AsyncExitStack()
-    with socket_directory() as run_dir, looping() as run:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="am") as directory, looping() as run:
+        run_dir = Path(directory)
 
         async def start() -> Served:
             await stack.enter_async_context(stores.running(run_dir))

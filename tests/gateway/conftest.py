@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from agentmem.channels import connect
 from gateway.app import Gateway
 from gateway.cli.main import main
 
-from .running import running, socket_directory
+from .running import running
 from .scripted import ScriptedWorker
 
 Command = Callable[..., Coroutine[Any, Any, Result]]
@@ -28,12 +28,6 @@ Command = Callable[..., Coroutine[Any, Any, Result]]
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loaded machine may answer late."""
     monkeypatch.setattr("gateway.peers.ANSWER_SECONDS", 20.0)
-
-
-@pytest.fixture
-def run_dir() -> Iterator[Path]:
-    with socket_directory() as path:
-        yield path
 
 
 @pytest.fixture

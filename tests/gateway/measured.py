@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,6 @@ from agentmem.layout import GATEWAY_FILE
 from tests.peaks import Peaks
 
 from .background import looping
-from .running import socket_directory
 from .scripted import ScriptedWorker
 
 _START_SECONDS = 120.0
@@ -86,7 +86,8 @@ class MeasuredGateway:
 def measured_gateway(*flags: str) -> Iterator[MeasuredGateway]:
     """Run a gateway with further flags, and its worker, while the block runs."""
     anywhere = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", "")
-    with socket_directory() as run_dir, looping() as run:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="am") as directory, looping() as run:
+        run_dir = Path(directory)
         worker = ScriptedWorker(f"{run_dir}/worker.sock")
         run(worker.start())
         command = (sys.executable, "-m", "gateway", "--run-dir", str(run_dir), *anywhere, "--grace", "1", *flags)

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,6 @@ from gateway.app import Gateway
 from gateway.settings import GatewaySettings
 
 ANY_PORT = "127.0.0.1:0"
-
-
-@contextmanager
-def socket_directory() -> Iterator[Path]:
-    """A directory whose name leaves room for socket paths."""
-    path = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
-    yield path
-    shutil.rmtree(path)
 
 
 def settings(run_dir: Path, **changed: Any) -> GatewaySettings:

@@ -15,7 +15,6 @@ import grpc
 import mlx.core as mx
 import psutil
 import pytest
-from mlx_lm.models import llama
 
 from agentmem.errors import ResourceExhausted
 from agentmem.v1 import types_pb2
@@ -102,7 +101,7 @@ def write_wide(directory: Path) -> Path:
     """A Llama of 250 million weights, whose chunks take hundreds of megabytes."""
     sizes = {"hidden_size": 2048, "num_hidden_layers": 4, "intermediate_size": 8192, "head_dim": 128}
     heads = {"num_attention_heads": 16, "num_key_value_heads": 8, "rope_theta": 10000.0, "model_type": "llama"}
-    return write_tiny(directory, llama, {**sizes, **heads}, 0, CHATML, 16_384)
+    return write_tiny(directory, "llama", {**sizes, **heads}, 0, CHATML, 16_384)
 
 
 @on_gpu
