@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2, workflow_pb2
-from tests.system.stack import chat
+from tests.system.client import chat
 
 MODEL = "demo"
 SECRET = "The colour of the boat is purple. The key is in the cellar. "

@@ -12,12 +12,12 @@ import mlx.core as mx
 import pytest
 from safetensors.numpy import load_file
 
-from agentmem.v1 import types_pb2
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
 from inference_service.models.opening import ModelSpec
 from tests.oracle import Oracle
-from tests.system.several import ARGUMENTS, TOLERANCE, Several
-from tests.system.stack import Client, Turn, chat
+from tests.system.client import Client, Turn
+from tests.system.recomputed import TOLERANCE
+from tests.system.several import ARGUMENTS, Several
 from tests.tiny_models import write_llama
 
 RANK, SCALE = 4, 8.0
@@ -77,7 +77,7 @@ def hold_against(several: Several, truth: Path, base: Path, adapter: Path) -> No
 
 
 async def say(client: Client, line: str) -> Turn:
-    return await client.turn("agent", append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
+    return await client.say("agent", line, **ARGUMENTS)
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.v1 import agent_pb2, types_pb2
-from tests.system.stack import Stack, chat
+from agentmem.v1 import types_pb2
+from tests.system.client import chat
+from tests.system.stack import Stack
 from tests.system.test_changed_models import change_json, stack, working  # noqa: F401 - a fixture
 from tests.tiny_models import BOS, END, START, write_gpt_oss
 
@@ -30,7 +31,7 @@ async def test_a_stop_token_that_history_does_not_have_is_not_remembered(stack: 
     """Each next turn would leave it behind, and make an automatic snapshot in the place of one that is of use."""
     directory = write_gpt_oss(tmp_path / "m")
     change_json(directory / "tokenizer_config.json", chat_template=RETURNS)
-    agent, append = "forgets", types_pb2.Append(messages=chat(("user", "And now?")))
+    agent = "forgets"
     async with working(stack, directory) as worker:
         ends = types_pb2.Sampling(logit_bias={END_ID: 100})
         first = await worker.client.turn(agent, messages=chat(("user", FACTS)), json_schema=ANSWER, sampling=ends)
@@ -38,10 +39,9 @@ async def test_a_stop_token_that_history_does_not_have_is_not_remembered(stack: 
         before = list((await stack.ledger(agent)).token_ids)
         assert before[-len(first.token_ids) + 1 :] == first.token_ids[:-1]
         await stack.on_disk(agent)
-        hot = await worker.held(agent, append=append)
+        hot = await worker.turn(agent)
         assert (hot.match, hot.cached) == ("EXTEND", {"hot": len(before)})
         ledger = await stack.ledger(agent)
         assert list(ledger.token_ids)[len(before) : len(before) + 2] == [BOS_ID, START_ID]
         assert next(turn.end_token for turn in ledger.turns) == len(before), "the first turn is whole"
-        listed = agent_pb2.ListSnapshotsRequest(key=worker.client.key(agent))
-        assert not (await worker.client.agents.ListSnapshots(listed, timeout=10)).snapshots
+        assert not await worker.client.snapshots(agent)

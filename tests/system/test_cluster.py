@@ -21,8 +21,9 @@ from agentmem.v1 import agent_pb2, cluster_pb2, cluster_pb2_grpc, types_pb2
 from gateway.cluster.cli.certificates import authority, issue
 from tests import postgres
 from tests.oracle import Oracle
+from tests.system.client import Client, Turn
 from tests.system.cluster_dashboard import recording
-from tests.system.stack import Client, Stack, Turn, free_port
+from tests.system.stack import Stack, free_port
 
 HOST = "127.0.0.1"
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}

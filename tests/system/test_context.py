@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.full_matrix import FULL
-from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.system.client import Client, Turn, chat
+from tests.system.stack import Stack, running
 
 CONTEXT = 512
 CONTEXTS = 3 if FULL else 2
@@ -97,32 +97,3 @@ async def test_what_was_dropped_is_in_the_snapshot(stack: Stack) -> None:
     request = agent_pb2.RestoreSnapshotRequest(key=client.key("bob"), name=snapshot)
     await client.agents.RestoreSnapshot(request)
     assert (await stack.ledger("bob", "short")).text == whole
-
-
-@pytest.mark.slow
-async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> None:
-    client = await stack.client("gateway", "short")
-    await begin(client, "dan")
-    probe = agent_pb2.ProbeAgentRequest(
-        key=client.key("dan"), append=types_pb2.Append(messages=chat(("user", "The dog is Rex. " * 20)))
-    )
-    while not (said := await client.agents.ProbeAgent(probe)).HasField("context_trim"):
-        assert not (await client.say("dan", FILLER[0], max_tokens=16)).started.HasField("context_trim")
-    version = (await client.agent("dan")).version.version
-    assert (said.context_trim.snapshot, said.context_trim.dropped_turns > 0) == (f"auto-{version}", True)
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        url = "/v1/agents/dan/context-policy?model=short"
-        told = (await http.put(url, json={"context_policy": "refuse"})).json()
-        assert told["agent"]["context_policy"] == "refuse"
-        body = {"model": "short", "messages": [{"role": "user", "content": "The dog is Rex. " * 40}], "max_tokens": 9}
-        headers = {"X-Agent-ID": "dan", "X-Agent-Memory": "append"}
-        refused = await http.post("/v1/chat/completions", json=body, headers=headers)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
-        assert "context policy" in refused.json()["error"]["message"]
-        assert (await client.agent("dan")).version.version == version
-        await http.put(url, json={"context_policy": "trim"})
-        answer = await http.post("/v1/chat/completions", json=body, headers=headers)
-        report = answer.json()["agentmem"]
-        assert report["context_trim"]["snapshot"] == f"auto-{version}"
-        assert f"auto-{version} keeps them" in report["warning"]
-        assert answer.headers["x-agent-warning"] == report["warning"]

@@ -11,7 +11,8 @@ import pytest
 
 from agentmem.errors import ResourceExhausted, from_rpc
 from tests.faults.shim import FOR_EVER, Action, Control, Kind, Slot
-from tests.system.stack import Client, Stack
+from tests.system.client import Client
+from tests.system.stack import Stack
 
 LONG = "the colour of the boat is green 😀. " * 22
 

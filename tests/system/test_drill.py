@@ -29,7 +29,8 @@ from tests import prometheus
 from tests.full_matrix import FULL
 from tests.recorded import MISSED, Expected
 from tests.recorded import check as check_alerts
-from tests.system.stack import Client, serving
+from tests.system.client import Client
+from tests.system.stack import serving
 from tests.system.supervised import Supervised, Watched, supervised
 from tests.system.test_kill_loop import Told, check
 

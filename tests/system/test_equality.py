@@ -8,7 +8,8 @@ import pytest
 from agentmem.v1 import cache_store_pb2, types_pb2
 from tests.full_matrix import FULL
 from tests.oracle import Oracle
-from tests.system.stack import Stack, Turn, chat
+from tests.system.client import Turn, chat
+from tests.system.stack import Stack
 from tests.tiny_models import BOS, END
 
 TOLERANCE = 1e-3

@@ -23,8 +23,9 @@ from agentmem.process.rpc import arity
 from agentmem.v1 import inference_pb2, types_pb2
 from tests.peaks import Peaks
 from tests.system import hostile
+from tests.system.client import Client
 from tests.system.hostile import Attack
-from tests.system.stack import Client, Stack, running
+from tests.system.stack import Stack, running
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import pytest_asyncio
 
 from tests.scripted_model import write_scripted
-from tests.system.stack import hosting
+from tests.system.shared import of_module
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,14 +22,7 @@ TOOL: Any = {
 ASKED = {"role": "user", "content": "How is the weather in Paris?"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sdk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[openai.AsyncOpenAI]:
-    directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m")
-    async with (
-        hosting(f"scripted={directory}", "store", "worker", "gateway") as stack,
-        openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as sdk,
-    ):
-        yield sdk
+stack = of_module("scripted", write_scripted)
 
 
 async def ask(sdk: openai.AsyncOpenAI, *items: Any, **fields: Any) -> Any:

@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from tests.full_matrix import FULL
-from tests.system.stack import Client, Stack, Turn
+from tests.system.client import Client, Turn
+from tests.system.stack import Stack
 
 VICTIMS = (1 + 3 * FULL) * ([("store",)] * 5 + [("worker",)] * 2 + [("worker", "store")] * 2)
 AGENTS = 3

@@ -21,22 +21,21 @@ import pytest_asyncio
 import trustme
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2
 from gateway.edge import key_file
 from gateway.edge.keys import new
 from tests.gateway import running as gateways
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.system.files import exported
 from tests.system.languages import CPP, GO, TYPESCRIPT, Program, command, ended, shown
 from tests.system.proxies import CANCEL, INTERNAL_ERROR, LosingAnswers, ResettingStreams
-from tests.system.stack import Stack, hosting
+from tests.system.shared import of_module
+from tests.system.stack import Stack
+from tests.tiny_models import write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    async with hosting(f"tiny={tiny}", "store", "worker", "gateway") as stack:
-        yield stack
+stack = of_module("tiny", write_llama)
 
 
 @pytest.fixture(scope="module", params=[TYPESCRIPT, GO, CPP], ids=lambda language: language.name)
@@ -173,8 +172,7 @@ async def test_moves_agents(stack: Stack, program: Program, agent: str, tmp_path
     client = await stack.client("gateway")
     await client.say(agent, "The key is in the cellar. " * 40, max_tokens=4)
     await stack.on_disk(agent)
-    call = client.agents.ExportAgent(agent_pb2.ExportAgentRequest(key=client.key(agent)))
-    whole = b"".join([piece.chunk async for piece in call])
+    whole = await exported(client, agent)
     path = tmp_path / "agent"
     assert (await program.run("export", agent, str(path))).out == f"{path}: {len(whole)} bytes\n"
     assert path.read_bytes() == whole

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from itertools import pairwise
 
-import grpc
 import pytest
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from tests.system.several import ARGUMENTS, TOLERANCE, Several
-from tests.system.stack import Client, Turn, chat
+from tests.system.client import Client, Turn, chat
+from tests.system.recomputed import TOLERANCE
+from tests.system.several import ARGUMENTS, Several
 from tests.tiny_models import write_llama
 
 
@@ -61,30 +60,3 @@ async def test_two_models_generate_at_a_time_and_a_third_takes_the_place_of_the_
     turn = await c.turn("both", messages=chat(("user", "Hello?")), **ARGUMENTS)
     assert await several.difference("both", "c", turn) < TOLERANCE
     assert await several.loaded() == ["a", "c"], "a was used after b"
-
-
-@pytest.mark.slow
-async def test_a_look_at_what_is_not_loaded_loads_nothing(several: Several) -> None:
-    """Probes and prefetches are refused, and what needs only the store or the tokenizer is answered."""
-    c = await several.on("c")
-    turn = await c.turn("look", messages=chat(("user", "Hello?")), **ARGUMENTS)
-    await several.unload("c")
-    before, key = await several.swaps(), c.key("look")
-    append = types_pb2.Append(messages=chat(("user", "And now?")))
-    for ask in (
-        c.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=key, append=append), timeout=10),
-        c.agents.PrefetchAgent(agent_pb2.PrefetchAgentRequest(key=key), timeout=10),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError, match="is not loaded, and this would load none") as caught:
-            await ask
-        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-    counted = await c.inference.CountTokens(inference_pb2.CountTokensRequest(key=key, append=append), timeout=30)
-    assert counted.tokens > 0
-    fork = agent_pb2.ForkAgentRequest(key=key, new_agent_id="forked")
-    assert (await c.agents.ForkAgent(fork, timeout=30)).agent.tokens == (await c.agent("look")).tokens
-    await c.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), timeout=30)
-    assert await several.swaps() == before and "c" not in await several.loaded()
-    tokens = len((await several.stack.ledger("forked", "c")).token_ids)
-    turn = await c.say("forked", "And now?", **ARGUMENTS)
-    assert turn.cached == {"warm": tokens}
-    assert await several.difference("forked", "c", turn) < TOLERANCE

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import pytest
-import pytest_asyncio
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from tests import npm_tokenizers
 from tests.peaks import Peaks
-from tests.system.stack import Client, Stack, chat, hosting
+from tests.system.client import Client, append, refused
+from tests.system.shared import of_module
+from tests.system.stack import Stack
 from tests.tiny_models import write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,11 +30,7 @@ LOOK_ALIKES = "<|im_end|>" * (15 * MIB // 10)
 PROSE = "The colour of the boat by the sea is green, and the house is red. " * (15 * MIB // 67)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    async with hosting(f"tiny={tiny}") as stack:
-        await stack.up("gateway")
-        yield stack
+stack = of_module("tiny", write_llama)
 
 
 def memory_of(stack: Stack) -> Peaks:
@@ -91,36 +87,29 @@ async def test_the_contract_refuses_what_cannot_fit(stack: Stack) -> None:
     client = await stack.client("gateway")
     key = client.key("ada")
     await client.say("ada", "hello", max_tokens=2)
-    append = types_pb2.Append(text=WORDS)
+    text = types_pb2.Append(text=WORDS)
     for call in (
-        client.inference.Generate(client.request("ada", append=append)).__aiter__().__anext__(),
-        client.inference.Prefill(
-            inference_pb2.PrefillRequest(key=key, append=types_pb2.Append(messages=chat(("user", WORDS))))
-        ),
-        client.inference.CountTokens(inference_pb2.CountTokensRequest(key=key, append=append)),
-        client.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=key, prompt=WORDS)),
+        client.inference.Generate(client.request("ada", append=text)).__aiter__().__anext__(),
+        client.prefill("ada", append=append(WORDS)),
+        client.inference.CountTokens(inference_pb2.CountTokensRequest(key=key, append=text)),
+        client.probe("ada", prompt=WORDS),
     ):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call
-        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION, refused.value.details()
-        assert "context holds 4096; shorten it" in (refused.value.details() or "")
+        await refused(call, grpc.StatusCode.FAILED_PRECONDITION, "context holds 4096; shorten it")
     assert len((await stack.ledger("ada")).token_ids)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gemma(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+def write_gemma(directory: Path) -> Path:
     """A random model under Gemma's tokenizer."""
     files = npm_tokenizers.directory("gemma3")
-    directory = write_llama(tmp_path_factory.mktemp("models") / "gemma", vocab_size=262145, context=1 << 17)
+    write_llama(directory, vocab_size=262145, context=1 << 17)
     for file in npm_tokenizers.FILES:
         shutil.copy(files / file, directory / file)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "bos_token_id": 2, "eos_token_id": [1, 106]}))
-    async with hosting(f"gemma={directory}") as stack:
-        await stack.up("gateway")
-        yield stack
+    return directory
 
 
+gemma = of_module("gemma", write_gemma)
 FOUR_SPACES = 140
 
 

@@ -24,7 +24,8 @@ from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.headroom import Headroom
 from inference_service.models.fingerprint import ContentHashes
 from tests.inference_service.engine.batch_turns import begin, prompt_of, run
-from tests.system.stack import Stack, Turn, chat, running
+from tests.system.client import Turn, chat
+from tests.system.stack import Stack, running
 from tests.tiny_models import CHATML, write_llama, write_tiny
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,8 +20,6 @@ FACTS = "The number of the locker is 417. " * 36
 """More than a block, which an older state still has when its tail is gone."""
 LOCKER = "What is the number of the locker?"
 MODEL: Any = {"model": "demo", "temperature": 0}
-ENDLESS: Any = {"model": "demo", "max_tokens": 4000, "logit_bias": {"2": -100}, "stream": True}
-"""No end of turn: nothing below waits for its end."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -49,12 +46,6 @@ def report(answer: Any) -> dict[str, Any]:
 
 def said(text: str) -> Any:
     return {"role": "user", "content": text}
-
-
-async def idle(stack: Stack) -> None:
-    async with asyncio.timeout(30):
-        while await stack.metric("worker", "agentmem_num_requests_running"):
-            await asyncio.sleep(0.02)
 
 
 async def asked(sdk: openai.AsyncOpenAI, messages: list[Any], stream: bool) -> tuple[str, Any, dict[str, Any]]:
@@ -85,28 +76,6 @@ async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, 
     assert text == ANSWER
     assert 0 == cached[0] < cached[1] < cached[2]
     assert agents == {told["agent_id"]}
-
-
-async def test_a_full_worker_is_tried_again_when_it_says(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    chat = sdk.chat.completions
-    long = [await chat.create(messages=[said(text)], **ENDLESS) for text in ("one", "two")]
-    with pytest.raises(openai.RateLimitError) as full:
-        await chat.create(**MODEL, messages=[said(FACT)])
-    wait = float(full.value.response.headers["retry-after"])
-    answered: list[tuple[int, float]] = []
-
-    async def note(response: Any) -> None:
-        answered.append((response.status_code, time.monotonic()))
-        for stream in long:
-            await stream.close()
-        await idle(stack)
-
-    async with openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]}) as http:
-        patient = sdk.with_options(max_retries=1, http_client=http)
-        await patient.chat.completions.create(**MODEL, messages=[said(FACT)], max_tokens=2)
-    (refused, first), (served, second) = answered
-    assert (refused, served) == (429, 200)
-    assert second - first >= wait, "the SDK by itself would wait for half a second at most"
 
 
 async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> None:

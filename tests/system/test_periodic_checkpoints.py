@@ -4,16 +4,14 @@ The tiny models' checkpoints are small beside their blocks, so they are STEP tok
 the checkpoints at a prompt's end, by 256 tokens: tests leave a prompt before that.
 """
 
-from collections.abc import Sequence
-
 import pytest
 
-from agentmem.v1 import agent_pb2, types_pb2
 from inference_service.memory.spacing import STEP
 from tests.oracle import Oracle
+from tests.system.client import Client, Turn, chat
+from tests.system.recomputed import ARGUMENTS, check
 from tests.system.shared import SharedStacks, Writer
-from tests.system.stack import Client, Turn, chat
-from tests.system.test_hybrid import ARGUMENTS, check, restarted
+from tests.system.test_hybrid import restarted
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
 from tests.tiny_models import write_gemma3
 
@@ -35,10 +33,6 @@ async def tell(client: Client, agent: str, text: str) -> Turn:
     return await client.turn(agent, messages=chat(("user", text)), **ARGUMENTS)
 
 
-async def cut(client: Client, agent: str, ids: Sequence[int]) -> Turn:
-    return await client.turn(agent, token_ids=types_pb2.TokenIds(ids=[*ids, 7, 8, 9]), **ARGUMENTS)
-
-
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @models
@@ -55,21 +49,3 @@ async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stack
             await restarted(stack, "a")
         early = await tell(client, "a", story(90))
         assert (early.match, early.cached, early.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE"), "there is none so early"
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(3)
-@models
-async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedStacks, write: Writer) -> None:
-    oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write, killable=True) as stack:
-        client = await stack.client()
-        await tell(client, "a", story())
-        await restarted(stack, "a")
-        other = await tell(client, "b", story(170))
-        assert (other.match, other.cached) == ("NEW", {"warm": STEP})
-        await check(stack, oracle, other, "b")
-        await stack.on_disk("b")
-        await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key("a")), timeout=10)
-        turn = await cut(client, "b", list((await stack.ledger("b")).token_ids)[: STEP + 200])
-        assert turn.cached == {"hot": STEP}

@@ -8,30 +8,26 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
-import pytest_asyncio
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from agentmem.v1 import agent_pb2
+from tests.system.files import exported
 from tests.system.languages import EXAMPLES, Program, shown
-from tests.system.stack import Stack, hosting
+from tests.system.shared import of_module
+from tests.system.stack import Stack
+from tests.tiny_models import write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    async with hosting(f"tiny={tiny}") as stack:
-        await stack.up("gateway")
-        yield stack
+stack = of_module("tiny", write_llama)
 
 
 def address(stack: Stack) -> str:
@@ -43,17 +39,11 @@ def python(stack: Stack) -> Program:
     return Program(address(stack), sys.executable, str(EXAMPLES / "python" / "agentmem_client.py"))
 
 
-async def exported(stack: Stack, agent: str) -> bytes:
-    await stack.on_disk(agent)
-    client = await stack.client("gateway")
-    call = client.agents.ExportAgent(agent_pb2.ExportAgentRequest(key=client.key(agent)))
-    return b"".join([piece.chunk async for piece in call])
-
-
 async def test_python_moves_agents(stack: Stack, python: Program, tmp_path: Path) -> None:
     client = await stack.client("gateway")
     await client.say("mia", "The key is in the cellar. " * 40, max_tokens=4)
-    whole = await exported(stack, "mia")
+    await stack.on_disk("mia")
+    whole = await exported(client, "mia")
     ledger = await stack.ledger("mia")
     path = tmp_path / "mia"
     await python.run("export", "mia", str(path))

@@ -22,8 +22,9 @@ from tests.deploy.metrics import of_a_cluster
 from tests.prometheus import Prometheus, Series, values
 from tests.promql import arms, filled_in, metric_names, with_bool
 from tests.recorded import MISSED
+from tests.system.client import Client, chat
 from tests.system.load import complete
-from tests.system.stack import Client, Stack, chat
+from tests.system.stack import Stack
 from tests.tiny_models import write_llama
 
 ARGUMENTS = {"max_tokens": 6, "sampling": types_pb2.Sampling(ignore_eos=True)}

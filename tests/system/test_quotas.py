@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from agentmem.errors import ResourceExhausted, from_rpc
-from agentmem.v1 import agent_pb2, types_pb2
-from tests.system.stack import Client, Stack, hosting
+from agentmem.v1 import types_pb2
+from tests.system.client import Client
+from tests.system.stack import Stack, hosting
 
 ARGUMENTS = {"max_tokens": 4, "sampling": types_pb2.Sampling(ignore_eos=True)}
 LONG = "The colour of the boat is green. " * 30
@@ -34,10 +35,6 @@ async def chat(stack: Stack, agent: str) -> httpx.Response:
     body = {"model": stack.model, "messages": [{"role": "user", "content": LONG}], "max_tokens": 4}
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         return await http.post("/v1/chat/completions", json=body, headers={"X-Agent-ID": agent})
-
-
-async def delete(client: Client, agent: str) -> None:
-    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key(agent)), timeout=30)
 
 
 @pytest.mark.slow
@@ -64,7 +61,7 @@ async def test_a_turn_without_room_in_the_quota_is_refused_until_an_agent_is_del
         assert answer.status_code == 429 and int(answer.headers["retry-after"]) > 0
         assert "quota" in answer.json()["error"]["message"]
 
-        await delete(client, "b")
+        await client.delete("b")
         assert await refusal(client, "a", LONG * 2) is None
         assert (await client.agent("a")).version.version == before.version.version + 1
         assert (await chat(stack, "c")).status_code == 200

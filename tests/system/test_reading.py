@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from agentmem.v1 import types_pb2
 from gateway.cli.main import main
-from tests.system.stack import Stack, chat
+from tests.system.client import chat
+from tests.system.stack import Stack
 
 FACT = "The colour of the boat is green."
 QUESTION = "What is the colour of the boat?"

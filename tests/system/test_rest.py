@@ -7,25 +7,21 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.system.stack import Stack, hosting
+from tests.system.shared import of_module
+from tests.system.stack import Stack
+from tests.tiny_models import write_llama
 
 FILE = {"content-type": "application/octet-stream"}
 TOLD = "The colour of the boat is green. " * 30
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", name="stack")
-async def shared_stack(tiny: Path) -> AsyncIterator[Stack]:
-    flags = ("--default-max-tokens", "8")
-    async with hosting(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=flags) as stack:
-        yield stack
+stack = of_module("tiny", write_llama, "--default-max-tokens", "8")
 
 
 @pytest.fixture
@@ -184,13 +180,3 @@ async def blocks(a: Agent, tokens: int) -> set[str]:
     assert [block["first_byte"] for block in found] == [0, *accumulate(block["bytes"] for block in found[:-1])]
     assert found[-1]["first_byte"] + found[-1]["bytes"] == len(text)
     return {block["tier"] for block in found}
-
-
-@pytest.mark.parametrize("name", ["a/b", "..", "%2F", "ä 😀\u202e", "a?b#c&d=e;", "\x00", "x" * 256, " "])
-async def test_odd_names(http: httpx.AsyncClient, name: str) -> None:
-    agent = Agent(http, name)
-    assert (await agent.say("Hello"))["finished"]["version"]["version"] == 1
-    assert (await agent.call("GET"))["agent"]["key"] == {"agent_id": name, "model_id": "tiny"}
-    found = (await http.get("/v1/agents", params={"agent": name})).json()["agents"]
-    assert [one["key"]["agent_id"] for one in found] == [name]
-    assert (await agent.call("DELETE"))["deleted"] == 1

@@ -13,7 +13,8 @@ import pytest
 from agentmem.errors import Unavailable, from_rpc, is_unreachable
 from agentmem.kv.blockfile import chain_hashes
 from agentmem.v1 import inference_pb2, model_pb2, types_pb2
-from tests.system.stack import Client, running, serving
+from tests.system.client import Client
+from tests.system.stack import running, serving
 
 TURN = {"max_tokens": 800, "sampling": types_pb2.Sampling(ignore_eos=True)}
 """Long enough to see all the rest during it."""

@@ -16,8 +16,9 @@ import pytest
 from agentmem.v1 import agent_pb2, inference_pb2
 from benchmarks.demo_model.world import KINDS
 from tests.full_matrix import FULL
+from tests.system.client import Client
 from tests.system.load import ALL, MEGABYTE, check_flat, complete, holdings, idle, observed, open_chat
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 
 AGENTS = 30 if FULL else 10
 SECONDS = 600 if FULL else 3

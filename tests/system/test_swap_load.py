@@ -22,8 +22,9 @@ import pytest
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.full_matrix import FULL
-from tests.system.several import TOLERANCE, Several
-from tests.system.stack import Client, Turn, chat
+from tests.system.client import Client, Turn, chat
+from tests.system.recomputed import TOLERANCE
+from tests.system.several import Several
 from tests.tiny_models import write_gemma3, write_llama
 
 SWAPS = 100 if FULL else 15

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from agentmem.v1 import types_pb2
-from tests.system.stack import Stack, Turn
+from tests.system.client import Turn
+from tests.system.stack import Stack
 
 TURN = {"max_tokens": 8, "sampling": types_pb2.Sampling(ignore_eos=True)}
 Line = dict[str, Any]

@@ -11,11 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from click.testing import CliRunner
 
-from agentmem import errors
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, types_pb2, workflow_pb2, workflow_pb2_grpc
 from gateway.cli.main import main
@@ -204,51 +202,6 @@ async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
     assert numbers == [*range(1, len(numbers) + 1)]
 
 
-@pytest.mark.slow
-async def test_a_run_goes_on_without_its_client_until_it_is_cancelled(runs: Any, stack: Stack) -> None:
-    cancelled_before = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
-    begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke")
-    named = {"workflow_id": begun[0].started.workflow.workflow_id}
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await runs.DeleteWorkflow(workflow_pb2.DeleteWorkflowRequest(**named))
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    async with asyncio.timeout(30):
-        while (await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(**named))).workflow.turns < 3:
-            await asyncio.sleep(0.05)
-    assert await stack.metric("gateway", "agentmem_gateway_workflows_running") == 1
-    following = asyncio.create_task(
-        events_of(runs.RunWorkflow(workflow_pb2.RunWorkflowRequest(resume_workflow_id=named["workflow_id"])))
-    )
-    await asyncio.sleep(0.2)
-    for _ in range(2):
-        cancelled = (await runs.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(**named))).workflow
-        assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
-    assert ended(await following) == "CANCELLED"
-    assert await stack.metric("gateway", "agentmem_gateway_workflows_running") == 0
-    ended_now = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
-    assert ended_now == cancelled_before + 1
-    client = await stack.client()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.agent(cancelled.agents[0].key.agent_id)
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    await runs.DeleteWorkflow(workflow_pb2.DeleteWorkflowRequest(**named))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(**named))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-async def test_a_namespace_has_so_many_runs_at_once(runs: Any) -> None:
-    begun = [await events_of(runs.RunWorkflow(asked(LONG)), "started") for _ in range(2)]
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await events_of(runs.RunWorkflow(asked(LONG)))
-    assert isinstance(errors.from_rpc(caught.value), errors.ResourceExhausted)
-    listed = (await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest(page_size=2))).workflows
-    assert [run.workflow_id for run in listed] == [events[0].started.workflow.workflow_id for events in begun[::-1]]
-    assert {run.state for run in listed} == {State.WORKFLOW_STATE_RUNNING}
-    for run in listed:
-        await runs.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(workflow_id=run.workflow_id))
-
-
 async def test_an_agent_that_persists_goes_on_where_it_was(runs: Any, stack: Stack) -> None:
     text = """
 workflow: visit
@@ -278,25 +231,3 @@ async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(run
         token = secrets_of_agents.tokens(f" {secret}")[-1]
         assert {agent for agent, ledger in ledgers.items() if secret in bytes(ledger.text).decode()} == knowing
         assert {agent for agent, ledger in ledgers.items() if token in ledger.token_ids} == knowing
-
-
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (workflow_pb2.RunWorkflowRequest(), grpc.StatusCode.INVALID_ARGUMENT),
-        (workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-none"), grpc.StatusCode.NOT_FOUND),
-        (
-            workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-none", variables={"a": "b"}),
-            grpc.StatusCode.INVALID_ARGUMENT,
-        ),
-        (asked(LONG, "r" * 129), grpc.StatusCode.INVALID_ARGUMENT),
-        (asked(LONG.replace("marco: {", "marco: {model: none, ")), grpc.StatusCode.NOT_FOUND),
-        (asked(LONG, variables={"town": "Ulm"}), grpc.StatusCode.INVALID_ARGUMENT),
-        (asked(LONG, namespace="other"), grpc.StatusCode.PERMISSION_DENIED),
-    ],
-    ids=["nothing", "unknown run", "variables of a run", "long id", "unknown model", "unknown variable", "namespace"],
-)
-async def test_what_is_wrong_with_a_request(runs: Any, request_: Any, code: grpc.StatusCode) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await events_of(runs.RunWorkflow(request_))
-    assert caught.value.code() is code

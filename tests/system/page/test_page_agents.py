@@ -7,8 +7,9 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from agentmem.v1 import agent_pb2, types_pb2
+from tests.system.client import Client
 from tests.system.page.browser import opened, screenshot
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,9 +16,10 @@ from playwright.async_api import Browser, Page, expect
 from agentmem.v1 import agent_pb2
 from benchmarks.packages import Tarball, Unavailable, kept
 from gateway.workflows.beginning import workflow_id_of
+from tests.system.client import Client
 from tests.system.page.browser import IMAGES, documenting, opened, screenshot
 from tests.system.page.test_page_workflows import YARD
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

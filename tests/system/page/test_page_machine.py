@@ -16,8 +16,9 @@ from agentmem.v1 import inference_pb2, model_pb2, types_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import started
 from tests.gateway.secured import add_key
+from tests.system.client import Client
 from tests.system.page.browser import documenting, opened, screenshot
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 
 ENDLESS: Any = {"sampling": types_pb2.Sampling(ignore_eos=True)}
 
