@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ class Turn:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     calls: list[inference_pb2.ToolCall] = field(default_factory=list)
+    started_at: float = 0.0
 
     @property
     def cached(self) -> dict[str, int]:
@@ -68,7 +70,7 @@ class Client:
         try:
             async for event in call:
                 if event.HasField("started"):
-                    turn.started = event.started
+                    turn.started, turn.started_at = event.started, time.time()
                 elif event.HasField("delta"):
                     turn.reasoning += event.delta.reasoning
                     turn.text += event.delta.text

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from agentmem.v1 import model_pb2, types_pb2
 from tests.oracle import Oracle
@@ -68,5 +71,15 @@ class Several:
         """Models that were loaded so far."""
         return int(await self.stack.metric("worker", "agentmem_model_loads_total", result="loaded"))
 
-    def close(self) -> None:
-        asyncio.run(self.stack.destroy())
+
+def of_models(write: Callable[[Path], Mapping[str, Path]], *flags: str, hosted: bool = False) -> Any:
+    """Return a fixture of a module: a stack that is up and serves the models that `write` writes."""
+
+    @pytest.fixture(scope="module")
+    def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+        several = Several(write(tmp_path_factory.mktemp("models")), flags, hosted=hosted)
+        asyncio.run(several.stack.up())
+        yield several
+        asyncio.run(several.stack.destroy())
+
+    return made

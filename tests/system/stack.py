@@ -87,6 +87,11 @@ class Stack:
         """The HTTP door."""
         return f"http://{self._address('http')}"
 
+    @property
+    def grpc(self) -> str:
+        """The gRPC door."""
+        return self._address("grpc")
+
     def becomes(self, name: str, module: str) -> None:
         """From its next start on a process is another module, with the same flags."""
         self._commands[name] = (module, *self._commands[name][1:])
@@ -122,7 +127,7 @@ class Stack:
     async def ready(self, *names: str) -> None:
         """Wait until processes serve (default: those that were started)."""
         for name in names or tuple(self.processes):
-            target = self._address("grpc") if name == "gateway" else f"unix:{self.run / name}.sock"
+            target = self.grpc if name == "gateway" else f"unix:{self.run / name}.sock"
             await self._wait(lambda target=target: serving(target), name)
 
     async def up(self, *names: str) -> None:
@@ -158,7 +163,7 @@ class Stack:
 
     async def client(self, door: str = "worker", model: str = "") -> Client:
         """A client of the worker's socket or the gateway's gRPC door; it means the first model unless told another."""
-        target = self._address("grpc") if door == "gateway" else f"unix:{self.run}/worker.sock"
+        target = self.grpc if door == "gateway" else f"unix:{self.run}/worker.sock"
         client = Client(target, model or self.model)
         self._clients.append(client)
         return client
@@ -203,6 +208,16 @@ class Stack:
             return await self.metric("worker", "agentmem_num_requests_running") == turns
 
         await until(so_many)
+
+    async def until_ready(self, status: int = 200, words: str = "") -> None:
+        """Wait until the gateway's /readyz has this status, and these words."""
+        async with httpx.AsyncClient(base_url=self.url) as http:
+
+            async def says() -> bool:
+                answer = await http.get("/readyz")
+                return answer.status_code == status and words in answer.text
+
+            await until(says)
 
     def logs(self, name: str) -> str:
         return (self.root / f"{name}.log").read_text(errors="replace")

@@ -25,7 +25,7 @@ from inference_service.engine.headroom import Headroom
 from inference_service.models.fingerprint import ContentHashes
 from tests.inference_service.engine.batch_turns import begin, prompt_of, run
 from tests.system.client import Turn, chat
-from tests.system.stack import Stack, running
+from tests.system.stack import running
 from tests.tiny_models import CHATML, write_llama, write_tiny
 
 log = logging.getLogger(__name__)
@@ -69,12 +69,6 @@ def hog(script: str, nbytes: int) -> Iterator[None]:
             process.kill()
 
 
-async def generating(stack: Stack, turns: int) -> None:
-    async with asyncio.timeout(120):
-        while await stack.metric("worker", "agentmem_num_requests_running") < turns:
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.slow
 @on_host
 async def test_who_runs_goes_on_and_who_comes_waits_for_the_others_memory(tmp_path: Path) -> None:
@@ -85,7 +79,7 @@ async def test_who_runs_goes_on_and_who_comes_waits_for_the_others_memory(tmp_pa
         client, served = await stack.client(), None
         messages = chat(("user", "Nobody knows. "))
         first = asyncio.create_task(client.turn("a", messages=messages, max_tokens=2500, sampling=IGNORE_EOS))
-        await generating(stack, 1)
+        await stack.until_running(1)
         with hog(OF_HOST, 5 * GIB):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await client.turn("b", messages=messages, max_tokens=900)
@@ -129,7 +123,7 @@ async def test_beside_a_process_that_takes_nearly_all_of_a_gpu(tmp_path: Path) -
 
         assert await outcomes("before", 4, 200, 50) == 4
         during = asyncio.create_task(outcomes("running", 8, 800, 6000))
-        await generating(stack, 8)
+        await stack.until_running(8)
         worker = stack.processes["worker"].pid
         with hog(OF_GPU, GIB + 256 * MIB):
             assert await during >= 1

@@ -30,13 +30,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 stack = of_module("tiny", write_llama)
 
 
-def address(stack: Stack) -> str:
-    return f"127.0.0.1:{stack.ports['grpc']}"
-
-
 @pytest.fixture(scope="module")
 def python(stack: Stack) -> Program:
-    return Program(address(stack), sys.executable, str(EXAMPLES / "python" / "agentmem_client.py"))
+    return Program(stack.grpc, sys.executable, str(EXAMPLES / "python" / "agentmem_client.py"))
 
 
 async def test_python_moves_agents(stack: Stack, python: Program, tmp_path: Path) -> None:
@@ -106,7 +102,7 @@ async def test_grpcurl_lines_are_right(stack: Stack) -> None:
     """grpcurl is not at hand, so its lines are done as it does them: by reflection, from the JSON of the line."""
     client = await stack.client("gateway")
     lines, called = grpcurl_lines(), []
-    sync_channel = grpc.insecure_channel(address(stack))
+    sync_channel = grpc.insecure_channel(stack.grpc)
     database = ProtoReflectionDescriptorDatabase(sync_channel)
     try:
         served = await asyncio.to_thread(database.get_services)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -13,21 +12,18 @@ from agentmem.v1 import model_pb2, types_pb2
 from tests.full_matrix import FULL
 from tests.system.client import Client, refused
 from tests.system.recomputed import TOLERANCE
-from tests.system.several import ARGUMENTS, Several
+from tests.system.several import ARGUMENTS, Several, of_models
 from tests.tiny_models import write_gemma3, write_llama
 
 LINES = ["The colour of the boat is green. " * 25, "Who told you that?", "And the house by the sea?"]
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+def models(root: Path) -> dict[str, Path]:
     """Two models of one geometry, and a hybrid; one of them is loaded at a time."""
-    root = tmp_path_factory.mktemp("models")
-    models = {"a": write_llama(root / "a"), "b": write_llama(root / "b", seed=1), "c": write_gemma3(root / "c", seed=2)}
-    several = Several(models)
-    asyncio.run(several.stack.up())
-    yield several
-    several.close()
+    return {"a": write_llama(root / "a"), "b": write_llama(root / "b", seed=1), "c": write_gemma3(root / "c", seed=2)}
+
+
+several = of_models(models)
 
 
 class Elsewhere(Client):
