@@ -31,7 +31,7 @@ class Caller:
     """Who calls with one key, or with none."""
 
     def __init__(self, stack: Stack, secret: str = "") -> None:
-        self.channel = connect(f"127.0.0.1:{stack.ports['grpc']}", key=secret)
+        self.channel = connect(stack.grpc, key=secret)
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self.http = httpx.AsyncClient(base_url=stack.url, headers=headers, timeout=60)
         self.agents: Any = agent_pb2_grpc.AgentServiceStub(self.channel)

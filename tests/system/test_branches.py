@@ -2,14 +2,12 @@
 
 import pytest
 
-from agentmem.kv.ledger import common_length
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.client import chat
 from tests.system.recomputed import ARGUMENTS, LONG, check
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import Stack
-from tests.tiny_hybrids import write_qwen3_next
 from tests.tiny_models import write_gemma3, write_llama
 
 pytestmark = pytest.mark.slow
@@ -80,31 +78,3 @@ async def test_who_edits_and_returns_finds_all_that_was_there(stacks: SharedStac
             assert (await check(stack, oracle, turn))[: len(old)] == old
         kept = await client.snapshots("a")
         assert all(each.automatic for each in kept) and len(kept) == 4
-
-
-@pytest.mark.parametrize("write", [write_llama, write_gemma3, write_qwen3_next], ids=["llama", "gemma3", "qwen3-next"])
-async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedStacks, write: Writer) -> None:
-    """A message is edited: hot, and from files after a crash, the fork copies what stands before it in the block.
-
-    A model with windows or states needs a checkpoint besides, and has one at the block's beginning.
-    """
-    oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write, killable=True) as stack:
-        client = await stack.client()
-        common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
-        assert len(common) % 256 > 32, "its end is well inside a block"
-        old = await check(stack, oracle, await client.say("a", "Who told you?", **ARGUMENTS))
-        await stack.on_disk("a")
-        for tier, agent, line in (("hot", "b", "And the house?"), ("warm", "c", "Nobody knows.")):
-            if tier == "warm":
-                await restarted(stack)
-            await client.fork("a", agent, at_version=1)
-            turn = await client.say(agent, line, **ARGUMENTS)
-            ids = await check(stack, oracle, turn, agent)
-            assert (turn.match, ids[: len(common)]) == ("EXTEND", common)
-            shared = common_length(ids, old) if write is write_llama else 256
-            assert write is not write_llama or len(common) <= shared < len(ids)
-            assert turn.cached == {tier: shared}
-        turn = await client.say("a", "Nobody knows.", **ARGUMENTS)
-        assert sum(turn.cached.values()) == len(old), "the old branch has lost nothing"
-        assert (await check(stack, oracle, turn))[: len(old)] == old

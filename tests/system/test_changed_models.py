@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from agentmem.kv.ledger import common_length
 from agentmem.v1 import cache_store_pb2, types_pb2
@@ -195,28 +195,6 @@ async def test_a_fingerprint_that_ignores_content_would_be_found_out(
         turn = await worker.unheld("deceived", append=append("And now?"))
         assert (turn.miss, list(turn.cached)) == ("UNSPECIFIED", ["warm"])
         assert await worker.difference("deceived", turn) > 100 * TOLERANCE
-
-
-@pytest.mark.slow
-async def test_kv_of_other_means_is_computed_again_once(stack: Stack, tmp_path: Path) -> None:
-    """As is KV of a version that centred on none. Means that were lost are measured again, and are the same."""
-    agent, directory = "means", write_llama(tmp_path / "m")
-    ledger, _ = await remember(stack, directory, agent)
-    file = calibration(stack, directory)
-    file.unlink()
-    async with working(stack, directory) as worker:
-        turn = await worker.turn(agent)
-        assert (turn.miss, turn.cached) == ("UNSPECIFIED", {"warm": len(ledger.token_ids)})
-    save_file({name: -side for name, side in load_file(file).items()}, file)
-    async with working(stack, directory) as worker:
-        before = await stack.ledger(agent)
-        turn = await worker.turn(agent)
-        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
-        after = await stack.ledger(agent)
-        assert after.token_ids[: len(before.token_ids)] == before.token_ids, "no token was made anew"
-    async with working(stack, directory) as worker:
-        turn = await worker.turn(agent)
-        assert (turn.miss, turn.cached) == ("UNSPECIFIED", {"warm": len(after.token_ids)})
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from tests.full_matrix import FULL
 from tests.system.client import Client, Turn, chat
 from tests.system.stack import Stack, running
@@ -76,24 +76,3 @@ async def test_contexts_of_turns_and_the_system_prompt_is_still_known(stack: Sta
     again = await client.say("ada", QUESTION, max_tokens=16)
     assert (again.text, again.match) == (FACT, "EXTEND")
     assert again.cached.get("warm", 0) > 0
-
-
-@pytest.mark.slow
-async def test_what_was_dropped_is_in_the_snapshot(stack: Stack) -> None:
-    client = await stack.client("gateway", "short")
-    await begin(client, "bob")
-    whole = b""
-    while True:
-        ledger = await stack.ledger("bob", "short")
-        turn = await client.say("bob", FILLER[0], max_tokens=16)
-        if turn.started.HasField("context_trim"):
-            whole = ledger.text
-            break
-    turns = (await client.agents.ListTurns(agent_pb2.ListTurnsRequest(key=client.key("bob"), include_text=True))).turns
-    said = [(message.role, message.content) for message in turns[-1].messages]
-    assert said == [("user", FILLER[0]), ("assistant", turn.text)], "turns are read behind a cut"
-    assert sum(each.tokens for each in turns) == (await client.agent("bob")).tokens
-    snapshot = turn.started.context_trim.snapshot
-    request = agent_pb2.RestoreSnapshotRequest(key=client.key("bob"), name=snapshot)
-    await client.agents.RestoreSnapshot(request)
-    assert (await stack.ledger("bob", "short")).text == whole

@@ -1,14 +1,16 @@
-"""Damaged files of KV: the answer is right all the same, the file is out of use, the counters moved."""
+"""Damaged and evicted files of KV: the answer is right all the same, the file is out of use, the counters moved."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 
+from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
-from tests.system.client import Client
-from tests.system.recomputed import check
+from tests.system.client import Client, refused
+from tests.system.recomputed import ARGUMENTS, LONG, check
 from tests.system.stack import Stack
 
 TEXTS = {name: f"{name} says: " + f"the colour of the boat of {name} is green 😀. " * 22 for name in "abcdef"}
@@ -80,3 +82,26 @@ async def test_damaged_blocks_are_refused_and_healed(stack: Stack, client: Clien
         tokens = len((await stack.ledger(agent)).token_ids)
         turn = await client.say(agent, "Again?", max_tokens=3)
         assert turn.cached == {"warm": tokens}, "what was healed is written again"
+
+
+@pytest.mark.kills
+async def test_evictions_go_down_the_tiers_and_the_ledger_heals_them(stack: Stack, client: Client, tiny: Path) -> None:
+    await client.say("a", LONG, **ARGUMENTS)
+    tokens = (await client.agent("a")).tokens
+    await stack.on_disk("a")
+    assert await client.evict("a") > 0
+    assert await client.evict("a") == 0
+    turn = await client.say("a", "Who told you?", **ARGUMENTS)
+    assert turn.cached == {"warm": tokens}
+    await stack.on_disk("a")
+    assert await client.evict("a", types_pb2.TIER_WARM) > 0
+    agent = await client.agent("a")
+    assert (agent.tier, agent.warm_bytes) == (types_pb2.TIER_NONE, 0)
+    assert not stack.block_files()
+    assert await client.prefetch("a") == (0, 0), "there is nothing to fetch"
+    await refused(client.prefetch("nobody"), grpc.StatusCode.NOT_FOUND)
+    turn = await client.say("a", "And the house?", **ARGUMENTS)
+    assert (turn.match, turn.cached, turn.miss) == ("EXTEND", {}, "EVICTED")
+    await check(stack, Oracle(tiny), turn)
+    await stack.on_disk("a")
+    assert (await client.agent("a")).warm_bytes > 0

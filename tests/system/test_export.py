@@ -2,20 +2,18 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
-from safetensors.numpy import load_file, save_file
 
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.client import Client, Turn
-from tests.system.files import contents, exported, forged, imported, messages, refusal
+from tests.system.files import contents, exported, forged, imported, refusal
 from tests.system.recomputed import ARGUMENTS, LONG, check
 from tests.system.shared import Writer
 from tests.system.stack import Stack, running
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
-from tests.tiny_models import write_gpt_oss, write_llama
+from tests.tiny_models import write_gpt_oss
 from tests.tiny_own_attention import write_deepseek32
 from tests.tiny_states import write_mamba2
 
@@ -69,55 +67,6 @@ def tensors_of(stack: Stack) -> dict[str, dict[str, bytes]]:
     files = [*stack.block_files(), *stack.window_files()]
     named = {file.name + file.parts[-3]: load_safetensors(file.read_bytes()) for file in files}
     return {name: {key: array.tobytes() for key, array in file.items()} for name, file in named.items()}
-
-
-async def centred_otherwise(stack: Stack, factor: float) -> None:
-    """As another kind of device would have measured the means."""
-    (file,) = (stack.data / "worker" / "calibration").iterdir()
-    stack.kill("worker")
-    means = {"k", "v"}
-    changed = {
-        name: side * np.float16(factor) if name.partition(".")[0] in means else side
-        for name, side in load_file(file).items()
-    }
-    save_file(changed, file)
-    await stack.up("worker")
-
-
-@pytest.mark.slow
-async def test_kv_that_is_centred_otherwise_is_left_out_and_its_means_are_taken_where_there_are_none(
-    tiny: Path, tmp_path: Path
-) -> None:
-    other = write_llama(tmp_path / "other", seed=7)
-    flags = {"worker_flags": ("--model", f"tiny={tiny}")}
-    async with (
-        running(f"tiny={tiny}") as stack,
-        running(f"tiny={tiny}") as with_means,
-        running(f"other={other}", **flags) as without,
-    ):
-        client = await stack.client()
-        await centred_otherwise(stack, 1.005)
-        await told(client)
-        file = await exported(client, "a")
-        tokens = contents(file).tokens
-
-        there = await with_means.client()
-        key = types_pb2.AgentKey(namespace="default", agent_id="b")
-        answer = await there.agents.ImportAgent(messages(file, key), timeout=60)
-        assert "packed with other means or bases" in answer.kv_misfit
-        assert (answer.agent.tokens, answer.agent.warm_tokens) == (tokens, 0)
-        assert await with_means.ledger("b") == await stack.ledger("a")
-        turn = await there.say("b", "And now?", **ARGUMENTS)
-        assert (turn.match, turn.cached) == ("EXTEND", {})
-        await check(with_means, Oracle(tiny), turn, "b")
-
-        there = await without.client(model="tiny")
-        answer = await there.agents.ImportAgent(messages(file, key), timeout=60)
-        assert not answer.kv_misfit
-        assert answer.agent.warm_tokens == tokens
-        stack.kill("worker")
-        await stack.up("worker")
-        assert same(await client.say("a", "And now?", **ARGUMENTS), await there.say("b", "And now?", **ARGUMENTS))
 
 
 @pytest.mark.slow

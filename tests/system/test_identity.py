@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from agentmem.v1 import agent_pb2
 from tests.system.client import Client
+from tests.system.shared import of_module
 from tests.system.stack import Stack
+from tests.tiny_models import CHATML, write_llama
 
 Messages = list[dict[str, str]]
 
@@ -49,28 +50,7 @@ class Chat:
 
 
 async def ids(client: Client) -> list[str]:
-    answer = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(page_size=1000), timeout=10)
-    return [agent.key.agent_id for agent in answer.agents]
-
-
-@pytest.mark.slow
-async def test_conversations_that_share_a_beginning_fork(demo: Stack) -> None:
-    facts = "The number of the locker is 417. " * 60  # more than a block: an older state has no tail any more
-    first = Chat(demo, facts)
-    await first.answer()
-    second = Chat(demo, facts)
-    second.told = first.told[:1]
-    await first.say("What is the number of the locker?")
-    await second.say("Where is the boat?")
-    assert re.fullmatch("conv-[0-9a-f]{32}", second.agents()[-1])
-    assert first.agents()[-1] == first.agents()[0] != second.agents()[-1]
-    assert 256 < first.cached()[1] <= second.cached()[-1], "the fork has all that they share"
-    await first.say("Where is the boat?")
-    await second.say("What is the number of the locker?")
-    assert first.agents()[-1] != second.agents()[-1]
-    assert "417" in second.told[-1]["choices"][0]["message"]["content"]
-    client = await demo.client("gateway")
-    assert [(await client.agent(chat.agents()[-1])).turns for chat in (first, second)] == [3, 3]
+    return [agent.key.agent_id for agent in await client.listed()]
 
 
 @pytest.mark.slow
@@ -99,3 +79,33 @@ async def test_other_choices_leave_no_agents(demo: Stack) -> None:
     assert set(await ids(client)) - set(before) == {told["agentmem"]["agent_id"]}
     again = await Chat(demo, "The number of the room is 12.").answer(n=3, temperature=2, seed=9)
     assert again["choices"] == told["choices"]
+
+
+TIMED = "It is {{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}.\n" + CHATML
+"""A template whose clock goes on between any two renderings."""
+FACTS = "The colour of the boat is green, and the house by the sea is red. " * 10
+timed = of_module("tiny", partial(write_llama, template=TIMED))
+
+
+async def test_agents_found_by_content_keep_the_time_of_their_template(timed: Stack) -> None:
+    said = [{"role": "user", "content": FACTS}]
+    async with httpx.AsyncClient(base_url=timed.url, timeout=60) as http:
+
+        async def answered(**headers: str) -> Any:
+            body = {"model": "tiny", "messages": said, "temperature": 0, "max_tokens": 8}
+            return (await http.post("/v1/chat/completions", json=body, headers=headers)).json()
+
+        first = await answered()
+        agent = first["agentmem"]["agent_id"]
+        said += [first["choices"][0]["message"], {"role": "user", "content": "And now?"}]
+        second = await answered()
+        assert second["agentmem"]["agent_id"] == agent
+        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"]
+        client = await timed.client("gateway")
+        assert (await client.agent(agent)).template_time
+        said += [second["choices"][0]["message"], {"role": "user", "content": "And now?"}]
+        moved = await answered(**{"X-Agent-Template-Time": "1987-03-05T21:45:07"})
+        assert moved["usage"]["prompt_tokens_details"]["cached_tokens"] < 16
+        assert (await client.agent(agent)).template_time == "1987-03-05T21:45:07"
+        refused = await answered(**{"X-Agent-Template-Time": "tomorrow"})
+        assert refused["error"]["param"] == "X-Agent-Template-Time"

@@ -133,11 +133,5 @@ async def test_response_format_through_the_sdk(sdk: openai.AsyncOpenAI) -> None:
     named["json_schema"]["schema"] = SCHEMAS["date"]
     choices = await sdk.chat.completions.create(**asked, n=2)
     assert all(fits(choice.message.content or "", SCHEMAS["date"]) for choice in choices.choices)
-    named["json_schema"]["schema"] = {"not": {"const": "s3cr3t"}}
-    with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.chat.completions.create(**asked)
-    assert refused.value.param == "response_format"
-    assert "not cannot be honoured" in refused.value.message
-    assert "s3cr3t" not in refused.value.message
     cut = await sdk.chat.completions.create(**{**asked, "response_format": {"type": "json_object"}, "max_tokens": 4})
     assert (cut.choices[0].message.content or "").startswith("{")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import pytest_asyncio
@@ -25,18 +23,11 @@ MODEL: Any = {"model": "demo", "temperature": 0}
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with running("demo", "store", "worker", "gateway", worker_flags=("--max-requests", "2")) as started:
-        await reachable(started)
+        await started.until_ready()
         yield started
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def reachable(stack: Stack) -> None:
-    """The gateway has found the worker: it may have looked before that one was there."""
-    async with asyncio.timeout(60), httpx.AsyncClient(base_url=stack.url) as http:
-        while (await http.get("/readyz")).status_code != 200:
-            await asyncio.sleep(0.05)
 
 
 def report(answer: Any) -> dict[str, Any]:
@@ -78,20 +69,6 @@ async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, 
     assert agents == {told["agent_id"]}
 
 
-async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> None:
-    named: Any = {"extra_headers": {"X-Agent-ID": "raw"}, "max_tokens": 8}
-    prompt = "The colour of the boat is green . The key is in the"
-    first = await sdk.completions.create(**MODEL, prompt=prompt, **named)
-    assert first.usage is not None
-    more = f"{prompt}{first.choices[0].text} Where"
-    second = await sdk.completions.create(**MODEL, prompt=more, **named)
-    assert (report(first)["match"], report(second)["match"]) == ("new", "extend")
-    assert second.usage is not None and second.usage.prompt_tokens_details is not None
-    assert first.usage.prompt_tokens <= (second.usage.prompt_tokens_details.cached_tokens or 0)
-    unnamed = await sdk.completions.create(**MODEL, prompt=more)
-    assert report(unnamed)["agent_id"] is None
-
-
 async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **fields: Any) -> Any:
     previous = after.id if after is not None else openai.omit
     asked: Any = {**MODEL, "input": text, "previous_response_id": previous, "max_output_tokens": 20, **fields}
@@ -108,7 +85,7 @@ async def test_a_response_is_followed_after_a_restart(stack: Stack, sdk: openai.
     await stack.on_disk(report(first)["agent_id"])
     stack.kill("gateway", "worker", "store")
     await stack.up("store", "worker", "gateway")
-    await reachable(stack)
+    await stack.until_ready()
     second = await respond(sdk, LOCKER, first)
     assert "417" in second.output_text
     assert report(second)["agent_id"] == report(first)["agent_id"]

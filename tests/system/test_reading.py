@@ -36,7 +36,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def agentmem(stack: Stack, *arguments: str, fails: bool = False) -> str:
     """What `agentmem agents …` writes to standard output."""
-    given = ["agents", *arguments, "--gateway", f"127.0.0.1:{stack.ports['grpc']}"]
+    given = ["agents", *arguments, "--gateway", stack.grpc]
     said = await asyncio.to_thread(CliRunner().invoke, main, given)
     assert said.exit_code == (1 if fails else 0), said.output
     return said.output if fails else said.stdout
