@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from agentmem import AsyncClient, Client, LoadStep, errors
+from agentmem import AsyncClient, Called, Client, LoadStep, Message, errors
 from agentmem.v1.workflow_pb2 import (
     AgentListened,
     AgentSpoke,
@@ -36,6 +37,23 @@ async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
         yield client
         async for agent in client.agents():
             await client.agent(agent.name, model=agent.model).delete()
+
+
+WEATHER: dict[str, Any] = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.slow
+async def test_a_tool_is_called_and_its_result_said(client: AsyncClient) -> None:
+    marco = client.agent("marco", model="scripted")
+    stream = marco.stream("hi", tools=[WEATHER])
+    events = [event async for event in stream.events()]
+    (call,) = stream.answer.tool_calls
+    assert (stream.answer.text, call.name, call.arguments) == ("I look.", "get_weather", {"city": "Paris"})
+    assert events[-1] == Called(call)
+    result = await marco.ask(Message("tool", "rain", tool_call_id=call.id), tools=[WEATHER])
+    assert (result.text, result.finish_reason, result.memory.match) == ("It rains in Paris!", "stop", "extend")
+    kept = await marco.messages()
+    assert [message.role for message in kept] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_models_are_loaded_step_by_step_and_unloaded(stack: Stack) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.full_matrix import FULL
-from tests.system.client import Client, Turn, chat
+from tests.system.client import Client, Turn, append, chat, until
 from tests.system.stack import Stack, running
 
 CONTEXT = 512
@@ -48,11 +48,14 @@ async def long(client: Client, agent: str, contexts: int) -> list[types_pb2.Cont
     """Speak until the agent has had so many contexts' tokens, and room again; what was dropped on the way."""
     had, trims = 0, []
     for number in range(99):
+        asked = agent_pb2.ProbeAgentRequest(key=client.key(agent), append=append(FILLER[number % 3]))
+        probed = await client.agents.ProbeAgent(asked)
         turn = await client.say(agent, FILLER[number % 3], max_tokens=16)
         assert turn.finished.durable
         assert tokens(turn) <= CONTEXT
         if turn.started.HasField("context_trim"):
             trims.append(turn.started.context_trim)
+            assert probed.context_trim.snapshot == trims[-1].snapshot, "a probe says it ahead"
             had += turn.started.context_trim.dropped_tokens
             if had + tokens(turn) > contexts * CONTEXT:
                 return trims
@@ -68,6 +71,16 @@ async def test_contexts_of_turns_and_the_system_prompt_is_still_known(stack: Sta
     assert all(trim.policy == types_pb2.CONTEXT_POLICY_TRIM and trim.dropped_turns for trim in trims)
     answer = await client.say("ada", QUESTION, max_tokens=16)
     assert (answer.text, first.text) == (FACT, FACT)
+    turns = (await client.agents.ListTurns(agent_pb2.ListTurnsRequest(key=client.key("ada"), include_text=True))).turns
+    said = [(message.role, message.content) for message in turns[-1].messages]
+    assert said == [("user", QUESTION), ("assistant", FACT)], "turns are read after a cut"
+    assert sum(each.tokens for each in turns) == (await client.agent("ada")).tokens
+
+    async def written() -> bool:
+        agent = await client.agent("ada")
+        return agent.warm_tokens == agent.tokens
+
+    await until(written)
     before = await stack.ledger("ada", "short")
     stack.kill("worker", "store")
     await stack.up("store", "worker")

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem.v1 import types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.client import Client, refused
 from tests.system.recomputed import ARGUMENTS, LONG, check
@@ -100,6 +100,8 @@ async def test_evictions_go_down_the_tiers_and_the_ledger_heals_them(stack: Stac
     assert not stack.block_files()
     assert await client.prefetch("a") == (0, 0), "there is nothing to fetch"
     await refused(client.prefetch("nobody"), grpc.StatusCode.NOT_FOUND)
+    to_disk = agent_pb2.PrefetchAgentRequest(key=client.key("a"), tier=types_pb2.TIER_WARM)
+    await refused(client.agents.PrefetchAgent(to_disk, timeout=30), grpc.StatusCode.INVALID_ARGUMENT)
     turn = await client.say("a", "And the house?", **ARGUMENTS)
     assert (turn.match, turn.cached, turn.miss) == ("EXTEND", {}, "EVICTED")
     await check(stack, Oracle(tiny), turn)

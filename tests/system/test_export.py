@@ -1,14 +1,16 @@
 """Agents that move: a file from one data directory goes on in another, bit for bit, or is refused with the reason."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load as load_safetensors
 
-from agentmem.v1 import types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.client import Client, Turn
-from tests.system.files import contents, exported, forged, imported, refusal
+from tests.system.files import contents, exported, forged, imported, messages, refusal
 from tests.system.recomputed import ARGUMENTS, LONG, check
 from tests.system.shared import Writer
 from tests.system.stack import Stack, running
@@ -93,6 +95,24 @@ async def test_other_models_go_on_from_their_checkpoints(write: Writer, tmp_path
         for window in (windows := elsewhere.window_files()):
             window.unlink()
         assert bool(windows) != bool(contents(await exported(there, "b")).files), "blocks alone are of no use"
+
+
+@pytest.mark.slow
+async def test_imports_that_are_broken_off_leave_nothing(stack: Stack, client: Client) -> None:
+    await told(client)
+    file = await exported(client, "a")
+
+    async def half() -> AsyncIterator[agent_pb2.ImportAgentRequest]:
+        for message in list(messages(file, client.key("b"), 1000))[:-1]:
+            yield message
+        await asyncio.Event().wait()
+
+    for _ in range(7):
+        broken = client.agents.ImportAgent(half())
+        await asyncio.sleep(0.2)
+        broken.cancel()
+    assert (await imported(client, file, "b")).tokens > 0, "the others' places are free again"
+    assert [agent.key.agent_id for agent in await client.listed()] == ["a", "b"]
 
 
 async def test_through_the_gateway(stack: Stack) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.system.client import Client
 from tests.system.shared import of_module
 from tests.system.stack import Stack
 from tests.tiny_models import CHATML, write_llama
@@ -49,10 +48,6 @@ class Chat:
         return [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in self.told]
 
 
-async def ids(client: Client) -> list[str]:
-    return [agent.key.agent_id for agent in await client.listed()]
-
-
 @pytest.mark.slow
 async def test_clients_at_the_same_time_never_overwrite_each_other(demo: Stack) -> None:
     chats = [Chat(demo, "The colour of the door is red.") for _ in range(6)]
@@ -66,19 +61,6 @@ async def test_clients_at_the_same_time_never_overwrite_each_other(demo: Stack) 
     for chat in chats:
         assert chat.agents()[2] == chat.agents()[1], "each has gone on with its own"
         assert chat.told[2]["agentmem"]["match"] == "extend"
-
-
-async def test_other_choices_leave_no_agents(demo: Stack) -> None:
-    client = await demo.client("gateway")
-    before = await ids(client)
-    chat = Chat(demo, "The number of the room is 12.")
-    told = await chat.answer(n=3, temperature=2, seed=9)
-    assert [choice["index"] for choice in told["choices"]] == [0, 1, 2]
-    assert len({choice["message"]["content"] for choice in told["choices"]}) > 1
-    assert told["usage"]["completion_tokens"] > 12
-    assert set(await ids(client)) - set(before) == {told["agentmem"]["agent_id"]}
-    again = await Chat(demo, "The number of the room is 12.").answer(n=3, temperature=2, seed=9)
-    assert again["choices"] == told["choices"]
 
 
 TIMED = "It is {{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}.\n" + CHATML

@@ -114,11 +114,3 @@ async def test_items_that_are_not_kept_say_what_to_do(sdk: openai.AsyncOpenAI) -
     later = {"type": "item_reference", "id": references(first)[0]["id"].removesuffix("_0") + "_1"}
     whole = await ask(sdk, ASKED, *references(first), later, *output_of(first))
     assert whole.output_text == "It rains in Paris!"
-
-
-async def test_unstored_responses_are_not_kept_by_their_ids(sdk: openai.AsyncOpenAI) -> None:
-    made = await ask(sdk, {"role": "user", "content": "Do not store this."}, store=False)
-    with pytest.raises(openai.NotFoundError):
-        await sdk.responses.retrieve(made.id)
-    with pytest.raises(openai.NotFoundError, match="store=false"):
-        await ask(sdk, ASKED, *references(made))

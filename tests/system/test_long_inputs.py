@@ -1,4 +1,4 @@
-"""Inputs of megabytes are refused before they cost memory, through every door; and Gemma's text comes back as it is."""
+"""Inputs of megabytes are refused before they cost memory, through every door."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from agentmem.v1 import inference_pb2, types_pb2
 from tests import npm_tokenizers
 from tests.peaks import Peaks
-from tests.system.client import Client, append, refused
+from tests.system.client import append, refused
 from tests.system.shared import of_module
 from tests.system.stack import Stack
 from tests.tiny_models import write_llama
@@ -110,26 +110,6 @@ def write_gemma(directory: Path) -> Path:
 
 
 gemma = of_module("gemma", write_gemma)
-FOUR_SPACES = 140
-
-
-async def test_gemmas_runs_of_spaces_are_spaces(gemma: Stack) -> None:
-    """An added token spelled with U+2581; the history that has it goes on where it ended."""
-    code = "def f(x):\n    if x:\n        return 1\n"
-    answer = await posted(
-        gemma, "/v1/chat/completions", messages=user(code), max_tokens=3, logit_bias={str(FOUR_SPACES): 100}
-    )
-    assert answer.json()["choices"][0]["message"]["content"] == " " * 12
-    client: Client = await gemma.client("gateway")
-    first = await client.turn(
-        "ann", prompt=code, max_tokens=3, sampling=types_pb2.Sampling(logit_bias={FOUR_SPACES: 100})
-    )
-    assert (first.token_ids, first.text) == ([FOUR_SPACES] * 3, " " * 12)
-    ledger = await gemma.ledger("ann")
-    assert ledger.text == b"<bos>" + code.encode() + b" " * 12
-    second = await client.turn("ann", prompt=f"{ledger.text.decode()}x\n", parse_special=True, max_tokens=1)
-    assert second.match == "EXTEND"
-    assert sum(second.cached.values()) >= len(ledger.token_ids) - 4, "the run that goes on may have other tokens"
 
 
 @pytest.mark.slow

@@ -12,18 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
-import mlx.core as mx
 import psutil
 import pytest
 from mlx_lm.models import llama
 
-from agentmem.errors import ResourceExhausted
 from agentmem.v1 import types_pb2
-from benchmarks.loading import load
 from inference_service.engine.device import free_bytes, has_own_memory
-from inference_service.engine.headroom import Headroom
-from inference_service.models.fingerprint import ContentHashes
-from tests.inference_service.engine.batch_turns import begin, prompt_of, run
 from tests.system.client import Turn, chat
 from tests.system.stack import running
 from tests.tiny_models import CHATML, write_llama, write_tiny
@@ -131,25 +125,3 @@ async def test_beside_a_process_that_takes_nearly_all_of_a_gpu(tmp_path: Path) -
             await outcomes("short", 8, 5, 20)
         assert await outcomes("after", 8, 800, 100) == 8
         assert stack.processes["worker"].pid == worker and stack.processes["worker"].poll() is None
-
-
-@on_gpu
-def test_allocations_that_fail_end_no_other_turn(tmp_path: Path) -> None:
-    """Without a look ahead, so that the allocator has to say it."""
-    hashes = ContentHashes(tmp_path / "hashes.json")
-    model = load("wide", str(write_wide(tmp_path / "m")), hashes=hashes, pool_bytes=1 << 28)
-    begin(model, prompt_of(model, 0, 100), 20)
-    run(model)
-    mx.clear_cache()
-    model.engine.headroom = Headroom(0)
-    with hog(OF_GPU, 256 * MIB):
-        turns = [begin(model, [5 + n] * 6000, 40) for n in range(4)]
-        turns.append(begin(model, prompt_of(model, 1, 2), 40))
-        run(model)
-    failed = [error for turn in turns if (error := turn.job.future.exception(0)) is not None]
-    log.info("%d of %d found no memory; %s", len(failed), len(turns), {str(error) for error in failed})
-    assert all(isinstance(error, ResourceExhausted) for error in failed)
-    mx.clear_cache()
-    later = [begin(model, [5 + n] * 3000, 20) for n in range(4)]
-    run(model)
-    assert [turn.generated.sampled for turn in later] == [20] * 4

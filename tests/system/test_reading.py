@@ -1,11 +1,13 @@
-"""Reading and branching memories from the command line, on a real stack."""
+"""Commands on a real stack: memories are read and branched, and doctor looks at what runs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from base64 import b64decode
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +108,30 @@ async def test_pins_and_probes(stack: Stack) -> None:
     assert (await told(stack, "probe", "marco", QUESTION))["cache"]["match"] == "extend"
     assert (await told(stack, "show", "marco"))[0]["tokens"] == held
     assert "agent 'nobody' does not exist" in await agentmem(stack, "probe", "nobody", "x", fails=True)
+
+
+def files(data: Path) -> dict[str, int]:
+    """Files and their sizes, but for SQLite's, which it keeps as it likes."""
+    found = (path for path in data.rglob("*") if not path.name.startswith(("store.db-", "warm.db-")))
+    return {str(path): path.stat().st_size for path in found if path.is_file()}
+
+
+@pytest.mark.slow
+async def test_doctor_changes_nothing_while_all_runs(stack: Stack) -> None:
+    client = await stack.client("gateway")
+    assert (await client.say("ada", "hello")).finished.durable
+    await stack.on_disk("ada")
+    before = files(stack.data)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli.main", "doctor", "--json"),
+        *("--data", str(stack.data), "--run-dir", str(stack.run), "--http", f"127.0.0.1:{stack.ports['http']}"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await process.communicate()
+    assert files(stack.data) == before
+    found = {each["check"]: each for each in json.loads(told)["findings"]}
+    assert process.returncode == 0, found
+    assert found["running"]["facts"] == dict.fromkeys(("store", "worker", "gateway"), "ready")
+    assert "services run here" in found["ports"]["found"]
+    assert "besides a worker that runs" in found["memory"]["found"]
+    assert (await client.say("ada", "again")).finished.durable

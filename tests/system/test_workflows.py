@@ -6,14 +6,17 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from agentmem import AsyncClient
 from agentmem.client.workflows import AsyncWorkflows, RunEvent
-from agentmem.v1 import types_pb2
+from agentmem.v1 import types_pb2, workflow_pb2, workflow_pb2_grpc
 from agentmem.v1.workflow_pb2 import AgentListened, AgentSpoke, PhaseStarted, WorkflowStarted
 from tests.system import secrets_of_agents
+from tests.system.client import refused
 from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
 
@@ -28,8 +31,9 @@ phases: [{name: talk, agents: [marco, lena], rounds: 100, prompts: "What is the 
 
 
 @pytest.fixture
-async def stack(stacks: SharedStacks) -> AsyncIterator[Stack]:
-    async with stacks.using(DEMO, "store", "worker", "gateway", killable=True) as stack:
+async def stack(stacks: SharedStacks, request: pytest.FixtureRequest) -> AsyncIterator[Stack]:
+    killable = request.node.get_closest_marker("kills") is not None
+    async with stacks.using(DEMO, "store", "worker", "gateway", killable=killable) as stack:
         yield stack
 
 
@@ -82,6 +86,7 @@ async def test_the_prisoners_dilemma_re_prefills_nothing(runs: AsyncWorkflows, s
 
 
 @pytest.mark.slow
+@pytest.mark.kills
 async def test_kill_9_between_phases_changes_no_word(runs: AsyncWorkflows, stack: Stack) -> None:
     expected = words(await undisturbed(runs))
     client, events = await stack.client(), list[RunEvent]()
@@ -98,6 +103,7 @@ async def test_kill_9_between_phases_changes_no_word(runs: AsyncWorkflows, stack
 
 
 @pytest.mark.slow
+@pytest.mark.kills
 async def test_a_gateway_that_is_started_again_goes_on_with_its_runs_by_itself(
     runs: AsyncWorkflows, stack: Stack
 ) -> None:
@@ -136,6 +142,14 @@ variables: {what: "The colour of the boat is green."}
     assert words(second) == {"marco": ["The colour of the boat is green."]}
     assert not [event for event in second if isinstance(event, AgentListened)], "it was introduced before"
     assert bytes((await stack.ledger("visitor")).text).count(b"You are marco.") == 1
+
+
+async def test_requests_that_name_no_run_or_change_one_are_refused(stack: Stack) -> None:
+    stub: Any = workflow_pb2_grpc.WorkflowServiceStub((await stack.client("gateway")).channel)
+    changed = {"resume_workflow_id": "wf-none", "variables": {"a": "b"}}
+    for fields, field in (({}, "source"), (changed, "variables")):
+        call = stub.RunWorkflow(workflow_pb2.RunWorkflowRequest(**fields))
+        await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT, field)
 
 
 @pytest.mark.slow
