@@ -41,13 +41,13 @@ def swap(path: Path, other: Path) -> None:
     other.write_bytes(mine)
 
 
-DAMAGE: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
-    "a": (flip_bit, "CORRUPT", "digest"),
-    "b": (truncate, "CORRUPT", "digest"),
-    "c": (empty, "CORRUPT", "digest"),
-    "d": (delete, "ABSENT", "missing"),
-    "e": (swap, "CORRUPT", "digest"),
-    "f": (lambda path, other: None, "CORRUPT", "digest"),  # the other side of the swap
+DAMAGE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "a": (flip_bit, "CORRUPT"),
+    "b": (truncate, "CORRUPT"),
+    "c": (empty, "CORRUPT"),
+    "d": (delete, "ABSENT"),
+    "e": (swap, "CORRUPT"),
+    "f": (lambda path, other: None, "CORRUPT"),  # the other side of the swap
 }
 
 
@@ -59,12 +59,12 @@ async def test_damaged_blocks_are_refused_and_healed(stack: Stack, client: Clien
     quarantined = await stack.metric("store", "agentmem_cache_quarantined_total", reason="digest")
     second = {agent: (await stack.on_disk(agent))[1] for agent in TEXTS}
     stack.kill("worker")
-    for agent, (damage, _, _) in DAMAGE.items():
+    for agent, (damage, _) in DAMAGE.items():
         damage(second[agent], second["f"])
     await stack.up("worker")
 
     oracle = Oracle(tiny)
-    for agent, (_, reason, _) in DAMAGE.items():
+    for agent, (_, reason) in DAMAGE.items():
         turn = await client.say(agent, "And who told you?", max_tokens=10, top_logprobs=0)
         assert (turn.match, turn.cached, turn.miss) == ("EXTEND", {"warm": 256}, reason), agent
         await check(stack, oracle, turn, agent)

@@ -13,9 +13,6 @@ from tests.system.shared import of_module
 from tests.system.stack import Stack
 from tests.tiny_models import CHATML, write_llama
 
-Messages = list[dict[str, str]]
-
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -24,28 +21,22 @@ class Chat:
 
     def __init__(self, demo: Stack, first: str) -> None:
         self.url = f"{demo.url}/v1/chat/completions"
-        self.messages: Messages = [{"role": "user", "content": first}]
+        self.messages = [{"role": "user", "content": first}]
         self.told: list[dict[str, Any]] = []
 
-    async def answer(self, headers: dict[str, str] | None = None, **fields: object) -> dict[str, Any]:
-        body = {"model": "demo", "messages": self.messages, "temperature": 0, "max_tokens": 12, **fields}
+    async def answer(self) -> None:
+        body = {"model": "demo", "messages": self.messages, "temperature": 0, "max_tokens": 12}
         async with httpx.AsyncClient(timeout=60) as http:
-            response = await http.post(self.url, json=body, headers=headers)
-        response.raise_for_status()
-        told: dict[str, Any] = response.json()
-        self.told.append(told)
-        return told
+            response = await http.post(self.url, json=body)
+        self.told.append(response.raise_for_status().json())
 
-    async def say(self, text: str, **fields: Any) -> dict[str, Any]:
+    async def say(self, text: str) -> None:
         said = self.told[-1]["choices"][0]["message"]["content"]
         self.messages += [{"role": "assistant", "content": said}, {"role": "user", "content": text}]
-        return await self.answer(**fields)
+        await self.answer()
 
     def agents(self) -> list[str]:
         return [told["agentmem"]["agent_id"] for told in self.told]
-
-    def cached(self) -> list[int]:
-        return [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in self.told]
 
 
 @pytest.mark.slow

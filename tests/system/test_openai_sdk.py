@@ -14,15 +14,12 @@ from tests.system.stack import Stack, running
 FACT = "The colour of the boat is green."
 QUESTION = "What is the colour of the boat?"
 ANSWER = "The colour of the boat is green."
-FACTS = "The number of the locker is 417. " * 36
-"""More than a block, which an older state still has when its tail is gone."""
-LOCKER = "What is the number of the locker?"
 MODEL: Any = {"model": "demo", "temperature": 0}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with running("demo", "store", "worker", "gateway", worker_flags=("--max-requests", "2")) as started:
+    async with running("demo", "store", "worker", "gateway") as started:
         await started.until_ready()
         yield started
 
@@ -69,24 +66,16 @@ async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, 
     assert agents == {told["agent_id"]}
 
 
-async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **fields: Any) -> Any:
-    previous = after.id if after is not None else openai.omit
-    asked: Any = {**MODEL, "input": text, "previous_response_id": previous, "max_output_tokens": 20, **fields}
-    return await sdk.responses.create(**asked)
-
-
-def cached(response: Any) -> int:
-    return int(response.usage.input_tokens_details.cached_tokens)
-
-
 @pytest.mark.slow
 async def test_a_response_is_followed_after_a_restart(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    first = await respond(sdk, f"Listen: {FACTS}")
+    asked: Any = {**MODEL, "max_output_tokens": 20}
+    first = await sdk.responses.create(**asked, input="Listen: " + "The number of the locker is 417. " * 36)
     await stack.on_disk(report(first)["agent_id"])
     stack.kill("gateway", "worker", "store")
     await stack.up("store", "worker", "gateway")
     await stack.until_ready()
-    second = await respond(sdk, LOCKER, first)
+    follow: Any = {"input": "What is the number of the locker?", "previous_response_id": first.id}
+    second = await sdk.responses.create(**asked, **follow)
     assert "417" in second.output_text
     assert report(second)["agent_id"] == report(first)["agent_id"]
-    assert report(second)["cached"] == {"warm": first.usage.total_tokens}
+    assert first.usage and report(second)["cached"] == {"warm": first.usage.total_tokens}
