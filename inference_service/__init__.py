@@ -13,15 +13,23 @@ engine/      the thread that owns MLX
 models/      models, and how they come and go
 hub/         models of a hub
 portable/    agents as files
-heap.py      garbage collection; open_files.py: the limit that mlx-lm lowers
+heap.py      garbage collection
 json_cache.py   values that cost seconds to find out
 """
 
 import os
+import resource
+from collections.abc import Callable
+from functools import partial
 
-from inference_service.open_files import keep_limit
 
-keep_limit()
+def _set_limit(original: Callable[[int, tuple[int, int]], None], what: int, limits: tuple[int, int]) -> None:
+    """Keep the limit of open files, which mlx-lm lowers in each process that imports it."""
+    if (what, limits) != (resource.RLIMIT_NOFILE, (2048, 4096)):
+        original(what, limits)
+
+
+resource.setrlimit = partial(_set_limit, resource.setrlimit)
 # GPUs would take TF32 for float32 products of several rows and not of one: a token's KV would depend on who shares its
 # pass.
 os.environ.setdefault("MLX_ENABLE_TF32", "0")

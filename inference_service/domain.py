@@ -150,13 +150,6 @@ class TurnRequest:
         return not self.anonymous and self.cache_policy != inference_pb2.CACHE_POLICY_READ_ONLY
 
 
-@dataclass(frozen=True)
-class ToolCall:
-    id: str
-    name: str
-    arguments_json: str
-
-
 class CallPart(NamedTuple):
     """More arguments of an incomplete call; the first part has its name."""
 
@@ -177,7 +170,7 @@ class TokenEvent:
     logprob: float | None
     top: tuple[tuple[int, float], ...]
     text: str
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[inference_pb2.ToolCall, ...] = ()
     at: float = 0.0
     reasoning: str = ""
     in_reasoning: bool = False

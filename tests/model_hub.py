@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import prod
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 _LIST = "/api/models"
@@ -80,6 +85,15 @@ class Hub:
     def fetched(self, name: str) -> list[str | None]:
         return [wanted for method, path, wanted in self.seen if method == "GET" and path.endswith(f"/{name}")]
 
+    def environment(self, home: Path) -> dict[str, str]:
+        """Of processes for which this is the hub and `home` the cache."""
+        return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "AGENTMEM_"))} | {
+            "HF_ENDPOINT": f"http://someone:hf_password@127.0.0.1:{self.port}",
+            "HF_TOKEN": "hf_secret",
+            "HF_HOME": str(home),
+            "NO_PROXY": "*",
+        }
+
 
 @contextmanager
 def model_hub() -> Iterator[Hub]:
@@ -97,6 +111,34 @@ def model_hub() -> Iterator[Hub]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def telling(module: str, environment: dict[str, str]) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Tells a process what to do, a line of JSON each, and returns what came of it."""
+    log = Path(environment["HF_HOME"], "log")
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            (sys.executable, "-m", module),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
+        ) as process,
+    ):  # fmt: skip
+        orders, answers = process.stdin, process.stdout
+        assert orders is not None and answers is not None
+
+        def told(**order: Any) -> dict[str, Any]:
+            print(json.dumps(order), file=orders, flush=True)
+            answer = answers.readline()
+            assert answer, log.read_text()
+            came: dict[str, Any] = json.loads(answer)
+            return came
+
+        yield told
+        orders.close()
+        process.wait(120)
+    said = log.read_text()
+    assert "hf_" not in said and "Traceback" not in said
 
 
 class _Handler(BaseHTTPRequestHandler):

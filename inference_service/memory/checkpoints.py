@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash, chain_hashes
 from agentmem.kv.ledger import Ledger, TokenIds
 from agentmem.v1 import cache_store_pb2 as pb
 from inference_service.memory.spacing import STEP, firsts_of_stretches, periodic_positions
@@ -80,12 +80,10 @@ def checkpoint_candidates(
 def candidates_at(
     fingerprint: str, namespace: str, token_ids: TokenIds, positions: Iterable[int]
 ) -> tuple[CheckpointCandidate, ...]:
-    token_ids = np.asarray(token_ids, np.uint32)
-    parents, found = [NO_PARENT], []
-    for position in sorted(positions):
+    token_ids, wanted, found = np.asarray(token_ids, np.uint32), sorted(positions), []
+    parents = [NO_PARENT, *chain_hashes(fingerprint, namespace, token_ids[: wanted[-1] - 1 if wanted else 0])]
+    for position in wanted:
         block = (position - 1) // BLOCK_TOKENS
-        for first in range((len(parents) - 1) * BLOCK_TOKENS, block * BLOCK_TOKENS, BLOCK_TOKENS):
-            parents.append(chain_hash(fingerprint, namespace, parents[-1], token_ids[first : first + BLOCK_TOKENS]))
         name = chain_hash(fingerprint, namespace, parents[block], token_ids[block * BLOCK_TOKENS : position])
         found.append(CheckpointCandidate(position, name, parents[block], position))
     return tuple(found)

@@ -1,6 +1,6 @@
 """Estimates of chunks' memory by shapes. Engine thread; computes nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import mlx.core as mx
@@ -81,13 +81,8 @@ def _matrix(module: nn.Module) -> int:
 
 def _width(layer: nn.Module, experts_per_token: int) -> int:
     """Return a layer's values for a token, by rows of matrices."""
-
-    def rows() -> Iterator[int]:
-        for name, array in tree_flatten(layer.parameters()):
-            if name.endswith("weight") and array.ndim > 1:
-                yield array.shape[-2] * (experts_per_token if array.ndim > 2 else 1)
-
-    return sum(rows())
+    weights = (array for name, array in tree_flatten(layer.parameters()) if name.endswith("weight") and array.ndim > 1)
+    return sum(array.shape[-2] * (experts_per_token if array.ndim > 2 else 1) for array in weights)
 
 
 def _experts_per_token(config: dict[str, Any]) -> int:

@@ -76,9 +76,6 @@ class KVSetups:
             self._keep(fingerprint, geometry.format, {"bits": bits})
         return KVSetup(geometry.format.with_bits(bits), calibration, quality, reason)
 
-    def name(self, fingerprint: str, info: ModelInfo) -> str:
-        return _key(fingerprint, info.geometry.format)
-
     def adopt(self, fingerprint: str, info: ModelInfo, shared: bytes) -> None:
         """Take another machine's means if near, and bits of `auto`; ignore unreadable ones."""
         try:
@@ -120,11 +117,11 @@ class KVSetups:
         return None
 
     def _record(self, fingerprint: str, format: KVFormat) -> dict[str, Any]:
-        record = self._records.get(_key(fingerprint, format))
+        record = self._records.get(setup_name(fingerprint, format))
         return record if isinstance(record, dict) else {}
 
     def _keep(self, fingerprint: str, format: KVFormat, found: dict[str, Any]) -> None:
-        self._records.put(_key(fingerprint, format), self._record(fingerprint, format) | found)
+        self._records.put(setup_name(fingerprint, format), self._record(fingerprint, format) | found)
 
 
 def choose(quality: Quality | None) -> tuple[str, str]:
@@ -137,7 +134,7 @@ def choose(quality: Quality | None) -> tuple[str, str]:
     return least, f"auto: none of {', '.join(quality.rungs)} has at most {limits}, and these have the fewest"
 
 
-def _key(fingerprint: str, format: KVFormat) -> str:
+def setup_name(fingerprint: str, format: KVFormat) -> str:
     return f"{fingerprint}; groups of {format.group_size}"
 
 

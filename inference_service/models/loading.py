@@ -45,7 +45,7 @@ from inference_service.models.fitting import (
     kv_bytes,
     needs_of,
 )
-from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared
+from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared, setup_name
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
 from inference_service.models.proof import prove
@@ -242,7 +242,7 @@ class Loader:
 
         Without the store's answer the model serves with its own, which the fingerprint of its KV names.
         """
-        name = self._kv.name(fingerprint, info)
+        name = setup_name(fingerprint, info.geometry.format)
         if shared := await self._share(name, b""):
             self._kv.adopt(fingerprint, info, shared)
         setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))

@@ -66,18 +66,14 @@ class ProbeKV(passes.KVCache):
         return queries
 
 
-class ProbeStates(SequenceStates):
-    """A recurrent layer."""
+Probes = list[ProbeKV | SequenceStates]
 
 
-Probes = list[ProbeKV | ProbeStates]
-
-
-def probe_of(cache: Any, *, shows_arrays: bool = False) -> ProbeKV | ProbeStates | None:
+def probe_of(cache: Any, *, shows_arrays: bool = False) -> ProbeKV | SequenceStates | None:
     """Return the probe in place of one of mlx-lm's caches; None for a kind that is not known."""
     kind = type(cache)
     if kind is ArraysCache:
-        return ProbeStates(len(cache.cache))
+        return SequenceStates(len(cache.cache))
     if kind is KVCache:
         return ProbeKV(0, shows_arrays=shows_arrays)
     if kind is RotatingKVCache and not cache.keep:
@@ -103,7 +99,7 @@ def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGro
 
 def state_group(probes: Sequence[Any]) -> StateGroup | None:
     """Return recurrent layers. Raises ValueError for unwritten arrays and dtypes that are not stored."""
-    states = {i: probe for i, probe in enumerate(probes) if isinstance(probe, ProbeStates)}
+    states = {i: probe for i, probe in enumerate(probes) if isinstance(probe, SequenceStates)}
     if any(array is None for probe in states.values() for array in probe.cache):
         raise ValueError("recurrent layers leave some of their arrays empty")
     if others := {array.dtype for probe in states.values() for array in probe.state} - SAFETENSORS_DTYPE.keys():

@@ -3,12 +3,10 @@
 A state is kept or moved once its KV is written. Forks and moved agents find KV in the pool by names of blocks.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
-
-import grpc
+from typing import Any
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.kv import tiers as kv_tiers
@@ -30,7 +28,28 @@ from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.turn import Turn
 
-_Response = TypeVar("_Response")
+
+def _listing(name: str) -> Callable[..., Awaitable[Any]]:
+    async def listed(self: "AgentServicer", request: Any, _context: Any) -> Any:
+        AgentKey.from_proto(request.key)
+        return await self.store.call(getattr(self.store.agents, name), request)
+
+    return listed
+
+
+def _changing(name: str, *, moves: bool = False) -> Callable[..., Awaitable[Any]]:
+    """The RPC comes after the agent's running turn; if it `moves`, once its KV is written."""
+
+    async def changed(self: "AgentServicer", request: Any, _context: Any) -> Any:
+        key = AgentKey.from_proto(request.key)
+        async with self.locks.hold(key):
+            if moves:
+                await self.persister.wait_written(key)
+            response = await self.store.call(getattr(self.store.agents, name), request)
+        self._complete(response.agent)
+        return response
+
+    return changed
 
 
 @dataclass(eq=False, repr=False)
@@ -47,6 +66,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     hints: TurnHints
     portable: PortableAgents
 
+    ListTurns, ListSnapshots = _listing("ListTurns"), _listing("ListSnapshots")
+    TrimAgent = _changing("TrimAgent", moves=True)
+    RestoreSnapshot = _changing("RestoreSnapshot", moves=True)
+    PinAgent, SetAgentTtl = _changing("PinAgent"), _changing("SetAgentTtl")
+    SetContextPolicy = _changing("SetContextPolicy")
+
     async def GetAgent(self, request: pb.GetAgentRequest, context: Any) -> pb.GetAgentResponse:
         await self.locks.settled(AgentKey.from_proto(request.key))
         response = await self.store.call(self.store.agents.GetAgent, request)
@@ -58,10 +83,6 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         for agent in response.agents:
             self._complete(agent)
         return response
-
-    async def ListTurns(self, request: pb.ListTurnsRequest, context: Any) -> pb.ListTurnsResponse:
-        AgentKey.from_proto(request.key)
-        return await self.store.call(self.store.agents.ListTurns, request)
 
     async def ListBlocks(self, request: pb.ListBlocksRequest, context: Any) -> pb.ListBlocksResponse:
         key = AgentKey.from_proto(request.key)
@@ -115,34 +136,15 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._complete(response.agent)
         return response
 
-    async def TrimAgent(self, request: pb.TrimAgentRequest, context: Any) -> pb.TrimAgentResponse:
-        return await self._changed(self.store.agents.TrimAgent, request, moves=True)
-
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Any) -> pb.CreateSnapshotResponse:
         key = AgentKey.from_proto(request.key)
         async with self.locks.hold(key):
             await self.persister.wait_written(key)
             return await self.store.call(self.store.agents.CreateSnapshot, request)
 
-    async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Any) -> pb.ListSnapshotsResponse:
-        AgentKey.from_proto(request.key)
-        return await self.store.call(self.store.agents.ListSnapshots, request)
-
-    async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Any) -> pb.RestoreSnapshotResponse:
-        return await self._changed(self.store.agents.RestoreSnapshot, request, moves=True)
-
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotResponse:
         async with self.locks.hold(AgentKey.from_proto(request.key)):
             return await self.store.call(self.store.agents.DeleteSnapshot, request)
-
-    async def PinAgent(self, request: pb.PinAgentRequest, context: Any) -> pb.PinAgentResponse:
-        return await self._changed(self.store.agents.PinAgent, request)
-
-    async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Any) -> pb.SetAgentTtlResponse:
-        return await self._changed(self.store.agents.SetAgentTtl, request)
-
-    async def SetContextPolicy(self, request: pb.SetContextPolicyRequest, context: Any) -> pb.SetContextPolicyResponse:
-        return await self._changed(self.store.agents.SetContextPolicy, request)
 
     async def EvictAgent(self, request: pb.EvictAgentRequest, context: Any) -> pb.EvictAgentResponse:
         key = AgentKey.from_proto(request.key)
@@ -186,18 +188,6 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         response = await self.store.call(self.store.agents.GetAgent, pb.GetAgentRequest(key=target.to_proto()))
         self._complete(response.agent)
         return pb.ImportAgentResponse(agent=response.agent, kv_misfit=kv_misfit)
-
-    async def _changed(
-        self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any, *, moves: bool = False
-    ) -> _Response:
-        """Change an agent after its running turn; if it `moves`, once its KV is written."""
-        key = AgentKey.from_proto(request.key)
-        async with self.locks.hold(key):
-            if moves:
-                await self.persister.wait_written(key)
-            response = await self.store.call(rpc, request)
-        self._complete(cast(Any, response).agent)
-        return response
 
     async def _on_all_models(self, key: AgentKey) -> list[AgentKey]:
         request = pb.ListAgentsRequest(namespace=key.namespace, agent_id=key.agent_id, page_size=1000)

@@ -116,7 +116,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
     return replace(
         turn,
         sampling=request.sampling,
-        stop=_stops(list(request.stop)),
+        stop=tuple(check_text(f"stop[{i}]", stop, max_bytes=MAX_STOP_BYTES) for i, stop in enumerate(request.stop)),
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         cache_policy=request.cache_policy or inference_pb2.CACHE_POLICY_KEEP,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
@@ -137,7 +137,7 @@ def prefill_request(request: inference_pb2.PrefillRequest | inference_pb2.Genera
         key=AgentKey.from_proto(request.key, anonymous=isinstance(request, inference_pb2.GenerateRequest)),
         input=turn_input(request),
         digest=_digest(request),
-        request_id=_request_id(request.request_id),
+        request_id=check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True),
         if_version=request.if_version if request.HasField("if_version") else None,
         if_revision=check_revision("if_revision", request.if_revision),
         parse_special=request.parse_special,
@@ -215,16 +215,8 @@ def _json_schema(request: inference_pb2.GenerateRequest) -> str:
     return request.json_schema
 
 
-def _stops(stops: list[str]) -> tuple[str, ...]:
-    return tuple(check_text(f"stop[{index}]", stop, max_bytes=MAX_STOP_BYTES) for index, stop in enumerate(stops))
-
-
 def _template_time(moment: str) -> str:
     return template.parse_moment("template_time", moment) if moment else ""
-
-
-def _request_id(request_id: str) -> str:
-    return check_text("request_id", request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
 
 
 def _check_enum(field: str, value: int, enum: Any) -> None:

@@ -36,15 +36,11 @@ class BlockMiss(Exception):
 
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
     """Return verified views [layers, kv_heads, tokens, width] of new memory. Raises BlockMiss. Releases the GIL."""
-    return _read_verified(path, wanted, digest, geometry)[1]
+    return read_file(path, wanted, digest, geometry)[1]
 
 
-def read_bytes(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> memoryview:
-    """Return a verified file's bytes. Raises BlockMiss."""
-    return _read_verified(path, wanted, digest, geometry)[0]
-
-
-def _read_verified(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> tuple[memoryview, HostTensors]:
+def read_file(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> tuple[memoryview, HostTensors]:
+    """Return a file's bytes, and views of them as `read_block`. Raises BlockMiss."""
     try:
         data, found = _read(path, most_bytes(wanted, geometry))
     except FileNotFoundError as error:
@@ -53,7 +49,7 @@ def _read_verified(path: str, wanted: BlockHeader, digest: bytes, geometry: Geom
         raise BlockMiss(types_pb2.MISS_REASON_CORRUPT, error.reason) from error
     except OSError as error:
         raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=error.errno == errno.EIO) from error
-    return data, _verified(data, found, wanted, digest, geometry)
+    return data, verified(data, wanted, digest, geometry, found)
 
 
 def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
@@ -73,16 +69,12 @@ def _place(tensors: HostTensors, buffers: HostBuffers) -> None:
             np.copyto(target, source)
 
 
-def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """Return views [layers, kv_heads, tokens, width] of a whole file. Raises BlockMiss."""
-    return _verified(data, blockfile.digest(data), wanted, digest, geometry)
-
-
-def _verified(
-    data: bytes | memoryview, found: bytes, wanted: BlockHeader, digest: bytes, geometry: Geometry
+def verified(
+    data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry, found: bytes = b""
 ) -> HostTensors:
+    """Return views [layers, kv_heads, tokens, width] of a whole file, whose digest was `found`. Raises BlockMiss."""
     try:
-        if found != digest:
+        if (found or blockfile.digest(data)) != digest:
             raise BlockFileError("digest", "the bytes are not those that were published")
         specs = _wanted_specs(data, len(data), wanted, geometry)
     except BlockFileError as error:

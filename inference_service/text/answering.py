@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from inference_service.domain import CallPart, ToolCall
+from agentmem.v1.inference_pb2 import ToolCall
+from inference_service.domain import CallPart
 from inference_service.families.chats import OBJECT
 from inference_service.text.call_parts import CallParts
 from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, Segment
@@ -174,7 +175,7 @@ class AnswerStream:
             return calls
         (call,), told = calls, self._parts.text
         same = call.name == self._parts.name and json.loads(told) == json.loads(call.arguments_json)
-        return [ToolCall(self._part_id, call.name, told)] if same else calls
+        return [ToolCall(id=self._part_id, name=call.name, arguments_json=told)] if same else calls
 
     def _find_end(self, syntax: CallSyntax) -> int:
         """Return the end marker's place outside of JSON strings, or -1."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentmem import jsontext
 from agentmem.errors import InvalidArgument
-from inference_service.domain import ToolCall
+from agentmem.v1.inference_pb2 import ToolCall
 from inference_service.families.chats import SHORT_IDS, CallForm
 
 _PARSER_ERRORS = (
@@ -65,7 +65,7 @@ class CallSyntax:
         if not isinstance(name, str) or not name or name != name.encode().decode():
             raise ValueError("a call needs a name")
         usable = isinstance(given, str) and given and given not in taken_ids and given.encode()
-        return ToolCall(str(given) if usable else self.new_id(), name, text)
+        return ToolCall(id=str(given) if usable else self.new_id(), name=name, arguments_json=text)
 
     def new_id(self) -> str:
         if self.name in SHORT_IDS:

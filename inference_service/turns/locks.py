@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from weakref import WeakValueDictionary
 
 from agentmem.validation import AgentKey
 
 
 class AgentLocks:
-    """A lock for each agent while it is used. Event loop only."""
+    """A lock for each agent in use. Event loop only."""
 
     def __init__(self) -> None:
-        self._locks: dict[AgentKey, tuple[asyncio.Lock, int]] = {}
+        self._locks: WeakValueDictionary[AgentKey, asyncio.Lock] = WeakValueDictionary()
         self._settling: dict[AgentKey, asyncio.Event] = {}
 
     @contextmanager
@@ -31,22 +32,8 @@ class AgentLocks:
 
     @asynccontextmanager
     async def hold(self, *keys: AgentKey) -> AsyncIterator[None]:
-        """Hold agents, in one order for all callers."""
+        """All callers hold agents in one order."""
         async with AsyncExitStack() as held:
             for key in sorted(set(keys)):
-                await held.enter_async_context(self._hold(key))
+                await held.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
             yield
-
-    @asynccontextmanager
-    async def _hold(self, key: AgentKey) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, users - 1)

@@ -24,7 +24,7 @@ from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
-from inference_service.storage.blocks import BlockMiss, read_bytes
+from inference_service.storage.blocks import BlockMiss, read_file
 from inference_service.storage.client import NOTHING, StoreClient
 from inference_service.storage.transport import Into, nowhere, read_all
 from inference_service.turns.restored import Restored, source_of
@@ -250,7 +250,7 @@ class Restorer:
     ) -> memoryview | None:
         """Return a verified file; None if missing or bad."""
         try:
-            return await asyncio.to_thread(read_bytes, file.path, header, file.digest, geometry)
+            return (await asyncio.to_thread(read_file, file.path, header, file.digest, geometry))[0]
         except BlockMiss as miss:
             await self._refuse(model_id, header, file.digest, miss)
             return None

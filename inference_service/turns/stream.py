@@ -7,7 +7,7 @@ from typing import Final
 
 from agentmem.errors import Cancelled, ResourceExhausted
 from agentmem.v1 import inference_pb2
-from inference_service.domain import TokenEvent, ToolCall
+from inference_service.domain import TokenEvent
 from inference_service.text.answering import NO_DELTA, AnswerDelta
 from inference_service.text.tokenizer import Tokenizer
 
@@ -134,7 +134,7 @@ def delta(
             if part.name or not message.tool_call_parts:
                 message.tool_call_parts.add(id=part.id, name=part.name)
             message.tool_call_parts[-1].arguments_json += part.arguments
-        message.tool_calls.extend(_call(call) for call in event.calls)
+        message.tool_calls.extend(event.calls)
         message.token_ids.append(event.token_id)
         if event.logprob is not None:
             message.logprobs.add(
@@ -149,7 +149,7 @@ def delta(
             )
     message.reasoning += rest.reasoning
     _add_text(message, rest.text)
-    message.tool_calls.extend(_call(call) for call in rest.calls)
+    message.tool_calls.extend(rest.calls)
     return message
 
 
@@ -158,7 +158,3 @@ def _add_text(message: inference_pb2.Delta, text: str) -> None:
     if text and message.tool_call_parts and not message.tool_calls:
         message.ClearField("tool_call_parts")
     message.text += text
-
-
-def _call(call: ToolCall) -> inference_pb2.ToolCall:
-    return inference_pb2.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)

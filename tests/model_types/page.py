@@ -87,9 +87,3 @@ def replaced(page: str, section: str) -> str:
     between(page)
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{section}\n\n{END}{rest.partition(END)[2]}"
-
-
-def outdated(page: str, section: str) -> list[str]:
-    """Lines that differ: "- …" the page's, "+ …" those that it should have."""
-    old, new = between(page).splitlines(), section.splitlines()
-    return [*(f"- {line}" for line in old if line not in new), *(f"+ {line}" for line in new if line not in old)]

@@ -19,7 +19,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
-from agentmem.process.rpc import arity
+from agentmem.rpcs import arity
 from agentmem.v1 import inference_pb2
 from tests.peaks import Peaks
 from tests.system import hostile

@@ -14,7 +14,6 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
-from mlx_lm.models import llama
 
 from agentmem.v1 import types_pb2
 from inference_service.engine.device import free_bytes, has_own_memory
@@ -91,7 +90,7 @@ def write_wide(directory: Path) -> Path:
     """A Llama of 250 million weights, whose chunks take hundreds of megabytes."""
     sizes = {"hidden_size": 2048, "num_hidden_layers": 4, "intermediate_size": 8192, "head_dim": 128}
     heads = {"num_attention_heads": 16, "num_key_value_heads": 8, "rope_theta": 10000.0, "model_type": "llama"}
-    return write_tiny(directory, llama, {**sizes, **heads}, 0, CHATML, 16_384)
+    return write_tiny(directory, "llama", {**sizes, **heads}, 0, CHATML, 16_384)
 
 
 @on_gpu

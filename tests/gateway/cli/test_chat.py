@@ -1,7 +1,7 @@
 import pytest
 
 from agentmem.client.answers import Growing
-from agentmem.client.replay import Replay
+from agentmem.client.stream import Replay
 from gateway.cli.chat import Shown
 
 

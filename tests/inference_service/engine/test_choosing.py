@@ -58,6 +58,9 @@ def test_the_order_of_rows_does_not_matter() -> None:
     assert [found[at] for at in order] == turned  # type: ignore[index]
 
 
+NONE = Filters(temperature=1.0, top_p=1.0, min_p=0.0, top_k=0)
+
+
 def test_a_bias_is_its_own_rows() -> None:
     jobs = [job_of(Sampling()), job_of(Sampling(logit_bias={7: 100.0})), job_of(Sampling())]
     logits = logits_of(3)
@@ -71,9 +74,9 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     logprobs = mx.broadcast_to(mx.array(np.log(wanted)), (draws, 5))
     keys = [mixed(number) for number in range(draws)]
     for by, expected in (
-        (Filters(1.0, 1.0, 0.0, 0), wanted),
-        (Filters(1.0, 1.0, 0.0, 3), wanted * [1, 1, 1, 0, 0] / 0.9),
-        (Filters(0.5, 1.0, 0.0, 0), wanted**2 / (wanted**2).sum()),
+        (NONE, wanted),
+        (NONE._replace(top_k=3), wanted * [1, 1, 1, 0, 0] / 0.9),
+        (NONE._replace(temperature=0.5), wanted**2 / (wanted**2).sum()),
     ):
         counts = np.bincount(np.array(sampled(logprobs, by, keys)), minlength=5)
         some = expected > 0
@@ -98,5 +101,5 @@ def test_biases_are_added() -> None:
 @pytest.mark.parametrize("temperature", [1e-45, 1e-30, 1e-6])
 def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     logprobs = choosing.logprobs(logits_of(5))
-    found = sampled(logprobs, Filters(temperature, 1.0, 0.0, 0), [mixed(number) for number in range(5)])
+    found = sampled(logprobs, NONE._replace(temperature=temperature), [mixed(number) for number in range(5)])
     assert mx.array_equal(found, mx.argmax(logprobs, axis=-1))

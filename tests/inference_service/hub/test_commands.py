@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from agentmem.process.checkup import parse
 from inference_service.models.sources import registry
-from tests.model_hub import Hub, Repository, model_hub
+from tests.model_hub import Hub, Repository, model_hub, telling
 
 COMMAND = (sys.executable, "-m", "gateway.cli.main", "models")
 DEMO = Path(registry([])["demo"].source)
@@ -72,35 +71,21 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def environment(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "AGENTMEM_"))} | {
-        "HF_ENDPOINT": f"http://someone:hf_password@127.0.0.1:{hub.port}",
-        "HF_TOKEN": "hf_secret",
-        "HF_HOME": str(tmp_path_factory.mktemp("hf")),
-        "NO_PROXY": "*",
-    }
+    return hub.environment(tmp_path_factory.mktemp("hf"))
 
 
 @pytest.fixture(scope="module")
-def child(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        (sys.executable, "-m", "tests.inference_service.hub.child"),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-    ) as process:  # fmt: skip
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(120)
+def child(environment: dict[str, str]) -> Iterator[Any]:
+    with telling("tests.inference_service.hub.child", environment) as told:
+        yield told
 
 
 @pytest.fixture
-def models(child: subprocess.Popen[str], hub: Hub) -> Any:
+def models(child: Any, hub: Hub) -> Any:
     hub.seen.clear()
 
     def run(*arguments: str, **environment: str) -> Ended:
-        assert child.stdin is not None and child.stdout is not None
-        child.stdin.write(json.dumps({"arguments": arguments, "environment": environment}) + "\n")
-        child.stdin.flush()
-        told = json.loads(child.stdout.readline())
+        told = child(arguments=arguments, environment=environment)
         assert "bug" not in told, told
         ended = Ended(**told)
         assert not [each for each in ("hf_", "://", "\x1b", "Traceback") if each in ended.out + ended.err]

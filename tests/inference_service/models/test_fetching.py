@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inference_service.models.sources import registry
-from tests.model_hub import Hub, Repository, model_hub
+from tests.model_hub import Hub, Repository, model_hub, telling
 from tests.tiny_models import INDEX
 
 CHUNK = 10 << 20
@@ -33,49 +33,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(hub: Hub, home: Path) -> dict[str, str]:
-    """Of processes for which `hub` is the hub and `home` the cache."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "AGENTMEM_"))} | {
-        "HF_ENDPOINT": f"http://someone:hf_password@127.0.0.1:{hub.port}",
-        "HF_TOKEN": "hf_secret",
-        "HF_HOME": str(home),
-        "NO_PROXY": "*",
-    }
+    return hub.environment(home)
 
 
 @pytest.fixture(scope="module")
-def child(environment: dict[str, str], home: Path) -> Iterator["subprocess.Popen[str]"]:
-    with (
-        (home / "log").open("w") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.inference_service.models.fetch_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment,
-        ) as process,
-    ):
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(30)
-    said = (home / "log").read_text()
-    assert "hf_" not in said
-    assert "Traceback" not in said
+def child(environment: dict[str, str]) -> Iterator[Fetcher]:
+    with telling("tests.inference_service.models.fetch_child", environment) as told:
+        yield told
 
 
 @pytest.fixture
-def tell(child: "subprocess.Popen[str]", hub: Hub, home: Path) -> Fetcher:
-    """Tells the child what to do, and returns what came of it."""
+def tell(child: Fetcher, hub: Hub) -> Fetcher:
     hub.seen.clear()
 
     def told(source: str, **order: Any) -> dict[str, Any]:
-        assert child.stdin is not None and child.stdout is not None
-        child.stdin.write(json.dumps({"source": source, **order}) + "\n")
-        child.stdin.flush()
-        answer = child.stdout.readline()
-        assert answer, (home / "log").read_text()
-        came: dict[str, Any] = json.loads(answer)
+        came = child(source=source, **order)
         message = came.get("message", "")
         assert "hf_" not in message and "://" not in message
         return came

@@ -131,16 +131,6 @@ def test_files_that_are_gone_are_forgotten(memory: Path, path: Path, tmp_path: P
     assert list(json.loads(memory.read_text())) == [str(path)], "one entry for each file that there is"
 
 
-@pytest.mark.parametrize(
-    "damage", ["", "not json", "null", "[]", '{"a": 1}', '{"a": ["x"]}', '{"a": [1, 2]}', "\\ud800", '"text"']
-)
-def test_a_damaged_memory_is_made_again(memory: Path, path: Path, damage: str) -> None:
-    memory.parent.mkdir()
-    memory.write_text(damage)
-    assert ContentHashes(memory).of(path) == hash_of(b"one")
-    assert list(json.loads(memory.read_text())) == [str(path)]
-
-
 def test_a_crash_while_writing_leaves_what_was_there(
     memory: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,10 +49,6 @@ def test_what_auto_takes(found: dict[str, float], bits: str, reason: str) -> Non
     assert taken == bits and reason in why
 
 
-def test_what_auto_takes_where_the_check_is_off() -> None:
-    assert choose(None)[0] == "4"
-
-
 @pytest.fixture
 async def engine() -> AsyncIterator[EngineThread]:
     engine = EngineThread()

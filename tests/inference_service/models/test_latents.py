@@ -13,7 +13,6 @@ import mlx.nn as nn
 import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
-from mlx_lm.models import deepseek_v2, minicpm3, youtu_llm
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from agentmem.kv.bits import KVBits
@@ -30,6 +29,7 @@ from inference_service.models.latents import LatentAttention, keep_latents
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.opening import ModelSpec, open_network, open_text
 from tests.model_types.building import check_config
+from tests.model_types.configs import config
 from tests.tiny_models import write_deepseek2, write_llama, write_lora, write_quantized, write_tiny
 from tests.tiny_own_attention import write_deepseek3, write_deepseek32
 
@@ -38,7 +38,7 @@ PROMPT = [[7 * i % 290 + 3 for i in range(31)]]
 
 def write_full(directory: Path) -> Path:
     extra = json.loads((write_deepseek2(directory / "lite") / "config.json").read_text())
-    return write_tiny(directory, deepseek_v2, {**extra, "q_lora_rank": 48}, 0)
+    return write_tiny(directory, "deepseek_v2", {**extra, "q_lora_rank": 48}, 0)
 
 
 def write_minicpm3(directory: Path) -> Path:
@@ -55,7 +55,7 @@ def write_minicpm3(directory: Path) -> Path:
         "attention_bias": False,
         "rope_scaling": {"long_factor": [1.5] * 16, "short_factor": [1.0] * 16, "type": "longrope"},
     }
-    return write_tiny(directory, minicpm3, extra, 0)
+    return write_tiny(directory, "minicpm3", extra, 0)
 
 
 def write_youtu(directory: Path) -> Path:
@@ -67,7 +67,7 @@ def write_youtu(directory: Path) -> Path:
         "qk_nope_head_dim": 64,
         "v_head_dim": 64,
     }
-    return write_tiny(directory, youtu_llm, extra, 0)
+    return write_tiny(directory, "youtu_llm", extra, 0)
 
 
 WRITERS = [write_deepseek2, write_full, write_minicpm3, write_youtu]
@@ -191,52 +191,10 @@ def test_the_ladder_of_bits_judges_latents(tmp_path: Path, hashes: ContentHashes
     assert tried == list(LADDER[: len(tried)]) and choose(quality)[0] == quality.recommended == tried[-1]
 
 
-_LIKE_DEEPSEEK3: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 64,
-    "max_position_embeddings": 512,
-    "rope_theta": 10000.0,
-    "kv_lora_rank": 64,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 64,
-    "v_head_dim": 64,
-    "q_lora_rank": 32,
-    "moe_intermediate_size": 64,
-    "n_shared_experts": 1,
-    "num_shared_experts": 1,
-    "n_routed_experts": 4,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.0,
-    "norm_topk_prob": True,
-    "moe_layer_freq": 1,
-    "layer_group_size": 2,
-    "group_norm_size": 1,
-    "head_dim": 16,
-    "partial_rotary_factor": 1.0,
-    "rope_scaling": None,
-    "tie_word_embeddings": False,
-    "use_bias": False,
-    "use_qkv_bias": False,
-    "use_qk_norm": True,
-    "score_function": "sigmoid",
-    "moe_router_enable_expert_bias": True,
-    "attention_bias": False,
-}
-
-
 @pytest.mark.parametrize("model_type", ["deepseek_v3", "glm4_moe_lite", "bailing_hybrid"])
 def test_models_that_keep_latents_themselves_attend_over_them_packed(model_type: str) -> None:
     module = import_module(f"mlx_lm.models.{model_type}")
-    network = module.Model(module.ModelArgs.from_dict({"model_type": model_type, **_LIKE_DEEPSEEK3}))
+    network = module.Model(module.ModelArgs.from_dict(config(model_type)))
     prompt = mx.array(PROMPT) % 64
     before = network(prompt, cache=make_prompt_cache(network))
     backend = AttentionBackend()

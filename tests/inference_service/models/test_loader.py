@@ -14,7 +14,7 @@ from agentmem.kv.hints import TurnHints
 from agentmem.process.models import RegisteredModel
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.thread import EngineThread
-from inference_service.models import loading, proof
+from inference_service.models import loading
 from inference_service.models.loaded import OpenedModel
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
@@ -116,27 +116,6 @@ async def test_the_context_is_as_long_as_memory_holds(
     assert loaded.context_length == short.info.context_length
     assert loaded.taken_bytes <= 128 << 20
     loader.unloaded(loaded)
-
-
-@pytest.mark.parametrize("right", [True, False])
-async def test_prompts_ride_along_where_that_was_proved_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
-) -> None:
-    looked: list[object] = []
-    monkeypatch.setattr(proof, "riding_problem", lambda *of: looked.append(of) or ("" if right else "logits differ"))
-    engine = EngineThread()
-    engine.start()
-    settings = WorkerSettings(data=tmp_path / "data", quality_check=False, pool_bytes=1 << 22)
-    loader = Loader(engine, settings, TurnHints())
-    try:
-        opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "m"))), lambda *_: None)
-        loaded = await loader.load(opened, [], lambda *_: None)
-        assert loaded.engine.model is not None
-        assert (loaded.engine.model.rides, bool(looked)) == (right, True)
-        await engine.call(loaded.release)
-    finally:
-        loader.stop()
-        await engine.stop(5)
 
 
 async def test_turns_of_other_models_go_on_while_one_is_proved_and_measured(loader: Loader, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from agentmem.kv.bits import KVBits
 from benchmarks.loading import load
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import LayerGroup
-from inference_service.engine.quantization import BALANCED, KVFormat
 from inference_service.models import opening
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
@@ -52,15 +51,6 @@ def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) ->
     assert model.architecture == "llama"
 
 
-def test_bits_of_k_and_v_apart(tmp_path: Path, hashes: ContentHashes) -> None:
-    model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(KVBits(5, 3), 32))
-    assert model.geometry.format == KVFormat(5, 3, 32, BALANCED)
-    assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 10))
-    assert model.geometry.block_shapes(5)["v.weights"] == ("U32", (2, 2, 5, 6))
-    # 2 layers x 2 heads x 64 elements x (5 + 3 bits, and two float32 per group of 32 in each)
-    assert model.geometry.bytes_per_token == 2 * 2 * 64 * ((5 + 3) / 8 + 2 * 8 / 32)
-
-
 @pytest.mark.slow
 def test_fingerprint_names_content_and_quantization(tmp_path: Path, hashes: ContentHashes) -> None:
     first = loaded(write_llama(tmp_path / "a", seed=1), hashes).fingerprint
@@ -80,15 +70,6 @@ def test_fingerprint_names_content_and_quantization(tmp_path: Path, hashes: Cont
 def test_fingerprint_leaves_the_chat_template_out(tmp_path: Path, hashes: ContentHashes) -> None:
     first = loaded(write_llama(tmp_path / "a"), hashes).fingerprint
     assert loaded(write_llama(tmp_path / "b", template="{{ messages }}"), hashes).fingerprint == first
-
-
-@pytest.mark.slow
-def test_hybrid_geometry_is_capped_at_window_and_slack(tmp_path: Path, hashes: ContentHashes) -> None:
-    geometry = loaded(write_gemma3(tmp_path / "m"), hashes).geometry
-    assert geometry.full == LayerGroup((3,), 1, 64, 64)
-    assert geometry.sliding == LayerGroup((0, 1, 2), 1, 64, 64, window=64)
-    assert geometry.checkpoint_shapes(320)["k.weights"] == ("U32", (3, 1, 320, 8))
-    assert geometry.checkpoint_bytes == 3 * 128 * (64 + 256) * (4 / 8 + 8 / 64)
 
 
 @pytest.mark.slow("80-64-64-128", "96-None-32-96")

@@ -38,11 +38,6 @@ def model(geometry: Geometry, cost: EstimatedCost = NOTHING) -> Any:
     return SimpleNamespace(model_id="m", geometry=geometry, own_context_length=4096, weight_bytes=10, cost=cost)
 
 
-def test_others_rather_go_than_that_the_pool_is_of_no_use() -> None:
-    assert make_room("b", needs(4, useful=4), [Resident("a", 3, 1.0)], MemoryLimits(10, 2)) == ["a"]
-    assert make_room("b", needs(4, useful=9), [], MemoryLimits(10)) == [], "but it may be, where nobody is left to go"
-
-
 def test_pinned_ones_stay() -> None:
     pinned = Resident("a", 3, 1.0, pinned=True)
     assert make_room("c", needs(4), [pinned, Resident("b", 3, 2.0)], MemoryLimits(10, 2)) == ["b"]

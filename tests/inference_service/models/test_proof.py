@@ -11,7 +11,6 @@ import mlx.nn as nn
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import product_speeds
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import passes
 from inference_service.engine.paged.alone import SequenceKVCache
@@ -82,18 +81,15 @@ def test_prompts_that_are_refused_as_rows_are_reported(tmp_path: Path, monkeypat
     assert notes["prefill"].startswith("prompts one by one, because as rows they differ; ")
 
 
-@pytest.mark.slow("write_qwen3_next", "write_kimi_linear")
-@pytest.mark.parametrize("write", TOGETHER)
-def test_sequences_of_most_models_are_decoded_together(write: Writer, tmp_path: Path) -> None:
-    assert loaded(write(tmp_path)).engine.model.rows_together
-
-
 @pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", ALL)
-def test_prompts_of_most_models_ride_along(write: Writer, models: Callable[[Writer], LoadedModel]) -> None:
+def test_most_models_decode_together_and_prompts_ride_along(
+    write: Writer, models: Callable[[Writer], LoadedModel]
+) -> None:
     """Recurrent layers take tokens in order."""
     model = models(write)
+    assert model.engine.model.rows_together or write not in TOGETHER
     assert model.engine.model.rides == (model.geometry.states is None)
 
 
@@ -242,13 +238,6 @@ def quantized_model(tmp_path: Path) -> LoadedModel:
     return loaded(write_quantized(tmp_path / "q", write_llama(tmp_path / "m"), bits=4, group_size=32))
 
 
-@pytest.fixture
-def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "available", lambda: True)
-    for module in (proof, product_speeds):
-        monkeypatch.setattr(module, "on_cpu", lambda: False)
-
-
 def test_products_are_computed_as_given_on_metal(
     quantized_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,18 +258,3 @@ def test_chunks_are_dequantized_on_a_cpu_where_that_is_the_fastest(
     _, reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
     assert [report.path for report in reports if report.phase == "products"] == [DEQUANTIZED]
     assert ways_of(network.model) == {(GIVEN, DEQUANTIZED)}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_cuda")
-def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
-    quantized_model: LoadedModel, tmp_path: Path
-) -> None:
-    network = quantized_model.engine.model
-    for _ in range(2):
-        _, reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
-        assert [report.path for report in reports if report.phase == "products"] == [FLATTENED, DEQUANTIZED]
-        assert ways_of(network.model) == {(FLATTENED, DEQUANTIZED)}
-        assert network.rows_together
-    prove(quantized_model, network, None)
-    assert ways_of(network.model) == {(FLATTENED, DEQUANTIZED)}, "what was chosen stays where nothing is measured"

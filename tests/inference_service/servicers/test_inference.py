@@ -16,16 +16,11 @@ from inference_service.storage.client import Opened
 from inference_service.threads import WorkerThreads
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.stream import TurnStream
+from tests.inference_service.published_models import text_model
 from tests.inference_service.real_tokenizers import byte_level_with_bos, renderer
 
 KEY = types_pb2.AgentKey(namespace="ns", agent_id="a", model_id="tiny")
-MODEL = SimpleNamespace(
-    model_id="tiny",
-    tokenizer=byte_level_with_bos(),
-    renderer=renderer(),
-    context_length=4096,
-    vocab_size=byte_level_with_bos().vocab_size,
-)
+MODEL = text_model(byte_level_with_bos(), model_id="tiny", renderer=renderer(), context_length=4096)
 
 
 class Runner:
@@ -112,15 +107,6 @@ async def test_a_caller_that_leaves_cancels_its_turn() -> None:
     assert not world.runner.turns[0].cancelled.is_set()
     await cast(Any, stream).aclose()
     assert world.runner.turns[0].cancelled.is_set()
-
-
-async def test_bad_requests_start_nothing() -> None:
-    world = World()
-    with pytest.raises(InvalidArgument):
-        await anext(world.servicer.Generate(inference_pb2.GenerateRequest(key=KEY), None))
-    with pytest.raises(InvalidArgument):
-        await world.servicer.Prefill(inference_pb2.PrefillRequest(key=KEY), None)
-    assert world.runner.turns == []
 
 
 async def test_prefill_answers_once() -> None:

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.errors import InvalidArgument, NotFound
+from agentmem.errors import InvalidArgument
 from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
@@ -93,13 +93,6 @@ async def test_pages_are_the_whole_list(size: int) -> None:
     assert names == ["d", "a", "b", "c"]
 
 
-@pytest.mark.parametrize("token", ["x", "é", "====", "LTE=", "OTk=", "\0", "eA=="])
-async def test_bad_page_token(token: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        await page(models(), page_token=token)
-    assert caught.value.field == "page_token"
-
-
 async def test_registered_models_say_how() -> None:
     response = await page(models("tiny", adapter="/adapters/x", ttl=90.5, pinned=True))
     (model,) = response.models
@@ -168,11 +161,6 @@ async def test_loaded_model_is_described() -> None:
             pool_tokens=33 * 256,
         ),
     )
-
-
-async def test_unknown_models_are_refused() -> None:
-    with pytest.raises(NotFound, match="registered are tiny, b, a"):
-        await get(models(), "c")
 
 
 @pytest.mark.slow

@@ -151,43 +151,17 @@ def test_bad_fields_are_refused_by_name(bad: Request, field: str) -> None:
     assert caught.value.field == field
 
 
-def test_good_request() -> None:
-    turn = generate_request(
-        request(
-            request_id="r" * 128,
-            if_version=0,
-            stop=["a"] * 15 + ["é" * 128],
-            max_tokens=1,
-            top_logprobs=20,
-            cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE,
-            parse_special=True,
-        )
-    )
-    assert turn.key == AgentKey("ns", "agent", "model")
-    assert turn.input == TextInput("hello")
-    assert turn.request_id == "r" * 128
-    assert turn.if_version == 0
-    assert len(turn.stop) == 16
-    assert (turn.max_tokens, turn.top_logprobs) == (1, 20)
-    assert turn.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE
-    assert turn.parse_special
-    assert turn.generates
-
-
-def test_defaults() -> None:
-    turn = generate_request(request())
-    assert turn.sampling == types_pb2.Sampling()
-    assert (turn.if_version, turn.max_tokens, turn.top_logprobs, turn.stop, turn.request_id) == (
-        None,
-        None,
-        None,
-        (),
-        "",
-    )
-    assert turn.cache_policy == inference_pb2.CACHE_POLICY_KEEP
-    assert not turn.parse_special
-    assert turn.json_schema is None
-    assert turn.commits
+def test_what_is_given_and_what_is_not() -> None:
+    good = request(request_id="r" * 128, if_version=0, stop=["a"] * 15 + ["é" * 128], max_tokens=1, top_logprobs=20)
+    turn, bare = generate_request(good), generate_request(request())
+    assert (turn.key, turn.input) == (AgentKey("ns", "agent", "model"), TextInput("hello"))
+    given = ("request_id", "if_version", "max_tokens", "top_logprobs", "stop")
+    assert [getattr(turn, name) for name in given] == ["r" * 128, 0, 1, 20, tuple(good.stop)]
+    assert [getattr(bare, name) for name in given] == ["", None, None, None, ()]
+    assert (bare.sampling, bare.json_schema) == (types_pb2.Sampling(), None)
+    assert bare.commits and turn.generates
+    assert not generate_request(keyed(agent_id="")).commits
+    assert not generate_request(request(cache_policy=inference_pb2.CACHE_POLICY_READ_ONLY)).commits
 
 
 def test_a_schema_passes_as_it_is_and_makes_another_turn() -> None:
@@ -218,18 +192,6 @@ def test_what_calls_are_held_to() -> None:
     assert beside is not None
     assert beside.json_schema == "{}"
     assert generate_request(request(messages=told, tool_calls=True)).held is None
-
-
-def test_anonymous_turns_keep_nothing() -> None:
-    turn = generate_request(keyed(agent_id=""))
-    assert turn.anonymous
-    assert not turn.commits
-
-
-def test_read_only_turns_commit_nothing() -> None:
-    turn = generate_request(request(cache_policy=inference_pb2.CACHE_POLICY_READ_ONLY))
-    assert not turn.anonymous
-    assert not turn.commits
 
 
 def test_every_arm() -> None:

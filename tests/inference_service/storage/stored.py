@@ -19,7 +19,7 @@ from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import File, read_all, write
-from tests.inference_service.storage.test_blocks import random_tensors, window_tensors
+from tests.inference_service.storage.test_blocks import random_tensors
 
 KEY = AgentKey("ns", "a", "m")
 FULL, SLIDING = tuple(range(0, 32, 2)), tuple(range(1, 32, 2))
@@ -69,8 +69,7 @@ def window() -> BlockHeader:
 
 
 def tensors_of(header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
-    make = window_tensors if header.window else random_tensors
-    return make(GEOMETRY, header.token_count, seed)
+    return random_tensors(GEOMETRY, header.token_count, seed, window=header.window)
 
 
 def flip(path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
 from agentmem.v1.types_pb2 import MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import KVFormat
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.storage.blocks import BlockMiss, read_block, write_block
@@ -34,13 +34,11 @@ def header(tokens: int = 5, *, namespace: str = "ns", first: int = 256) -> Block
     return BlockHeader("print", namespace, name, parent, first, tokens)
 
 
-def random_tensors(shape: Geometry, tokens: int, seed: int = 0) -> dict[str, bytes]:
+def random_tensors(shape: Geometry, tokens: int, seed: int = 0, *, window: bool = False) -> dict[str, bytes]:
     rng = random.Random(seed)
     sizes = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
-    return {
-        name: rng.randbytes(sizes[dtype] * int(np.prod(dims)))
-        for name, (dtype, dims) in shape.block_shapes(tokens).items()
-    }
+    shapes = shape.checkpoint_shapes if window else shape.block_shapes
+    return {name: rng.randbytes(sizes[dtype] * int(np.prod(dims))) for name, (dtype, dims) in shapes(tokens).items()}
 
 
 @pytest.fixture
@@ -167,40 +165,68 @@ def test_a_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, number: int
     assert caught.value.damaged == (number == errno.EIO), "a file that may be good is not put into quarantine"
 
 
-# Windows.
+# Checkpoints: windows, states, or both.
 
 HYBRID = Geometry(
     4, mx.float32, KVFormat(group_size=32), LayerGroup((1, 3), 2, 64, 64), LayerGroup((0, 2), 2, 64, 64, window=8)
 )
 """As GPT-OSS: its full and its sliding layers have one shape."""
 WIDE = replace(HYBRID, sliding=LayerGroup((0, 2, 4), 1, 32, 96, window=8))
+ARRAYS = (StateArray((3, 8), "BF16"), StateArray((2, 4, 4), "F32"))
+RECURRENT = replace(HYBRID, sliding=None, states=StateGroup((5, 7), (ARRAYS,) * 2))
+KINDS = {
+    "windows": HYBRID,
+    "other windows": WIDE,
+    "states": RECURRENT,
+    "other states": replace(RECURRENT, states=StateGroup((5,), ((StateArray((3, 9), "BF16"),),))),
+    "more states": replace(RECURRENT, states=StateGroup((5, 7, 9), (ARRAYS,) * 3)),
+    "both": replace(HYBRID, states=RECURRENT.states),
+}
 
 
-def window_tensors(shape: Geometry, tokens: int, seed: int = 0) -> dict[str, bytes]:
-    return random_tensors(replace(shape, full=shape.sliding or shape.full), tokens, seed)
+def checkpoint(folder: Path, shape: Geometry, tokens: int, before: int = 0) -> tuple[Path, BlockHeader, bytes]:
+    path, position = folder / "checkpoint.safetensors", before + tokens
+    path.unlink(missing_ok=True)
+    (saved,) = checkpoint_headers("print", "ns", range(position), {position: tokens})
+    digest, size = write_block(str(path), saved, random_tensors(shape, tokens, window=True), shape)
+    assert size == path.stat().st_size
+    return path, saved, digest
 
 
-@pytest.mark.parametrize("shape", [HYBRID, WIDE], ids=["of one shape", "of another"])
+@pytest.mark.parametrize("shape", KINDS.values(), ids=KINDS)
 @given(tokens=st.integers(1, 264), before=st.integers(0, 600))
-def test_a_window_comes_back(
+def test_a_checkpoint_comes_back(
     tmp_path_factory: pytest.TempPathFactory, shape: Geometry, tokens: int, before: int
 ) -> None:
-    path = tmp_path_factory.mktemp("windows") / "window.safetensors"
-    position, tensors = before + tokens, window_tensors(shape, tokens)
-    (saved,) = checkpoint_headers("print", "ns", range(position), {position: tokens})
-    digest, size = write_block(str(path), saved, tensors, shape)
-    assert size == path.stat().st_size
-    read = read_block(str(path), saved, digest, shape)
-    for name, (_, dims) in shape.checkpoint_shapes(tokens).items():
-        assert read[name].shape == dims
-        assert read[name].tobytes() == tensors[name]
+    path, saved, digest = checkpoint(tmp_path_factory.mktemp("checkpoints"), shape, tokens, before)
+    read, written = read_block(str(path), saved, digest, shape), random_tensors(shape, tokens, window=True)
+    assert {name: array.tobytes() for name, array in read.items()} == written
+    shapes = {name: dims for name, (_, dims) in shape.checkpoint_shapes(tokens).items()}
+    assert {name: array.shape for name, array in read.items()} == shapes
+
+
+@pytest.mark.parametrize("of", KINDS)
+def test_a_checkpoint_of_another_kind_of_model_is_a_miss(tmp_path: Path, of: str) -> None:
+    path, saved, digest = checkpoint(tmp_path, KINDS[of], 20)
+    for to in KINDS.keys() - {of}:
+        with pytest.raises(BlockMiss, match="header"):
+            read_block(str(path), saved, digest, KINDS[to])
+
+
+def test_a_block_has_no_states(tmp_path: Path) -> None:
+    built = checkpoint(tmp_path, KINDS["both"], 20)[0].read_bytes()
+    assert blockfile.STATE.encode() in built
+    data = built.replace(b'"kind":"window"', b'"kind":"blocks"')
+    assert data != built
+    with pytest.raises(blockfile.BlockFileError):
+        blockfile.parse(data, len(data))
 
 
 def test_a_window_of_another_position_count_or_kind_is_refused(tmp_path: Path) -> None:
     path, tokens = tmp_path / "window.safetensors", range(600)
     (saved,) = checkpoint_headers("print", "ns", tokens, {512: 20})
     assert (saved.first_token, saved.token_count) == (492, 20)
-    digest, _ = write_block(str(path), saved, window_tensors(HYBRID, 20), HYBRID)
+    digest, _ = write_block(str(path), saved, random_tensors(HYBRID, 20, window=True), HYBRID)
     other_names = [checkpoint_headers("print", "ns", tokens, {at: 20})[0] for at in (256, 511, 513)]
     for wanted in (
         *other_names,
@@ -212,5 +238,3 @@ def test_a_window_of_another_position_count_or_kind_is_refused(tmp_path: Path) -
         with pytest.raises(BlockMiss) as caught:
             read_block(str(path), wanted, digest, HYBRID)
         assert (caught.value.reason, caught.value.fault) == (MISS_REASON_CORRUPT, "header")
-    with pytest.raises(BlockMiss, match="header"):
-        read_block(str(path), saved, digest, WIDE)

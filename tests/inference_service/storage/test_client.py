@@ -8,49 +8,31 @@ from agentmem import errors
 from agentmem.channels import connect
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.process.server import GrpcServer
-from agentmem.v1 import agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
+from agentmem.v1 import cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.storage.client import StoreClient
 
 KEY = AgentKey("ns", "agent", "org/model")
-BLOCK, WINDOW = cache_store_pb2.FILE_KIND_BLOCK, cache_store_pb2.FILE_KIND_WINDOW
 
 
-class ScriptedStore(cache_store_pb2_grpc.CacheStoreServiceServicer, agent_pb2_grpc.AgentServiceServicer):
+class ScriptedStore(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """Answers what a test says, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        self.seconds: list[float] = []
         self.answer: Any = None
 
-    def _reply(self, request: Any, context: Any) -> Any:
+    def _reply(self, request: Any) -> Any:
         self.asked.append(request)
-        self.seconds.append(context.time_remaining())
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
     async def OpenCache(self, request: Any, context: Any) -> Any:
-        return self._reply(request, context)
+        return self._reply(request)
 
     async def CommitTurn(self, request: Any, context: Any) -> Any:
-        return self._reply(request, context)
-
-    async def StageBlocks(self, request: Any, context: Any) -> Any:
-        return self._reply(request, context)
-
-    async def PublishBlocks(self, request: Any, context: Any) -> Any:
-        return self._reply(request, context)
-
-    async def QuarantineBlock(self, request: Any, context: Any) -> Any:
-        return self._reply(request, context)
-
-    async def GetAgent(self, request: Any, context: Any) -> Any:
-        return self._reply(request, context)
-
-    async def DeleteAgent(self, request: Any, context: Any) -> Any:
-        return self._reply(request, context)
+        return self._reply(request)
 
 
 @pytest.fixture
@@ -62,7 +44,6 @@ def store() -> ScriptedStore:
 async def client(store: ScriptedStore) -> AsyncIterator[StoreClient]:
     services: list[tuple[str, Any, Any]] = [
         ("agentmem.v1.CacheStoreService", cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server, store),
-        ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, store),
     ]
     server = GrpcServer("127.0.0.1:0", services)
     await server.start()

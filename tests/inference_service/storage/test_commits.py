@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -48,6 +49,12 @@ class World:
                 await asyncio.sleep(0.01)
         return opened
 
+    async def unanswered(self, request: pb.CommitTurnRequest, number: int = 1) -> tuple[asyncio.Task[Any], Opened]:
+        """A commit that makes a version, and whose answer is lost."""
+        await self.client.open(KEY)  # the proxy's connection stands
+        self.proxy.loses = "answers"
+        return asyncio.create_task(self.client.commit(request)), await self.committed(number)
+
 
 @asynccontextmanager
 async def world_of(data: Path) -> AsyncIterator[World]:
@@ -79,11 +86,8 @@ async def test_a_commit_whose_answer_is_lost_is_repeated_and_made_once(
     base = NO_VERSION
     if not creates:
         base, _ = await world.client.commit(turn([1, 2], NO_VERSION))
-    await world.client.open(KEY)  # the proxy's connection stands
-    world.proxy.loses = "answers"
-    keep = 0 if creates else 2
-    committing = asyncio.create_task(world.client.commit(turn([3, 4], base, keep, request_id)))
-    made = await world.committed(base.number + 1)
+    request = turn([3, 4], base, 0 if creates else 2, request_id)
+    committing, made = await world.unanswered(request, base.number + 1)
     assert not committing.done()
     if killed:
         await world.restart()
@@ -95,10 +99,7 @@ async def test_a_commit_whose_answer_is_lost_is_repeated_and_made_once(
 
 
 async def test_a_repeated_commit_succeeds_although_the_agent_has_gone_on(world: World) -> None:
-    await world.client.open(KEY)
-    world.proxy.loses = "answers"
-    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
-    made = await world.committed(1)
+    committing, made = await world.unanswered(turn([1], NO_VERSION))
     after, _ = await world.stranger.commit(turn([2], made.version, 1))
     world.proxy.cut()
     assert await asyncio.wait_for(committing, 60) == (made.version, None)
@@ -133,10 +134,7 @@ async def test_what_a_store_says_of_a_repetition_does_not_settle_the_first_attem
             raise
 
     monkeypatch.setattr(world.client._store, "CommitTurn", listened)
-    await world.client.open(KEY)
-    world.proxy.loses = "answers"
-    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
-    made = await world.committed(1)
+    committing, made = await world.unanswered(turn([1], NO_VERSION))
     with closing(sqlite3.connect(world.data / "store.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         world.proxy.cut()
@@ -149,10 +147,7 @@ async def test_what_a_store_says_of_a_repetition_does_not_settle_the_first_attem
 
 
 async def test_a_worker_that_ends_says_that_it_is_unknown(world: World) -> None:
-    await world.client.open(KEY)
-    world.proxy.loses = "answers"
-    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
-    await world.committed(1)
+    committing, _ = await world.unanswered(turn([1], NO_VERSION))
     await world.channel.close()
     with pytest.raises(Unavailable, match="not known whether the turn is in the ledger"):
         await asyncio.wait_for(committing, 60)
@@ -203,10 +198,7 @@ async def test_a_repetition_without_its_commit_id_is_a_strangers(world: World, m
             return self.rpc(other, **options)  # type: ignore[operator]
 
     monkeypatch.setattr(world.client._store, "CommitTurn", Forgetful(world.client._store.CommitTurn))
-    await world.client.open(KEY)
-    world.proxy.loses = "answers"
-    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
-    await world.committed(1)
+    committing, _ = await world.unanswered(turn([1], NO_VERSION))
     world.proxy.cut()
     with pytest.raises(Aborted):
         await asyncio.wait_for(committing, 60)

@@ -13,7 +13,6 @@ from inference_service.domain import MessagesInput
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan, Planner
 from inference_service.text.prompt import Rendered, Span
-from tests import npm_tokenizers
 from tests.inference_service.chat_templates import (
     APERTUS,
     COMMAND,
@@ -25,7 +24,6 @@ from tests.inference_service.chat_templates import (
     PHI,
     Family,
     model,
-    shipped,
 )
 from tests.inference_service.real_tokenizers import (
     ALTERNATING,
@@ -177,19 +175,6 @@ def test_an_append_to_context_that_was_taken_in(family: Family, before: tuple[Me
     new = (ANSWER, NEXT) if before[-1] is USER else (NEXT,)
     text, _ = appended(family, model(family).whole([*before], generation_prompt=False), "", *new)
     assert text == model(family).whole([*before, *new])
-
-
-@pytest.mark.slow(
-    "several-gemma3", "user-deepseek_v3", "user-gemma3", "user-llama3_1", "user-mistral_nemo", "user-qwen3"
-)
-@pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
-@pytest.mark.parametrize("new", [(NEXT,), (NEXT, ANSWER, USER)], ids=["user", "several"])
-def test_an_append_is_the_whole_chat_by_templates_that_are_shipped(name: str, new: tuple[Message, ...]) -> None:
-    family = shipped(name, "<|another stop|>")
-    prompt, whole = model(family).whole([USER]), model(family).whole([USER, ANSWER, *new])
-    for stop in ("", *family.stops):
-        text, _ = appended(family, prompt, "hi there" + stop, *new)
-        assert text == whole
 
 
 def test_a_turn_after_a_call_that_no_tool_answered() -> None:

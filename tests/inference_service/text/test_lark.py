@@ -3,7 +3,6 @@
 import importlib
 import json
 import random
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -21,7 +20,7 @@ from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 from tests.inference_service.real_tokenizers import byte_level_backend
 from tests.inference_service.text.test_grammar import wander
-from tests.json_schemas import HOSTILE, Schema, fits
+from tests.json_schemas import Schema, fits
 
 WEATHER: Schema = {
     "type": "object",
@@ -176,14 +175,3 @@ def test_of_a_tool_that_is_not_strict_what_cannot_be_honoured_is_let_go() -> Non
         compiled(HeldAnswer((HeldTool("odd", odd.arguments, "tools[3]", strict=True),)))
     assert refused.value.field == "tools[3]"
     assert "uniqueItems cannot be honoured" in refused.value.problem
-
-
-@pytest.mark.slow("many optional properties", "patterns on patterns")
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_parameters_are_refused_or_can_be_followed(name: str) -> None:
-    tool = HeldTool("f", json.dumps({"type": "object", "properties": {"a": HOSTILE[name]}}), "tools[0]", strict=True)
-    grammar = None
-    with suppress(InvalidArgument):
-        grammar = compiled(HeldAnswer((tool,), required=True))
-    opening = tokenizer(True).encode('<tool_call>{"name": "f", "arguments": {', parse_special=True)
-    assert grammar is None or follows(grammar, opening) == len(opening)

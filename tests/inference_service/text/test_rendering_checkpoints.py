@@ -76,38 +76,48 @@ def test_the_system_prompt_and_the_last_message(
     assert (longer[0], longer[-1]) == (BOS + beginning, generation_prompt)
 
 
-def test_tools_are_a_beginning_of_their_own() -> None:
-    assert parts(renderer(), chat("hi", tools=(TOOL,)))[0] == f'{BOS}TOOLS [{{"name": "look"}}]{START}user'
-    both = parts(renderer(), chat("hi", system="Be kind.", tools=(TOOL,)))
-    assert both[0].startswith(f"{BOS}TOOLS") and both[0].endswith(f"Be kind.{END}\n{START}user")
+ALONE = (SYSTEM, {"role": "developer", "content": "x"}, {"role": "user", "content": "y"}, SYSTEM)
+ENDS = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '>' if add_generation_prompt else eos_token }}"
 
 
-def test_all_leading_system_messages_count() -> None:
-    messages = (SYSTEM, {"role": "developer", "content": "x"}, {"role": "user", "content": "y"}, SYSTEM)
-    beginning = parts(renderer(), MessagesInput(messages))[0]
-    assert beginning.endswith(f"{START}developer\nx{END}\n{START}user")
+@pytest.mark.parametrize(
+    ("template", "given_chat", "generation_prompt", "expected"),
+    [
+        (CHATML, chat("hi", tools=(TOOL,)), True, [f'{BOS}TOOLS [{{"name": "look"}}]{START}user', None, None]),
+        (
+            CHATML,
+            MessagesInput(ALONE),
+            False,
+            [f"{BOS}{START}system\n{SYSTEM['content']}{END}\n{START}developer\nx{END}\n{START}user", None],
+        ),
+        (CHATML, chat("hi"), True, [f"{BOS}{START}user\nhi{END}\n", f"{START}assistant\n"]),
+        (CHATML, chat("hi"), False, [None]),
+        (CHATML, MessagesInput((SYSTEM,)), False, [f"{BOS}{START}system\n{SYSTEM['content']}{END}\n"]),
+        (FOLDS_LAST, chat("hi", system="Be kind."), True, [f"{BOS}[INST] Be kind.", "\n\nhi"]),
+        (FOLDS_LAST, chat("hi", "yes", "so", system="Be kind."), True, [None]),
+        (ENDS, chat("hi"), True, ["hi>"]),
+    ],
+    ids=[
+        *("tools", "all leading system messages", "neither", "nor a generation prompt", "no user's turn", "no cue"),
+        *("a system message that moves", "an end instead of a cue"),
+    ],
+)
+def test_parts(template: str, given_chat: MessagesInput, generation_prompt: bool, expected: list[str | None]) -> None:
+    found = parts(renderer(template), given_chat, generation_prompt=generation_prompt)
+    assert [part if wanted is not None else None for part, wanted in zip(found, expected, strict=True)] == expected
 
 
-def test_without_system_message_and_tools_there_is_only_the_generation_prompt() -> None:
-    assert parts(renderer(), chat("hi")) == [f"{BOS}{START}user\nhi{END}\n", f"{START}assistant\n"]
-    assert len(parts(renderer(), chat("hi"), generation_prompt=False)) == 1
+def test_a_template_that_shows_nothing_has_no_beginning() -> None:
+    def refusing(*_: Any, **__: Any) -> str:
+        raise ValueError("no")
 
-
-def test_a_template_without_a_cue_has_only_the_beginning() -> None:
-    assert parts(renderer(FOLDS_LAST), chat("hi", system="Be kind.")) == [f"{BOS}[INST] Be kind.", "\n\nhi"]
-
-
-def test_a_system_message_that_moves_is_no_beginning() -> None:
-    assert parts(renderer(FOLDS_LAST), chat("hi", "yes", "so", system="Be kind.")) == [
-        f"{BOS}[INST] hi[INST] yes[INST] Be kind.\n\nso"
-    ]
-
-
-def test_only_a_system_message_is_no_beginning_of_a_users_turn() -> None:
-    """The stubs go on with a user's turn, which this chat does not have."""
-    assert parts(renderer(), MessagesInput((SYSTEM,)), generation_prompt=False) == [
-        f"{BOS}{START}system\n{SYSTEM['content']}{END}\n"
-    ]
+    for apply, text in (
+        (refusing, "text"),
+        (lambda *_, **__: "text", "text"),
+        (lambda m, **_: " " + m[-1]["content"], " a"),
+    ):
+        assert Template(apply).system_prefix_length(chat("a", system="x"), text) == 0
+        assert Template(apply).generation_prompt_start(chat("a"), text) == 0
 
 
 def test_a_template_that_refuses_the_stubs_costs_only_the_checkpoint() -> None:
@@ -115,24 +125,6 @@ def test_a_template_that_refuses_the_stubs_costs_only_the_checkpoint() -> None:
     assert len(parts(renderer(template), chat("hi", system="Be kind."))) == 1
     folded = renderer(ALTERNATING).messages(chat("hi", tools=(TOOL,)), generation_prompt=True, parse_special=False)
     assert folded.checkpoints == (len(f"{BOS}[INST]"),), "no generation prompt, and no tools in it"
-
-
-def test_a_template_that_adds_an_end_where_there_is_no_generation_prompt() -> None:
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '>' if add_generation_prompt else eos_token }}"
-    assert parts(renderer(template), chat("hi")) == ["hi>"]
-
-
-def test_a_template_that_does_not_say_what_the_user_says() -> None:
-    assert not Template(lambda *_, **__: "same").system_prefix_length(chat("hi", system="x"), "same")
-
-
-def test_refusals_and_generation_prompts_that_are_none() -> None:
-    def refusing(*_: Any, **__: Any) -> str:
-        raise ValueError("no")
-
-    assert Template(refusing).system_prefix_length(chat("hi", system="x"), "text") == 0
-    assert Template(refusing).generation_prompt_start(chat("hi"), "text") == 0
-    assert Template(lambda *_, **__: "text").generation_prompt_start(chat("hi"), "text") == 0
 
 
 @pytest.mark.parametrize("template", [CHATML, THINKS, FOLDS, STRIPS_THINKING, STRICT_ROLES])
@@ -172,22 +164,3 @@ def test_what_is_added_to_a_conversation_has_its_generation_prompt(template: str
     (at,) = with_prompt.checkpoints
     assert with_prompt.text[:at] == without.text
     assert without.checkpoints == ()
-
-
-def test_what_is_added_has_its_system_prompt_nowhere() -> None:
-    ledger = remembered(f"{BOS}{START}user\nhi{END}\n{START}assistant\nyes{END}\n")
-    added = (
-        renderer().continuation(ledger, chat("hi", system="x"), generation_prompt=False, parse_special=False).addition
-    )
-    assert added.checkpoints == ()
-    whole = (
-        renderer()
-        .continuation(Rendered(b""), chat("hi", system="x"), generation_prompt=True, parse_special=False)
-        .addition
-    )
-    assert len(whole.checkpoints) == 2
-
-
-def test_a_beginning_of_white_space_only_is_none() -> None:
-    template = Template(lambda messages, **_: " " + messages[-1]["content"])
-    assert template.system_prefix_length(chat("a", system="x"), " a") == 0

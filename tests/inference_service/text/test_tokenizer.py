@@ -1,6 +1,5 @@
 import itertools
 import string
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,8 +12,6 @@ from tokenizers import decoders
 from inference_service.text.tokenizer import Tokenizer
 from tests.allocated import malloc_bytes
 from tests.inference_service.real_tokenizers import (
-    BOS,
-    END,
     SPECIALS,
     byte_level,
     byte_level_backend,
@@ -131,14 +128,6 @@ def test_prefix_ids_are_those_that_the_post_processor_puts_in_front(
         assert tokenizer.encode("", parse_special=parse_special) == []
 
 
-def test_padding_and_truncation_of_the_file_do_not_matter() -> None:
-    backend = byte_level_backend()
-    backend.enable_padding(length=64)
-    backend.enable_truncation(max_length=4)
-    text = "the colour of the boat is green"
-    assert Tokenizer(backend, []).encode(text, parse_special=True) == byte_level().encode(text, parse_special=True)
-
-
 def _without_decoder() -> Backend:
     backend = byte_level_backend()
     backend.decoder = None
@@ -220,27 +209,6 @@ def test_no_boundary_is_inside_an_added_token() -> None:
     tokenizer = Tokenizer(backend, [])
     assert tokenizer.pre_token_boundary("so <think", " now> it") == 3
     assert tokenizer.pre_token_boundary("so <think", " then it") == 9
-
-
-def test_threads_may_encode_at_once() -> None:
-    tokenizer = byte_level()
-    text = f"the colour {END} of the boat " * 50
-    expected = {flag: tokenizer.encode(text, parse_special=flag) for flag in (False, True)}
-    wrong = []
-
-    def work() -> None:
-        for turn in range(20):
-            flag = bool(turn % 2)
-            if tokenizer.encode(text, parse_special=flag) != expected[flag]:
-                wrong.append(flag)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert BOS.encode() not in tokenizer.decode(expected[True])
 
 
 @pytest.mark.skipif(malloc_bytes() is None, reason="glibc 2.33 or newer says what is allocated")

@@ -1,24 +1,14 @@
 """Our tokenizers over those of real models: the same bytes as Hugging Face's decoder, and nothing tokenized twice."""
 
-import json
 import random
 import re
 from functools import cache
-from typing import Any
 
 import pytest
 
-from agentmem.errors import FailedPrecondition
-from agentmem.kv.ledger import Ledger
-from agentmem.v1.types_pb2 import MATCH_EXTEND
-from inference_service.domain import MessagesInput
-from inference_service.memory.match import MatchLimits
-from inference_service.memory.plan import Planner
-from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from tests import npm_tokenizers
 from tests.full_matrix import FULL
-from tests.inference_service.real_tokenizers import hugging_face
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -35,30 +25,9 @@ TEXTS = [
 SPACES = (" ", "  ", "    ", "\n", "\n\n", "\t", "", "\r\n", " \n")
 
 
-class Counting(Tokenizer):
-    characters = 0
-
-    def _encode(self, text: str, parse_special: bool, continues: bool) -> list[int]:
-        self.characters += len(text)
-        return super()._encode(text, parse_special, continues)
-
-
 @cache
-def tokenizer_of(name: str) -> Counting:
-    return Counting(npm_tokenizers.backend(name), [1])
-
-
-def renderer_of(name: str) -> Renderer:
-    config = json.loads((npm_tokenizers.directory(name) / "tokenizer_config.json").read_text())
-    template = hugging_face(config["chat_template"])
-    tokens = {key: config.get(key) or "" for key in ("bos_token", "eos_token")}
-    tokens = {key: value if isinstance(value, str) else value["content"] for key, value in tokens.items()}
-
-    def apply(messages: list[dict[str, Any]], **arguments: Any) -> str:
-        rendered: str = template.apply_chat_template(messages, **arguments, **tokens)
-        return rendered
-
-    return Renderer(tokenizer_of(name), apply)
+def tokenizer_of(name: str) -> Tokenizer:
+    return Tokenizer(npm_tokenizers.backend(name), [1])
 
 
 def any_text(draw: random.Random) -> str:
@@ -154,43 +123,3 @@ def test_no_text_that_fits_is_refused_before_it_is_tokenized(name: str) -> None:
         assert tokenizer.certainly_exceeds(text.encode(), tokens // 60)
     for huge in ("y ", "y", "東京", "a1", "🙂"):
         assert tokenizer.certainly_exceeds((huge * (1 << 20)).encode(), 1 << 16)
-
-
-@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
-def test_no_more_is_tokenized_than_the_context_may_hold(name: str) -> None:
-    tokenizer = tokenizer_of(name)
-    renderer = Renderer(tokenizer, None, context_length=1000)
-    for huge, characters in (("y " * (1 << 20), 0), ("a" * (1 << 22), 0), (TEXTS[0] * 8000, 1 << 20)):
-        tokenizer.characters = 0
-        with pytest.raises(FailedPrecondition, match="more than 2000 tokens and the model's context holds 1000"):
-            renderer.encode(renderer.text(huge, parse_special=False))
-        assert tokenizer.characters <= characters
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
-def test_a_chat_that_goes_on_is_not_tokenized_again(name: str) -> None:
-    """Code in the questions and in the answers, whose runs of spaces are tokens of their own."""
-    tokenizer, renderer = tokenizer_of(name), renderer_of(name)
-    planner = Planner(tokenizer, renderer, MatchLimits(min_tokens=1))
-    code = TEXTS[0] * 40
-    chat: list[dict[str, Any]] = [{"role": "user", "content": f"Explain:\n{code}"}]
-    ledger, sizes = Ledger(), []
-    for _ in range(3):
-        prompt = renderer.messages(MessagesInput(tuple(chat)), generation_prompt=True, parse_special=False)
-        before, tokenizer.characters = len(ledger), 0
-        plan = planner.for_text(ledger, prompt, heal_extension=False)
-        sizes.append((tokenizer.characters, len(prompt.text)))
-        if before:
-            assert (plan.kind, plan.keep_tokens) == (MATCH_EXTEND, before)
-        answer = f"It is\n    {code}"
-        generated = tokenizer.encode(answer.strip(), parse_special=False, continues=True)
-        sequence = (*plan.sequence.tolist(), *generated)
-        ledger = Ledger().followed_by(sequence, tokenizer.pieces(sequence), tokenizer.hash)
-        chat += [
-            {"role": "assistant", "content": answer.strip()},
-            {"role": "user", "content": "And    then?\n\n\n\tGo."},
-        ]
-    assert sizes[0][0] >= len(code)
-    for tokenized, whole in sizes[1:]:
-        assert tokenized < 200 < whole

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem import jsontext
-from inference_service.domain import ToolCall
+from agentmem.v1.inference_pb2 import ToolCall
 from inference_service.families.chats import HELD_PARSERS, OBJECT, call_form
 from inference_service.text.tool_calls import CallSyntax
 
@@ -118,7 +118,7 @@ def test_a_call_without_arguments_has_none(written: Any) -> None:
 def test_ids_are_unique_and_the_models_own_where_they_can_be() -> None:
     plain, own = {"name": "f", "arguments": {}}, {"name": "f", "arguments": {}, "id": "mine"}
     calls = returning([own, own, plain, plain]).calls(b"x")
-    assert calls[0] == ToolCall("mine", "f", "{}")
+    assert calls[0] == ToolCall(id="mine", name="f", arguments_json="{}")
     assert len({call.id for call in calls}) == 4
     assert returning(own).calls(b"x", taken_ids={"mine"})[0].id != "mine"
     assert re.fullmatch("[0-9A-Za-z]{9}", returning(plain, "mistral").calls(b"x")[0].id), "its templates want that"

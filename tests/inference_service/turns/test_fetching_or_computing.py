@@ -119,29 +119,6 @@ async def test_a_turn_fetches_or_computes_and_is_the_same(directory: Path, tmp_p
         await worker.idle()
 
 
-@pytest.mark.slow
-async def test_a_slow_fetch_is_measured_and_the_next_turn_computes(directory: Path, tmp_path: Path) -> None:
-    """Nothing is said of speeds: the turns find out, and a probe finds out that it is fast again."""
-    async with working(directory, tmp_path) as worker:
-        ids = await first_turns(worker)
-        elsewhere = Elsewhere(worker)
-        await forgotten(worker, elsewhere)
-        elsewhere.seconds = 5.0
-        assert (await worker.turn("a", ids)).reused > 0
-        await forgotten(worker, elsewhere)
-        assert (await worker.turn("b", ids)).started.cache.miss_reason == SLOWER
-
-        elsewhere.seconds = 0.0
-        slow_to_compute(worker)  # or a model as small as this one computes as fast as files are fetched
-        for source in Source:
-            worker.speeds.begin_fetch(source, float("-inf"))
-        await forgotten(worker, elsewhere)
-        assert (await worker.turn("c", ids)).reused > 0
-        await forgotten(worker, elsewhere)
-        assert (await worker.turn("d", ids)).reused > 0
-        await worker.idle()
-
-
 async def test_what_is_here_is_used_up_to_where_it_is_slow(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

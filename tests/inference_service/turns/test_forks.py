@@ -1,17 +1,15 @@
 """Forks by content: where a prompt leaves what another agent has in the middle of a block, it has all up to there."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory import restore
-from tests.inference_service.turns.world import TOLERANCE, Answer, Worker, difference, prompt, working
+from tests.inference_service.turns.world import TOLERANCE, Worker, difference, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
 HOT, WARM = types_pb2.TIER_HOT, types_pb2.TIER_WARM
@@ -94,33 +92,6 @@ async def test_an_agent_that_has_all_of_its_own_does_not_ask(llama: Path, tmp_pa
         assert (await worker.turn("a", [*ids, *first.token_ids, *prompt(40, 1)])).reused == 104
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
-async def test_a_file_that_cannot_be_used_is_a_miss(
-    llama: Path, tmp_path: Path, gone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with working(llama, tmp_path, blocks=8) as worker:
-        ids = prompt(400)
-        await worker.turn("a", ids)
-        await evict(worker)
-
-        async def quarantine(namespace: str, name: FileName, *_: object) -> None:
-            worker.store.files.pop(name, None)
-
-        monkeypatch.setattr(worker.store, "quarantine", quarantine)
-        for file in worker.store.files.values():
-            path = Path(file.path)
-            if file.first_token == 256 and gone:
-                path.unlink()
-            elif file.first_token == 256:
-                data = bytearray(path.read_bytes())
-                data[-9] ^= 1
-                path.write_bytes(data)
-        edited = [*ids[:330], *prompt(40, 1)]
-        other = await worker.turn("b", edited)
-        assert other.reused == 256
-        assert difference(llama, edited, other) < TOLERANCE
-
-
 async def test_a_token_too_many_would_be_noticed(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that these tests are against, built in: KV of a token that the prompt does not have."""
     true = restore.shared_tokens
@@ -162,24 +133,3 @@ async def test_another_head_of_a_ledger_finds_the_kv_in_the_pool(
         after = hot.get(key)
         assert after is not None
         assert write is write_llama or after.windows.keys() & state.windows.keys()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
-async def test_branches_that_come_and_go_at_once(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    """A model with windows goes on from checkpoints. Whatever is reused, answers are right and the pool adds up."""
-    (tmp_path / "m").mkdir()
-    directory = write(tmp_path / "m")
-    async with working(directory, tmp_path, blocks=12) as worker:
-        ids = prompt(420)
-        await worker.turn("a", ids)
-        await worker.idle()
-
-        async def branch(number: int) -> tuple[list[int], Answer]:
-            edited = [*ids[: 40 * number], *prompt(30 + number, number)]
-            return edited, await worker.turn(f"b{number}", edited)
-
-        for group in ((10, 3, 7), (1, 8, 9), (2, 4, 6)):
-            for edited, found in await asyncio.gather(*map(branch, group)):
-                assert difference(directory, edited, found) < TOLERANCE
-            await worker.idle()

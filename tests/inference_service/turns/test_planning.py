@@ -12,7 +12,6 @@ from inference_service.domain import (
     AppendInput,
     HeldAnswer,
     MessagesInput,
-    Sampling,
     TextInput,
     TokensInput,
     TurnRequest,
@@ -24,6 +23,7 @@ from inference_service.threads import WorkerThreads
 from inference_service.turns.decoding import check_input, check_tool_calls
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.turn import Turn
+from tests.inference_service.published_models import text_model
 from tests.inference_service.real_tokenizers import byte_level
 from tests.inference_service.turns.world import NoSnapshots
 
@@ -61,29 +61,15 @@ def test_calls_cannot_be_told_apart_without_a_parser() -> None:
         check_tool_calls(request(tool_calls=True, held=HeldAnswer(())), odd)
 
 
-def text_model(context_length: int = 4096) -> Any:
-    tokenizer = byte_level()
-    return SimpleNamespace(
-        tokenizer=tokenizer,
-        renderer=Renderer(tokenizer, None),
-        fingerprint="present",
-        vocab_size=tokenizer.vocab_size,
-        context_length=context_length,
-        geometry=SimpleNamespace(resumes_anywhere=True),
-        sampling=Sampling(),
-        reasoning=None,
-        new_caches=list,
-    )
-
-
 async def test_one_token_of_the_context_is_left_for_the_answer() -> None:
-    model, text = text_model(), "The colour of the boat is green."
-    tokens = len(model.tokenizer.encode(text, parse_special=False))
+    text = "The colour of the boat is green."
+    tokens = len(byte_level().encode(text, parse_special=False))
     planner = TurnPlanner(cast(Any, NoSnapshots()), WorkerThreads(), MatchLimits(), 16)
 
     async def plan(context_length: int, *, generates: bool = True) -> None:
         request = TurnRequest(AgentKey("n", "a", "m"), TextInput(text), b"", generates=generates)
-        await planner.plan(Turn(request), text_model(context_length), Opened(Version("u", 1), Ledger()))
+        model = text_model(byte_level(), context_length=context_length)
+        await planner.plan(Turn(request), model, Opened(Version("u", 1), Ledger()))
 
     await plan(tokens + 1)
     await plan(tokens, generates=False)
@@ -108,8 +94,7 @@ async def test_one_token_of_the_context_is_left_for_the_answer() -> None:
 async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
     tokenizer_hash: str, kv_fingerprint: str, incompatible: bool
 ) -> None:
-    model = text_model()
-    tokenizer = model.tokenizer
+    tokenizer = byte_level()
     ids = tokenizer.encode("The colour of the boat is green.", parse_special=False)
     made_by = tokenizer.hash if tokenizer_hash == "the present" else tokenizer_hash
     ledger = Ledger().followed_by(ids, tokenizer.pieces(ids), made_by)
@@ -117,7 +102,7 @@ async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
     request = TurnRequest(AgentKey("n", "a", "m"), AppendInput(TextInput(" And now?")), b"")
     opened = Opened(Version("u", 1), ledger, kv_fingerprint=kv_fingerprint)
     turn = Turn(request)
-    await planner.plan(turn, model, opened)
+    await planner.plan(turn, text_model(tokenizer, fingerprint="present"), opened)
     assert turn.plan.keep_tokens == len(ids)
     assert (turn.lookup.incompatible, turn.retokenized) == (incompatible, made_by != tokenizer.hash)
     assert turn.keep_tokens == (0 if turn.retokenized else len(ids))

@@ -15,15 +15,9 @@ from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import inference_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine import prompts
-from inference_service.engine.batching import BatchEngine
-from inference_service.engine.generation import TurnJob
-from inference_service.engine.paged.sequence import Checkpoint, WindowTable
-from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import KVStore
-from inference_service.engine.prompt_blocks import Kept, PromptBlocks
+from inference_service.engine.paged.sequence import WindowTable
+from inference_service.engine.prompt_blocks import PromptBlocks
 from inference_service.pool.kv import KVPool
-from inference_service.turns.prompt_sharing import PromptSharing
-from inference_service.turns.restored import Restored
 from inference_service.turns.stream import TurnStream
 from tests.inference_service.directories import written_by
 from tests.inference_service.turns.world import TOLERANCE, Worker, answer, difference, prompt, working
@@ -143,16 +137,6 @@ async def test_leftovers_are_evicted_before_any_agent(llama: Path, tmp_path: Pat
         assert (await worker.turn("idle", back)).reused == 404
 
 
-async def test_commit_replaces_what_cancelled_turns_left(llama: Path, tmp_path: Path) -> None:
-    async with running(llama, tmp_path) as worker:
-        for chunks in (1, 2):
-            await cancelled(worker, "a", prompt(1000), chunks)
-            assert len(worker.model.memory.hot.tables()) == 1
-        await worker.turn("a", prompt(1000))
-        await worker.idle()
-        assert len(worker.model.memory.hot.tables()) == 1
-
-
 @pytest.mark.slow("windows", "states")
 async def test_agents_that_begin_together_compute_their_common_prompt_once(directory: Path, tmp_path: Path) -> None:
     async with running(directory, tmp_path) as worker:
@@ -225,58 +209,6 @@ async def test_blocks_that_another_has_made_take_none_of_the_turns_own(
             await worker.idle()
         assert (second.version, second.reused) == (1, 0)
         assert AgentKey("n", "second", "m") in worker.model.memory.hot
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("directory", [write_llama, write_gemma3], indirect=True, ids=["full", "windows"])
-async def test_what_was_named_stays_as_it_is_where_its_turn_begins_again(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There was no memory for the pass with the prompt's end: it is computed again, in smaller chunks, and that begins
-    before the event loop has named what was computed."""
-    launch, keep, failures = BatchEngine._launch, PromptSharing._keep, [MemoryError("injected")]
-    name, sequence, begun = PromptSharing._name, Restored.sequence, list[Restored]()
-    named: list[tuple[list[int], Checkpoint | None, list[dict[str, bytes]]]] = []
-
-    def fails_once(self: BatchEngine, jobs: list[TurnJob]) -> None:
-        if failures:
-            raise failures.pop()
-        launch(self, jobs)
-
-    def content(store: KVStore, blocks: list[int], checkpoint: Checkpoint | None) -> list[dict[str, bytes]]:
-        found = [store.read_block(block, BLOCK_TOKENS)() for block in blocks]
-        if checkpoint is not None and store.windows is not None:
-            first = checkpoint.position - checkpoint.tokens
-            found.append(store.windows.read_run(checkpoint.pieces, first, checkpoint.position)())
-        return found
-
-    def noted(self: PromptSharing, kept: Kept) -> None:
-        blocks = self.turn.restored.places()[kept.first : kept.end]
-        named.append((blocks, kept.checkpoint, content(self.model.arenas, blocks, kept.checkpoint)))
-        keep(self, kept)
-
-    def late(self: PromptSharing, kept: Kept) -> None:
-        if len(begun) < 2:
-            asyncio.get_running_loop().call_later(0.002, late, self, kept)
-        else:
-            name(self, kept)
-
-    def counted(self: Restored) -> KVSequence:
-        begun.append(self)
-        return sequence(self)
-
-    monkeypatch.setattr(BatchEngine, "_launch", fails_once)
-    monkeypatch.setattr(PromptSharing, "_keep", noted)
-    monkeypatch.setattr(PromptSharing, "_name", late)
-    monkeypatch.setattr(Restored, "sequence", counted)
-    async with running(directory, tmp_path) as worker:
-        ids = prompt(700)
-        said = await worker.turn("a", ids)
-        assert difference(directory, ids, said) < TOLERANCE
-        await worker.at_rest()
-        assert not failures and named
-        for blocks, checkpoint, wanted in named:
-            assert content(worker.model.arenas, blocks, checkpoint) == wanted
 
 
 async def test_namespaces_share_nothing_and_neither_do_turns_that_recompute(llama: Path, tmp_path: Path) -> None:

@@ -10,11 +10,9 @@ import pytest
 from agentmem.errors import InvalidArgument
 from agentmem.kv.ledger import common_length
 from agentmem.v1.types_pb2 import (
-    HISTORY_TEMPLATE,
     MATCH_EXTEND,
     MATCH_NEW,
     MATCH_PARTIAL,
-    MISS_REASON_DIVERGED,
     MISS_REASON_TEMPLATE,
     MISS_REASON_UNSPECIFIED,
 )
@@ -97,24 +95,6 @@ async def test_reasoning_which_the_templates_leave_out_of_earlier_turns(of: Publ
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("of", [model for model in MODELS if model.thinks], ids=str)
-async def test_a_history_that_is_rendered_loses_reasoning_and_says_so(of: Published) -> None:
-    assert of.thinks is not None
-    chat = Conversation(of)
-    chat.messages.append(SYSTEM)
-    for number in range(TURNS):
-        before = len(chat.memory.ledger)
-        written = of.thinks.format(thought=f"I muse on {number}.", said=f"Boat {number} is green.")
-        turn, _ = await chat.turn(written, question(number), history=HISTORY_TEMPLATE)
-        if number:
-            assert (turn.plan.kind, turn.plan.reason) == (MATCH_PARTIAL, MISS_REASON_TEMPLATE)
-            again = chat.text(turn.plan.new_ids)
-            assert f"Boat {number - 1} is green." in again, "from the last answer on"
-            assert "I muse on" not in again and f"boat number {number - 1}" not in again
-            assert turn.plan.keep_tokens < before
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("of", [model for model in MODELS if model.calls], ids=str)
 async def test_tools_and_their_results(of: Published) -> None:
     assert of.calls is not None
@@ -175,54 +155,6 @@ async def test_the_date_stays_until_it_is_moved(of: Published) -> None:
             assert "boat number 0" in chat.text(turn.plan.new_ids) and turn.plan.keep_tokens > 10
         elif number:
             costs_its_new_tokens(chat, turn, before, question(number)["content"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("of", [NAMED["Gemma 3"], NAMED["Mistral Nemo"]], ids=str)
-async def test_roles_that_must_alternate(of: Published) -> None:
-    chat = Conversation(of)
-    await chat.turn(of.says.format(said="Green."), question(0))
-    with pytest.raises(InvalidArgument, match="roles must alternate"):
-        await chat.plan(question(1), question(2))
-    assert (await chat.plan(question(1))).plan.kind == MATCH_EXTEND, "the agent is as it was"
-
-
-@pytest.mark.slow("Qwen 3 Instruct")
-@pytest.mark.parametrize("of", MODELS, ids=str)
-async def test_an_edited_question_is_computed_again_from_there(of: Published) -> None:
-    chat = Conversation(of)
-    for number in range(3):
-        await chat.turn(of.says.format(said=f"Boat {number} is green."), question(number))
-    chat.messages[2] = user("Which boat is the fastest of them?")
-    plan = (await chat.plan(question(3))).plan
-    assert (plan.kind, plan.reason) == (MATCH_PARTIAL, MISS_REASON_DIVERGED)
-    again = chat.text(plan.new_ids)
-    assert "fastest" in again and "boat number 2" in again and "boat number 0" not in again
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("of", "arguments", "spelled"), [
-    (NAMED["Qwen 3"], {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
-    (NAMED["GPT-OSS"], {"reasoning_effort": "high"}, "Reasoning: high"),
-    (NAMED["Llama 3.1"], {"date_string": "1 Apr 2026"}, "Today Date: 1 Apr 2026"),
-], ids=lambda value: str(value) if isinstance(value, Published) else "")  # fmt: skip
-async def test_arguments_of_the_template_are_part_of_what_is_matched(
-    of: Published, arguments: dict[str, Any], spelled: str
-) -> None:
-    chat = Conversation(of)
-    await five_turns(chat, of.says, **arguments)
-    assert spelled in chat.memory.ledger.text.decode()
-    plain = (await chat.plan(question(TURNS))).plan
-    same = (await chat.plan(question(TURNS), **arguments)).plan
-    assert (plain.kind, plain.reason) == (MATCH_PARTIAL, MISS_REASON_DIVERGED)
-    assert same.kind == MATCH_EXTEND
-    anew = Conversation(of)
-    anew.messages = chat.messages
-    whole = (await anew.plan(question(TURNS))).plan.sequence.tolist()
-    if of.name != "GPT-OSS":  # Its prompt has the present second's date, the same at both.
-        assert spelled not in chat.text(plain.sequence)
-    assert plain.sequence.tolist() == whole, "as if there were no memory"
-    assert same.sequence.tolist() != whole
 
 
 async def test_prompts_under_other_arguments_part_behind_the_checkpoint() -> None:

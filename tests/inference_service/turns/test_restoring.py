@@ -63,35 +63,6 @@ async def first_turn(worker: Worker) -> list[int]:
     return [*ids, *said.token_ids, 5, 6]
 
 
-@pytest.mark.slow("with windows")
-async def test_files_are_read_into_blocks_while_the_engine_is_busy(
-    directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with working(directory, tmp_path) as worker:
-        await first_turn(worker)
-        restored.clear()
-        alone = await worker.prefetch("a")
-        await worker.at_rest()
-        worker.model.memory.hot.drop(KEY)
-        gate, read, restorer = threading.Event(), asyncio.Event(), worker.runner.restorer
-        real = restorer.read
-
-        async def noted(*arguments: Any) -> Any:
-            found = await real(*arguments)
-            read.set()
-            return found
-
-        monkeypatch.setattr(restorer, "read", noted)
-        worker.engine.submit(lambda: gate.wait(30))
-        running = asyncio.ensure_future(worker.prefetch("a"))
-        await asyncio.wait_for(read.wait(), 10)
-        gate.set()
-        assert await running == alone
-        assert [each.into for each in restored] == [True, True]
-        assert alone.tokens == restored[0].tokens > 2 * BLOCK_TOKENS
-        assert restored[0] == restored[1]
-
-
 async def test_blocks_in_a_gpus_own_memory_get_what_was_read_elsewhere(
     directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -20,13 +19,11 @@ from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, header_bytes
 from agentmem.kv.ledger import NO_VERSION, Ledger
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine import gathering
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.loaded import LoadedModel
-from inference_service.turns import persisting
 from inference_service.turns.turn import Turn
 from tests.inference_service.directories import written_by
 from tests.inference_service.turns.world import TOLERANCE, Answer, Worker, answer, difference, prompt, working
@@ -34,63 +31,6 @@ from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
 directory = written_by([write_llama, write_gemma3])
-
-
-async def test_no_file_is_written_while_a_turn_is_planned(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
-    monkeypatch.setattr(persisting, "_LATE_SECONDS", 60.0)
-    async with working(llama, tmp_path) as worker:
-        planned, gate = asyncio.Event(), asyncio.Event()
-        plan = worker.runner.planner.plan
-
-        async def plan_late(turn: Turn, *arguments: Any) -> None:
-            if turn.request.key.agent_id == "late":
-                planned.set()
-                await gate.wait()
-            await plan(turn, *arguments)
-
-        monkeypatch.setattr(worker.runner.planner, "plan", plan_late)
-        monkeypatch.setattr(gathering, "_SECONDS", 60.0)
-        looked, give_way = asyncio.Event(), worker.persister._give_way
-
-        async def noted(state: persisting.State) -> None:
-            looked.set()
-            await give_way(state)
-
-        monkeypatch.setattr(worker.persister, "_give_way", noted)
-        late = asyncio.create_task(answer(worker.start("late", prompt(40))))
-        await planned.wait()
-        await worker.turn("other", prompt(300, 1))
-        await looked.wait()
-        await asyncio.sleep(0.05)
-        assert not worker.store.files
-        gate.set()
-        await late
-        await worker.persister.flush(10)
-        assert worker.store.files
-
-
-@pytest.mark.slow
-async def test_a_cancelled_turn_gives_its_memory_back_with_its_room(llama: Path, tmp_path: Path) -> None:
-    """What is free in the books is free on the device, and not only when Python collects cycles."""
-    async with working(llama, tmp_path) as worker:
-        active = []
-        gc.collect()
-        gc.disable()
-        try:
-            for number in range(3):
-                with pytest.raises(Cancelled):
-                    await answer(worker.start(f"a{number}", prompt(600, number), 500), cancel_after=3)
-                await worker.idle()
-                await worker.engine.call(mx.clear_cache)
-                active.append(mx.get_active_memory())
-        finally:
-            gc.enable()
-            gc.collect()
-        row = 600 * worker.model.geometry.bytes_per_token
-        assert active[-1] - active[0] < row
 
 
 @pytest.mark.slow

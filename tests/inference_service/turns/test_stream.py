@@ -1,12 +1,11 @@
 import asyncio
 import random
-import threading
 
 import pytest
 
 from agentmem.errors import Cancelled, ResourceExhausted, Unavailable
 from agentmem.v1 import inference_pb2, types_pb2
-from inference_service.domain import CallPart, TokenEvent, ToolCall
+from inference_service.domain import CallPart, TokenEvent
 from inference_service.text.answering import AnswerDelta
 from inference_service.turns.stream import TurnStream
 from tests.inference_service.real_tokenizers import byte_level
@@ -31,6 +30,10 @@ def finish(turn: TurnStream) -> None:
     turn.end()
 
 
+def call(identifier: str) -> inference_pb2.ToolCall:
+    return inference_pb2.ToolCall(id=identifier, name="f", arguments_json="{}")
+
+
 def token(number: int, text: str | None = None) -> TokenEvent:
     return TokenEvent(number, None, (), f"{number} " if text is None else text)
 
@@ -45,23 +48,6 @@ async def read(turn: TurnStream, events: list[Response] | None = None) -> list[R
 
 def kinds(events: list[Response]) -> list[str | None]:
     return [event.WhichOneof("event") for event in events]
-
-
-async def test_started_deltas_finished() -> None:
-    turn = running()
-    reader = asyncio.create_task(read(turn))
-    turn.started(STARTED, byte_level())
-    await asyncio.sleep(0)
-    for number in range(3):
-        turn.take(token(number))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    finish(turn)
-    events = await reader
-    assert kinds(events) == ["started", "delta", "delta", "delta", "finished"]
-    assert events[0].started == STARTED
-    assert [list(e.delta.token_ids) for e in events[1:-1]] == [[0], [1], [2]]
-    assert events[-1] == FINISHED
 
 
 async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
@@ -85,7 +71,7 @@ async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
 
 async def test_text_comes_before_the_calls_of_a_delta() -> None:
     turn = begun()
-    first, second, third = (ToolCall(name, "f", "{}") for name in "abc")
+    first, second, third = map(call, "abc")
     for event in (token(0, "x"), TokenEvent(1, None, (), "y", (first, second)), token(2, "z")):
         turn.take(event)
     await asyncio.sleep(0)
@@ -99,9 +85,9 @@ async def test_text_comes_before_the_calls_of_a_delta() -> None:
 
 async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> None:
     turn = begun()
-    turn.take(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
+    turn.take(TokenEvent(1, None, (), "", (call("a"),)))
     await asyncio.sleep(0)
-    turn.rest(AnswerDelta(calls=(ToolCall("b", "f", "{}"),)))
+    turn.rest(AnswerDelta(calls=(call("b"),)))
     finish(turn)
     _, *deltas, _ = await read(turn)
     assert [[call.id for call in d.delta.tool_calls] for d in deltas] == [["a"], ["b"]]
@@ -140,22 +126,6 @@ async def test_order_and_text_whatever_the_pace(seed: int) -> None:
     assert set(kinds(deltas)) == {"delta"}
     assert [i for event in deltas for i in event.delta.token_ids] == list(range(20))
     assert "".join(event.delta.text for event in deltas) == "".join(f"{n} " for n in range(20)) + "rest"
-
-
-async def test_tokens_may_come_from_another_thread() -> None:
-    turn = begun(10_000)
-    reader = asyncio.create_task(read(turn))
-
-    def engine() -> None:
-        for number in range(1000):
-            turn.take(token(number))
-
-    thread = threading.Thread(target=engine)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    finish(turn)
-    events = await reader
-    assert [i for event in events for i in event.delta.token_ids] == list(range(1000))
 
 
 async def test_an_error_comes_after_what_was_said() -> None:

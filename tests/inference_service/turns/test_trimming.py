@@ -129,21 +129,6 @@ async def test_old_kv_behind_the_cut_is_noticed(llama: Path, tmp_path: Path, mon
         assert not is_what_the_oracle_says(oracle, worker, said)
 
 
-@pytest.mark.slow
-async def test_a_cancelled_turn_drops_nothing(llama: Path, tmp_path: Path) -> None:
-    async with working(llama, tmp_path, blocks=12) as worker:
-        before = await filled(worker, CONTEXT - 150)
-        long = AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 12},)))
-        turn = worker.say("a", long, 60)
-        with pytest.raises(Cancelled):
-            await answer(turn, cancel_after=2)
-        await worker.idle()
-        assert worker.store.ledgers[KEY] == before
-        said = await answer(worker.say("a", long, 60))
-        assert told(said)
-        await worker.idle()
-
-
 async def test_a_policy_that_refuses(llama: Path, tmp_path: Path) -> None:
     async with working(llama, tmp_path, blocks=12) as worker:
         worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_REFUSE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,18 +14,18 @@ from agentmem.errors import ResourceExhausted, Unavailable
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.domain import AppendInput, Sampling, TextInput, TurnInput, TurnRequest
+from inference_service.domain import AppendInput, TextInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Generated
 from inference_service.memory.match import MatchLimits
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.client import Opened
-from inference_service.text.rendering import Renderer
 from inference_service.threads import WorkerThreads
 from inference_service.turns import turn_log
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.restored import Restored
 from inference_service.turns.turn import Turn
 from inference_service.turns.turn_log import TurnLog, token_counter
+from tests.inference_service.published_models import text_model
 from tests.inference_service.real_tokenizers import byte_level_with_bos
 from tests.inference_service.turns.world import NoSnapshots
 
@@ -89,19 +88,7 @@ async def test_a_turn_that_failed(
 
 
 TOKENIZER = byte_level_with_bos()
-MODEL = cast(
-    Any,
-    SimpleNamespace(
-        tokenizer=TOKENIZER,
-        renderer=Renderer(TOKENIZER, None),
-        fingerprint="f",
-        vocab_size=TOKENIZER.vocab_size,
-        context_length=4096,
-        geometry=SimpleNamespace(resumes_anywhere=True),
-        reasoning=None,
-        sampling=Sampling(),
-    ),
-)
+MODEL = text_model(TOKENIZER)
 TEXT = "The colour of the boat is green. The key is in the cellar."
 RETOKENIZED = "the tokenizer has changed; what the agent remembered was tokenized again"
 REPLACED = "the prompt replaces a part of what the agent remembered"

@@ -8,7 +8,7 @@ from agentmem.console import Mistake
 from agentmem.process.settings import load
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.settings import UpSettings
-from tests.agentmem.process.test_model_file import adapter, written
+from tests.agentmem.process.test_model_registry import adapter, written
 from tests.certificates import of_node
 
 ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
