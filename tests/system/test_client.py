@@ -53,10 +53,8 @@ async def test_a_turn_that_another_process_sends_again(stack: Stack) -> None:
 
 
 INTERRUPTED = """
-import signal
 import sys
 from agentmem import Client
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 with Client(sys.argv[1]) as client:
     client.agent("eve").ask("go on", max_tokens=3500, ignore_eos=True)
 """

@@ -81,19 +81,15 @@ class Costs:
 
     async def watch(self, channel: grpc.aio.Channel, client: Client) -> None:
         """Ask again and again what the gateway itself, and through it the worker, can answer at once."""
-        health = health_pb2_grpc.HealthStub(channel)
+        gateway, worker = health_pb2_grpc.HealthStub(channel).Check, client.inference.Abort
+        asked = (gateway, health_pb2.HealthCheckRequest()), (worker, inference_pb2.AbortRequest(request_id="nobody"))
         while True:
-            began, spent = time.monotonic(), self._times()
-            await health.Check(health_pb2.HealthCheckRequest())
-            began, spent = self._answered(began, spent)
-            await client.inference.Abort(inference_pb2.AbortRequest(request_id="nobody"))
-            self._answered(began, spent)
+            for ask, request in asked:
+                began, spent = time.monotonic(), self._times()
+                await ask(request)
+                worked = max(now - spent[name] for name, now in self._times().items())
+                self.waited = max(self.waited, min(time.monotonic() - began, worked))
             await asyncio.sleep(0.02)
-
-    def _answered(self, began: float, spent: dict[str, float]) -> tuple[float, dict[str, float]]:
-        now, times = time.monotonic(), self._times()
-        self.waited = max(self.waited, min(now - began, max(times[name] - spent[name] for name in times)))
-        return now, times
 
 
 async def send(channel: grpc.aio.Channel, attack: Attack, size: int) -> grpc.StatusCode:
