@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import grpc
@@ -73,6 +73,26 @@ async def hello(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2
     for text in ("Hel", "lo", " 🌍"):
         yield delta(text)
     yield finished()
+
+
+def script(*turns: Sequence[Any]) -> Callable[[Any], AsyncIterator[Any]]:
+    """Turns one after the other, the last again and again: events, errors to raise, and functions to await."""
+    left = list(turns)
+
+    async def turn(_: Any) -> AsyncIterator[Any]:
+        for what in left.pop(0) if len(left) > 1 else left[0]:
+            if isinstance(what, AgentmemError):
+                raise what
+            if callable(what):
+                await what()
+            else:
+                yield what
+
+    return turn
+
+
+def for_ever() -> Coroutine[Any, Any, None]:
+    return asyncio.sleep(3600)
 
 
 class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):

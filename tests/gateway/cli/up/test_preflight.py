@@ -66,6 +66,10 @@ def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
     check(load(UpSettings, [*ANY, "--models", str(file), "--adapter", f"m+x={tmp_path}/lora", "--offline"]))
 
 
+def test_a_directory_that_cannot_be_one() -> None:
+    assert refusal("--data", "/dev/null").startswith("--data /dev/null cannot be used")
+
+
 def test_files_of_the_doors_are_looked_at(tmp_path: Path) -> None:
     assert "agentmem keys create" in refusal("--keys", str(tmp_path / "k.json"))
     files = ["--tls-cert", str(tmp_path / "c.pem"), "--tls-key", str(tmp_path / "k.pem")]
